@@ -1,0 +1,70 @@
+# Every target works alone and first, in a fresh clone. It needs Python 3.11+ (with venv) and make; Java 17 or 21 is used where it is found.
+# Everything that is installed or downloaded stays in .venv and .cache; `make clean` takes it away.
+
+PYTHON ?= python3
+ARGS ?=
+
+CACHE := $(CURDIR)/.cache
+BIN := $(CURDIR)/.venv/bin
+UV := $(CACHE)/uv-bootstrap/bin/uv
+READY := $(CURDIR)/.venv/.ready
+
+# uv: its cache and environment inside the clone, the interpreter that is here, and no settings of this user.
+export UV_CACHE_DIR := $(CACHE)/uv
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_CONFIG := 1
+unexport VIRTUAL_ENV
+unexport PYTHONPATH
+unexport PYTHONHOME
+# Kafka's jars, Spark's connector and what Ivy and Maven keep.
+export DEDUP_CACHE := $(CACHE)/dedup
+# spark-submit starts the first `python3` of the PATH.
+export PATH := $(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench clean
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+
+setup: $(READY) ## the environment in .venv, from uv.lock
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "make: '$(PYTHON)' is no Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@mkdir -p $(CACHE)
+	@rm -rf $(CACHE)/uv-bootstrap
+	@$(PYTHON) -m venv $(CACHE)/uv-bootstrap >/dev/null \
+	  || { rm -rf $(CACHE)/uv-bootstrap; echo "make: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(CACHE)/uv-bootstrap/bin/python -m pip --disable-pip-version-check --no-cache-dir --quiet install 'uv>=0.8,<1' \
+	  || { rm -rf $(CACHE)/uv-bootstrap; echo "make: uv could not be installed from its package (see above)" >&2; exit 1; }
+
+$(READY): pyproject.toml uv.lock | $(UV)
+	@$(UV) sync --quiet --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+	@touch $@
+
+demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
+	@$(BIN)/dedup demo $(ARGS)
+
+test: check ## check, then the whole test suite (ARGS="-k lookup")
+	@$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## ruff, its formatter, and mypy
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "make: files are not formatted; run: make format" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples)
+	@echo "check: ruff and mypy have nothing to say"
+
+format: $(READY) ## formats the code and applies ruff's safe fixes
+	@$(BIN)/ruff check --quiet --fix-only
+	@$(BIN)/ruff format
+
+bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --json")
+	@$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+clean: ## removes .venv, .cache and the tools' own caches
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean: what make installed is gone"
