@@ -1,0 +1,1 @@
+"""Kafka consumers that see each logical message once."""

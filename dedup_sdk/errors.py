@@ -1,0 +1,62 @@
+"""Everything this package raises on purpose.
+
+    DedupError
+    ├── ConfigurationError      a setting is wrong or contradicts a promise (also a ValueError)
+    │   └── IdSpecError         an ID spec that cannot be read
+    ├── StoreError              a key store cannot be opened, read or written
+    │   ├── StoreLockedError    another process has the partition's database open
+    │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
+    │   └── StoreCorruptError   the store's bytes are not what was written
+    ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
+    ├── RecoveryError           a partition could not be brought up to date
+    └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
+
+Every message says what happened, the value, and what to do next:
+
+    try:
+        consumer = DedupConsumer(...)
+    except DedupError as error:
+        sys.exit(str(error))
+"""
+
+from __future__ import annotations
+
+
+class DedupError(Exception):
+    """Root of the errors raised by this package."""
+
+
+class ConfigurationError(DedupError, ValueError):
+    """A setting is wrong, or contradicts a promise of this package."""
+
+
+class IdSpecError(ConfigurationError):
+    """An ID spec cannot be read; the message names the part and the accepted forms."""
+
+
+class StoreError(DedupError):
+    """A key store cannot be opened, read or written."""
+
+
+class StoreLockedError(StoreError):
+    """Another process (or another consumer of this one) has the partition's database open."""
+
+
+class ForeignStoreError(StoreError):
+    """The store on disk belongs to something else than what opens it; the message names both values."""
+
+
+class StoreCorruptError(StoreError):
+    """The bytes of a store are not what was written; the files are left as they are, as evidence."""
+
+
+class SnapshotError(DedupError):
+    """A snapshot is unreadable, incomplete, or not of this history."""
+
+
+class RecoveryError(DedupError):
+    """A partition could not be brought up to date with what its group has committed."""
+
+
+class KafkaHelperError(DedupError):
+    """A broker or proxy of ``dedup_sdk.testing`` could not be started or used."""

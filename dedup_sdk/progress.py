@@ -1,0 +1,44 @@
+"""What a group is known to have completed of a partition, and what the marks beside it cover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The part of a lane's state that is written with every step, in the same atomic write as its marks.
+
+    - ``low``: where the stretch of log begins that this group has processed without a gap.
+    - ``high``: every offset in ``[low, high)`` is completed ("the next one", as Kafka's committed offsets).
+    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``.
+    - ``committed``: the last offset this store knows to be committed, None before the first commit.
+    - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
+    - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
+    - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
+    - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
+    """
+
+    low: int
+    high: int
+    done: tuple[tuple[int, int], ...] = ()
+    committed: int | None = None
+    era: str = ""
+    since_ms: int | None = None
+    accepted: int = 0
+    since_number: int | None = None
+    newest_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What is known of a partition when it opens: offsets ``[low, high)`` and where its marks begin in time.
+
+    ``complete`` says that the marks go back to the beginning of the group's own history; ``since_ms`` is the record
+    timestamp (ms) from which they are known otherwise.
+    """
+
+    low: int
+    high: int
+    since_ms: int | None
+    complete: bool

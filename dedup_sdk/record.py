@@ -1,0 +1,77 @@
+"""The plain values that go into the engine and come out of it.
+
+record
+    one Kafka record: coordinates (topic, partition, offset), timestamp, key, value, headers.
+verdict
+    what the engine says of a record, once, before the application sees it.
+settled
+    a record that had to wait (or was handed back) and now has its verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+type_headers = Sequence[tuple[str, bytes | None]]
+
+
+class VerdictKind(str, Enum):
+    """The verdicts of the rule; ``PARKED`` is not final and is not counted."""
+
+    FRESH = "fresh"
+    """No earlier record of this ID inside the window: deliver."""
+    DUPLICATE = "duplicate"
+    """A completed record with this ID lies before it, inside the window: do not deliver."""
+    REDELIVERED = "redelivered"
+    """This very record (topic, partition, offset) was completed before: do not deliver."""
+    UNVERIFIED = "unverified"
+    """Nothing speaks against it, but what is known does not cover the window: deliver, and count."""
+    UNKEYED = "unkeyed"
+    """It bears no usable ID: the strategy's ``on_missing_id`` policy decides."""
+    PARKED = "parked"
+    """A record with the same ID is in flight: the verdict comes when that one is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, free of any client's types.
+
+    ``timestamp_ms`` is Kafka's record timestamp in milliseconds since the epoch, -1 where there is none.
+    ``headers`` keeps Kafka's order and repetitions; header values may be ``None``.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int = -1
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: type_headers = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the engine says of one record.
+
+    ``seen_offset`` and ``age_ms`` are the offset of the last sighting of the ID, and how much older that sighting's
+    timestamp is (negative where timestamps run backwards); both are None unless ``kind`` is ``DUPLICATE``.
+    ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and ``PARKED`` in one or two words (``uncovered``, ``absent``,
+    ``oversized``, ``in-flight``, ...), and is empty otherwise. ``attempt`` counts deliveries, from 1.
+    """
+
+    kind: VerdictKind
+    deliver: bool
+    reason: str = ""
+    seen_offset: int | None = None
+    age_ms: int | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A record whose verdict is known now: it was parked, or it was released and is offered again."""
+
+    record: Record
+    verdict: Verdict

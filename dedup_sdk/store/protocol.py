@@ -1,0 +1,127 @@
+"""What the engine needs of a key store: two small protocols, two implementations, one contract suite.
+
+key store
+    all partitions of one consumer on this machine; hands out partition stores.
+partition store
+    what one group remembers of one partition: its progress, a journal of recent marks, and older marks in sorted files.
+journal
+    one record a step: progress and the marks of the step, in one atomic write. Read back when the store opens.
+recent
+    marks that are in the journal only. The engine keeps them in memory; the store never looks them up.
+flush
+    recent marks become a sorted file, their journal records are dropped. From then on `PartitionStore.find` knows them.
+
+A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after ``close``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dedup_sdk.marks import Found, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose memory a partition store is; a store opened under another identity is refused.
+
+    ``topic_id`` tells a topic from one of the same name made later; empty where the broker does not say. ``id_spec`` is
+    the canonical text of the ID spec, ``digest`` the name of the digest, ``isolation`` the consumer's isolation level.
+    """
+
+    cluster: str
+    group: str
+    topic: str
+    partition: int
+    topic_id: str = ""
+    id_spec: str = ""
+    digest: str = "sha256-16"
+    isolation: str = "read_committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a partition store held when it was opened: the last progress, and the recent marks in journal order."""
+
+    progress: Progress
+    recent: Marks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStats:
+    """Sizes of a partition store: marks in sorted files (an estimate), recent marks, bytes on disk, filter bytes in memory."""
+
+    marks: int
+    recent: int
+    disk_bytes: int
+    filter_bytes: int
+    files: int
+    details: dict[str, int] = field(default_factory=dict)
+
+
+class PartitionStore(Protocol):
+    """The durable memory of one partition for one group."""
+
+    def load(self) -> Loaded | None:
+        """Return what is stored, or None for a store that is new (or was reset and never written)."""
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """Write one step, atomically: after a crash either all of it is there or nothing.
+
+        ``marks`` in the order of their completion; a later mark of an ID replaces an earlier one unless its offset is lower.
+        """
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """Look ``count`` digests (16 bytes each) up among the flushed marks; of several marks of an ID the highest offset wins."""
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """Turn recent marks into a sorted file and drop the whole journal, atomically as seen after a crash.
+
+        ``marks`` are all recent marks worth keeping, each ID once, in any order; ``progress`` is the newest. What is in the
+        journal and not in ``marks`` is forgotten.
+        """
+
+    def erase(self, digest: bytes, offset: int) -> None:
+        """Forget the flushed mark of an ID if it stands at exactly this offset (its record was dead-lettered)."""
+
+    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
+        """Drop, in bulk, sorted files of which every mark is older than ``before_ms`` (and, if given, ranked below ``before_number``).
+
+        Returns the newest timestamp that was dropped, None when nothing was. Never drops a mark that is not older; may
+        keep older ones.
+        """
+
+    def install(self, snapshot: str, progress: Progress) -> None:
+        """Take over the sorted files of a verified snapshot folder for this partition, replacing everything stored.
+
+        Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
+        """
+
+    def reset(self, progress: Progress) -> None:
+        """Forget all marks and begin anew with this progress, atomically as seen after a crash."""
+
+    def scan(self) -> Iterator[Marks]:
+        """Yield the flushed marks in pages, ascending by digest, each ID once (its highest offset); the journal is not part of it."""
+
+    def stats(self) -> StoreStats:
+        """Return sizes; cheap enough to call every few seconds."""
+
+    def close(self) -> None:
+        """Release the database; harmless when repeated. Durable state is complete without it."""
+
+
+class KeyStore(Protocol):
+    """The partitions of one consumer (or several, on the same folder) on this machine."""
+
+    def open(self, identity: Identity, window: Window) -> PartitionStore:
+        """Open or create the partition's store.
+
+        Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
+        """
+
+    def close(self) -> None:
+        """Close every partition store that is still open."""
