@@ -1,0 +1,43 @@
+"""The string that travels with every committed offset.
+
+Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
+processed without a gap, so that a consumer on any machine knows what it may take for seen:
+
+    dedup/1 low=1200 era=5f0c9a complete=1
+
+``low``
+    the first offset of that stretch; nothing before it is ever taken for seen.
+``era``
+    changes when an operator rewinds on purpose; empty until then.
+``complete``
+    1 when the group's own history begins at ``low`` (it was new then), so that nothing is missing before it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FORM = re.compile(r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])", re.ASCII)
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """What a commit says beside its offset; ``low`` is an offset, ``era`` at most 32 lower-case letters and digits."""
+
+    low: int
+    era: str = ""
+    complete: bool = False
+
+    def __str__(self) -> str:
+        """The text that `parse_metadata` reads."""
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}"
+
+
+def parse_metadata(text: str | None) -> CommitMetadata | None:
+    """Read a commit's text; None when it is not ours (another client's, a reset tool's, a newer format's)."""
+    form = _FORM.fullmatch(text or "")
+    if form is None or int(form[1]) > _MAX_OFFSET:
+        return None
+    return CommitMetadata(low=int(form[1]), era=form[2], complete=form[3] == "1")
