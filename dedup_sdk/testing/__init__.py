@@ -1,0 +1,46 @@
+"""Brokers and faults for tests: what this package tests itself with, for its users' tests too.
+
+| name | what it is | up in | needs |
+|---|---|---|---|
+| `LocalKafka` | a real Kafka broker (KRaft) as a child process | 5 s | Java, or the extra ``[testing]`` |
+| `MockKafka` | librdkafka's mock cluster inside this process | 0.1 s | nothing |
+| `CuttingProxy` | a TCP proxy that cuts connections after the broker has taken a batch | at once | nothing |
+
+    from dedup_sdk.testing import LocalKafka
+
+    with LocalKafka() as kafka:
+        kafka.create_topic("orders", partitions=4)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+All of them listen on 127.0.0.1 only, and raise `dedup_sdk.errors.KafkaHelperError` with one line that says what to do.
+Names are imported when first asked for, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing.cutting_proxy import CuttingProxy
+    from dedup_sdk.testing.local_kafka import LocalKafka
+    from dedup_sdk.testing.mock_kafka import MockKafka
+    from dedup_sdk.testing.ports import free_port
+
+__all__ = ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
+
+_HOMES = {
+    "CuttingProxy": "cutting_proxy",
+    "LocalKafka": "local_kafka",
+    "MockKafka": "mock_kafka",
+    "free_port": "ports",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used."""
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
