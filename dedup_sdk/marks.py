@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ DIGEST_BYTES = 16
 Int64s = NDArray[np.int64]
 
 
-class Marks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Marks:
     """``n`` marks, column by column.
 
     ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have shape ``(n,)``.
@@ -26,7 +28,7 @@ class Marks(NamedTuple):
 
     @property
     def count(self) -> int:
-        """How many marks these are (``len()`` of a named tuple is its number of columns)."""
+        """How many marks these are."""
         return len(self.offsets)
 
 

@@ -40,11 +40,15 @@ class Window:
     ) -> None:
         parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
         for unit, amount in parts.items():
-            if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < _MAX_MS:
+            number: object = amount  # what callers without a type checker pass
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < _MAX_MS:
                 message = f"Window({unit}={amount!r}): a window is a positive length of time; give e.g. Window(days=7)"
                 raise ConfigurationError(message)
         total = sum(round(amount * _MS[unit]) for unit, amount in parts.items())
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 0 < count < _MAX_MS):
+        number = count
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_MS
+        ):
             message = f"Window(count={count!r}): a count is a whole number above 0; give e.g. Window(count=20_000)"
             raise ConfigurationError(message)
         if total == 0 and (count is None or any(parts.values())):

@@ -1,0 +1,112 @@
+"""A run of records of one partition, admitted together and kept as columns until all of them are completed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.marks import Int64s
+from dedup_sdk.record import Verdict, VerdictKind
+
+KINDS: Final = tuple(VerdictKind)
+FRESH, DUPLICATE, REDELIVERED, UNVERIFIED, UNKEYED, PARKED_KIND = range(len(KINDS))
+
+DONE: Final = 0
+"""Completed: handled, judged a duplicate, discarded or dead-lettered."""
+OFFERED: Final = 1
+"""With the application (or on its way to it)."""
+PARKED: Final = 2
+"""Waits for the record of the same ID that is in flight."""
+
+_DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
+_COMPLETE_OFFERED: Final = bytes([DONE, DONE, PARKED]) + bytes(range(3, 256))
+
+
+class Chunk:
+    """Columns of ``n`` records, ascending by offset.
+
+    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`; ``saved[i]`` is 1 when the
+    completion of record ``i`` is in the key store. ``items`` are the caller's own objects (records or messages),
+    parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
+    an ID that the policy keeps from the application.
+    """
+
+    __slots__ = (
+        "attempts", "digests", "items", "joined", "kinds", "offsets", "open", "reasons", "saved", "seen", "states",
+        "timestamps", "unmarked", "withheld",
+    )  # fmt: skip
+
+    def __init__(
+        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+    ) -> None:
+        count = len(offsets)
+        self.offsets = offsets
+        self.timestamps = timestamps
+        self.digests = digests
+        self.joined: bytes | None = None
+        self.items = items
+        self.kinds = bytearray(count)
+        self.states = bytearray(b"\x01") * count
+        self.saved = bytearray(count)
+        self.open = count
+        self.unmarked: set[int] = set()
+        self.withheld: set[int] = set()
+        self.reasons: dict[int, str] = {}
+        self.seen: dict[int, tuple[int, int]] = {}
+        self.attempts: dict[int, int] = {}
+
+    def finish(self, index: int, kind: int | None = None) -> None:
+        """Complete one record, with the verdict it got if that is only known now."""
+        if kind is not None:
+            self.kinds[index] = kind
+        self.states[index] = DONE
+        self.open -= 1
+
+    def finish_offered(self) -> None:
+        """Complete every record that the application has; the parked ones stay."""
+        self.states = self.states.translate(_COMPLETE_OFFERED)
+        self.open = len(self.states) - self.states.count(DONE)
+
+    def first_open(self) -> int:
+        """Return the offset of the first record that is not completed; there must be one."""
+        return self.offsets[len(self.states) - len(self.states.lstrip(b"\0"))]
+
+    def unsaved(self) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """Return the indexes of completed records that the store does not know yet, ascending."""
+        states, saved = np.frombuffer(self.states, np.uint8), np.frombuffer(self.saved, np.uint8)
+        return np.flatnonzero((states | saved) == 0)
+
+    def done_ranges(self, high: int) -> list[tuple[int, int]]:
+        """Return what is completed at or above ``high`` as half-open offset ranges, ascending."""
+        done = np.frombuffer(self.states, np.uint8) == DONE
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], done, [False])).astype(np.int8)))
+        ranges = ((self.offsets[start], self.offsets[end - 1] + 1) for start, end in edges.reshape(-1, 2).tolist())
+        return [(start, end) for start, end in ranges if end > high]
+
+    def deliverable(self) -> list[int]:
+        """Return the indexes of the records that the application is to see now, ascending."""
+        if self.open == len(self.states) and not self.states.count(PARKED):
+            return list(range(self.open))
+        return [index for index, state in enumerate(self.states) if state == OFFERED]
+
+    def verdict(self, index: int) -> Verdict:
+        """Return the verdict of one record as the public value."""
+        kind = KINDS[self.kinds[index]]
+        seen_offset, seen_ms = self.seen.get(index, (None, None))
+        return Verdict(
+            kind=kind,
+            deliver=kind in _DELIVERED and index not in self.withheld,
+            reason=self.reasons.get(index, ""),
+            seen_offset=seen_offset,
+            age_ms=None if seen_ms is None else int(self.timestamps[index]) - seen_ms,
+            attempt=self.attempts.get(index, 1),
+        )
+
+
+class Place(NamedTuple):
+    """One record: its chunk and its row there."""
+
+    chunk: Chunk
+    row: int

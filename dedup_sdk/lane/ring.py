@@ -1,0 +1,73 @@
+"""The count window: a ring of the last ``n`` accepted IDs, judged while some of them are still in flight.
+
+An accepted record's number is its rank among the accepted records of its lane in offset order, given when the watermark
+passes it: only then is it certain that no record before it will be dead-lettered and leave its slot to another. A
+duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
+
+While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds give
+the same answer the verdict is certain; else the record waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+
+class Ring:
+    """Numbers of accepted IDs: those given (``accepted`` is the last), and what is undecided above the watermark.
+
+    ``numbers`` are those of recent marks, by digest.
+    """
+
+    def __init__(self, size: int, accepted: int = 0) -> None:
+        self.size = size
+        self.accepted = accepted
+        self.numbers: dict[bytes, int] = {}
+        self._pending: list[int] = []
+        self._unnumbered: dict[bytes, int] = {}
+
+    def consider(self, offset: int) -> None:
+        """Note a record that may take a number."""
+        if not self._pending or offset > self._pending[-1]:
+            self._pending.append(offset)
+        elif self._pending[bisect_left(self._pending, offset)] != offset:
+            insort(self._pending, offset)
+
+    def offer(self, digest: bytes, offset: int) -> None:
+        """Note that a record takes a number if it is completed."""
+        self.consider(offset)
+        self._unnumbered[digest] = offset
+
+    def forget(self, digest: bytes, offset: int) -> None:
+        """Note that a record takes no number: it is a duplicate, or was dead-lettered."""
+        at = bisect_left(self._pending, offset)
+        if at < len(self._pending) and self._pending[at] == offset:
+            del self._pending[at]
+        if self._unnumbered.get(digest) == offset:
+            del self._unnumbered[digest]
+
+    def number(self, digest: bytes, offset: int) -> None:
+        """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
+        at = bisect_left(self._pending, offset)
+        if at < len(self._pending) and self._pending[at] == offset:
+            del self._pending[at]
+            self.accepted += 1
+            self.numbers[digest] = self.accepted
+            if self._unnumbered.get(digest) == offset:
+                del self._unnumbered[digest]
+
+    def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
+        """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.
+
+        ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact one.
+        """
+        start = self._unnumbered.get(digest)
+        before = bisect_left(self._pending, offset)
+        if start is not None:
+            most = before - bisect_right(self._pending, start)
+            return most if most < self.size else None
+        least = self.accepted - number
+        most = least + before
+        if most < self.size:
+            return most
+        return least if least >= self.size else None
