@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-_LOG_TAIL_LINES = 5
+_LOG_TAIL_LINES = 3
+_LOG_TAIL_CHARACTERS = 600
 
 QUICK_SETTINGS: Final[Mapping[str, str]] = {
     # One node: nothing can be replicated, and few partitions are loaded quickly after a restart.
@@ -143,21 +143,17 @@ class LocalKafka:
         """
         if self._broker is not None:
             raise KafkaHelperError(f"LocalKafka runs already at {self.bootstrap}: kill() or stop() it first")
-        # Folder, ports and format belong to the first start; later ones find what is there.
-        if self._folder is None:
-            self._prepare()
-        with self.log.open("ab") as output:
-            self._broker = Tethered(
-                self._java("kafka.Kafka", str(self._home / "server.properties")),
-                folder=self._home,
-                output=output,
-            )
         try:
+            # Folder, ports and format belong to the first start; later ones find what is there.
+            if self._folder is None:
+                self._prepare()
+            self._broker = self._spawn("kafka.Kafka", str(self._home / "server.properties"))
             wait_until_ready(self.bootstrap, self._start_timeout_s, alive=self._alive)
         except BaseException as error:
-            last_words = self._last_words()
+            ended = self._broker is not None
+            last_words = self._last_words() if ended else ""
             self.stop()
-            if isinstance(error, KafkaHelperError):
+            if ended and isinstance(error, KafkaHelperError):
                 raise KafkaHelperError(f"{error}; its last words: {last_words}") from None
             raise
 
@@ -229,17 +225,15 @@ class LocalKafka:
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()), encoding="utf-8")
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        # An ID that begins with "-" would be read as an option.
-        command = self._java(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(properties)
-        )
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=self._start_timeout_s, check=False
-        )
-        if done.returncode != 0:
-            self.stop()
-            said = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise KafkaHelperError(f"Kafka's storage could not be formatted: {said}")
+        # With "=": an ID that begins with "-" would be read as an option.
+        format_storage = ("format", f"--cluster-id={cluster_id}", "-c", str(properties))
+        process = self._spawn("kafka.tools.StorageTool", *format_storage)
+        try:
+            status = process.wait(self._start_timeout_s)
+        finally:
+            process.kill()
+        if status != 0:
+            raise KafkaHelperError(f"Kafka's storage could not be formatted ({status}): {self._last_words()}")
 
     def _settings(self) -> dict[str, str]:
         extra = {name: port for name, port in self._ports.items() if name not in {"CLIENT", "CONTROLLER"}}
@@ -259,15 +253,17 @@ class LocalKafka:
             "log.dirs": str(self._home / "data"),
         }
 
-    def _java(self, main: str, *arguments: str) -> list[str]:
-        return [*self._command, main, *arguments]
+    def _spawn(self, main: str, *arguments: str) -> Tethered:
+        with self.log.open("ab") as output:
+            return Tethered([*self._command, main, *arguments], folder=self._home, output=output)
 
     def _alive(self) -> bool:
         return self._broker is not None and self._broker.exit_status is None
 
     def _last_words(self) -> str:
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return " | ".join(lines[-_LOG_TAIL_LINES:])[-600:] or "none"
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+        telling = [line for line in lines if line and not line.startswith(("at ", "..."))]
+        return " | ".join(telling[-_LOG_TAIL_LINES:])[-_LOG_TAIL_CHARACTERS:] or "none"
 
     def _signal(self, number: signal.Signals) -> None:
         if self._broker is None:

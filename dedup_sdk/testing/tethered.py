@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -52,6 +51,12 @@ class Tethered:
         """As `subprocess.Popen.poll`: None while the child runs."""
         return self._child.poll()
 
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit status when the child has ended by itself; None when it has not within `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout_s)
+        return self.exit_status
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child; nothing happens when it has ended."""
         with suppress(ProcessLookupError):
@@ -64,6 +69,5 @@ class Tethered:
         self._watch.wait()
         if self._watch.stdin is not None:
             self._watch.stdin.close()
-        with suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGKILL) if self._child.poll() is None else None
+        self._child.kill()
         self._child.wait()
