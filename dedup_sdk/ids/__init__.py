@@ -1,0 +1,43 @@
+"""ID specs: which bytes of a record name the logical message, and the digest by which it is remembered.
+
+    id_spec("header:dedup-id")      header("dedup-id")
+    id_spec("json:/tenant+key")     json("/tenant") + key()
+
+=================== ============================================================== =====================
+text                ID                                                             no ID
+=================== ============================================================== =====================
+header:NAME         value of the last header of that name (case counts)            absent, null
+key                 key                                                            null
+json:/POINTER       string or signed 64-bit integer in the value (RFC 6901)        anything else
+cloudevents         headers ``ce_id`` and ``ce_source`` (case aside)               absent, null, empty
+value               the whole value (a last resort)                                null
+py:MODULE:CALLABLE  ``str`` or ``int`` that the callable returns for the `Record`  None, an exception
+A+B                 both, in this order                                            one of them is missing
+=================== ============================================================== =====================
+
+An ID of more than 65,536 bytes is none either.
+"""
+
+from dedup_sdk.ids.builders import cloudevents, header, json, key, py, value
+from dedup_sdk.ids.digest import MAX_ID_BYTES, Ids, digest_one, digest_parts
+from dedup_sdk.ids.fields import Fields, RecordFields
+from dedup_sdk.ids.parts import Leaf
+from dedup_sdk.ids.spec import IdSpec, id_spec
+
+__all__ = [
+    "MAX_ID_BYTES",
+    "Fields",
+    "IdSpec",
+    "Ids",
+    "Leaf",
+    "RecordFields",
+    "cloudevents",
+    "digest_one",
+    "digest_parts",
+    "header",
+    "id_spec",
+    "json",
+    "key",
+    "py",
+    "value",
+]

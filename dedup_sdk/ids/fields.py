@@ -1,0 +1,104 @@
+"""What an ID spec reads: the fields of many records, column by column.
+
+A source hands out only the columns that a spec asks for (`IdSpec.needs`), each at most once a batch, because reading
+the headers of a Kafka message costs about as much as reading the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from dedup_sdk.record import Record
+
+Need = Literal["headers", "key", "value", "record"]
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Fields(Protocol):
+    """The fields of ``count`` records; each method returns a list of that length, in the order of the records."""
+
+    @property
+    def count(self) -> int:
+        """How many records these are."""
+
+    def headers(self) -> list[Headers | None]:
+        """Return the headers of each record, in Kafka's order, with repetitions; None or empty where there are none."""
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each record."""
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each record; None for a tombstone."""
+
+    def records(self) -> list[Record]:
+        """Return the records themselves."""
+
+
+class RecordFields:
+    """The fields of records that are at hand."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    @property
+    def count(self) -> int:
+        """How many records these are."""
+        return len(self._records)
+
+    def headers(self) -> list[Headers | None]:
+        """Return the headers of each record."""
+        return [record.headers for record in self._records]
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each record."""
+        return [record.key for record in self._records]
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each record."""
+        return [record.value for record in self._records]
+
+    def records(self) -> list[Record]:
+        """Return the records themselves."""
+        return list(self._records)
+
+
+class ReadOnce:
+    """Fields that several parts of a spec share: each column is read from the source at most once."""
+
+    def __init__(self, source: Fields) -> None:
+        self._source = source
+        self._headers: list[Headers | None] | None = None
+        self._keys: list[bytes | None] | None = None
+        self._values: list[bytes | None] | None = None
+        self._records: list[Record] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many records these are."""
+        return self._source.count
+
+    def headers(self) -> list[Headers | None]:
+        """Return the headers of each record."""
+        if self._headers is None:
+            self._headers = self._source.headers()
+        return self._headers
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each record."""
+        if self._keys is None:
+            self._keys = self._source.keys()
+        return self._keys
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each record."""
+        if self._values is None:
+            self._values = self._source.values()
+        return self._values
+
+    def records(self) -> list[Record]:
+        """Return the records themselves."""
+        if self._records is None:
+            self._records = self._source.records()
+        return self._records
