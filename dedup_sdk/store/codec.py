@@ -1,0 +1,182 @@
+"""Bytes of the key store: the value of a mark, and the journal record of a step. Little-endian throughout.
+
+Value of a mark (the key is its 16-byte digest)::
+
+    offset   int64
+    timestamp int64   milliseconds
+    number   int64    only where the lane has a count window: 24 bytes instead of 16
+
+Journal record, format 1::
+
+    magic        2 bytes  "DJ"
+    format       uint8    1
+    flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
+    marks        uint32   n
+    done         uint32   d
+    era          uint32   e bytes
+    low, high, committed, since_ms, accepted, since_number, newest_ms      7 x int64
+    done ranges  d x (int64 start, int64 end)
+    era          e bytes of UTF-8
+    digests      n x 16 bytes
+    offsets      n x int64
+    timestamps   n x int64
+    numbers      n x int64, only with flag 1
+    checksum     uint32   CRC-32 (zlib) of everything before it
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
+from dedup_sdk.progress import Progress
+
+MAGIC: Final = b"DJ"
+FORMAT: Final = 1
+
+_HEADER: Final = struct.Struct("<2sBBIII7q")
+_RANGE: Final = struct.Struct("<qq")
+_CRC: Final = struct.Struct("<I")
+_I64: Final = np.dtype("<i8")
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER = 1, 2, 4, 8
+_ALL_FLAGS: Final = 15
+VALUE_BYTES: Final = 16
+NUMBERED_VALUE_BYTES: Final = 24
+
+
+def encode_values(marks: Marks) -> list[bytes]:
+    """Return the value of each mark: 16 bytes, or 24 where ``marks`` bear numbers."""
+    columns = [marks.offsets, marks.timestamps]
+    if marks.numbers is not None:
+        columns.append(marks.numbers)
+    table = np.empty((marks.count, len(columns)), dtype=_I64)
+    for index, column in enumerate(columns):
+        table[:, index] = column
+    values: list[bytes] = table.view(f"V{8 * len(columns)}").ravel().tolist()
+    return values
+
+
+def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Int64s, Int64s | None]:
+    """Return the offsets, timestamps and numbers (None where no value has one, 0 for those without) of mark values.
+
+    Raises `StoreCorruptError` when a value is neither 16 nor 24 bytes long.
+    """
+    lengths = set(map(len, values))
+    if len(lengths) > 1:
+        values = [
+            value.ljust(NUMBERED_VALUE_BYTES, b"\0") if len(value) == VALUE_BYTES else value
+            for value in values
+        ]
+        lengths = set(map(len, values))
+    width = lengths.pop() if lengths else VALUE_BYTES
+    if lengths or width not in (VALUE_BYTES, NUMBERED_VALUE_BYTES):
+        wrong = next(len(value) for value in values if len(value) not in (VALUE_BYTES, NUMBERED_VALUE_BYTES))
+        message = (
+            f"a mark of {wrong} bytes is not of 16 or 24; rebuild the store from the topic or from a snapshot"
+        )
+        raise StoreCorruptError(message)
+    table = np.frombuffer(b"".join(values), dtype=_I64).reshape(-1, width // 8).astype(np.int64)
+    return table[:, 0], table[:, 1], table[:, 2] if width == NUMBERED_VALUE_BYTES else None
+
+
+def encode_step(progress: Progress, marks: Marks) -> bytes:
+    """Return the journal record of one step.
+
+    Raises `StoreError` when the columns differ in length or a number does not fit in 64 bits.
+    """
+    count, numbers = marks.count, marks.numbers
+    if len(marks.digests) != DIGEST_BYTES * count or len(marks.timestamps) != count:
+        message = f"marks of {len(marks.digests)} digest bytes, {count} offsets, {len(marks.timestamps)} timestamps: columns differ"
+        raise StoreError(message)
+    era = progress.era.encode()
+    flags = (
+        (_NUMBERS if numbers is not None else 0)
+        | (_COMMITTED if progress.committed is not None else 0)
+        | (_SINCE_MS if progress.since_ms is not None else 0)
+        | (_SINCE_NUMBER if progress.since_number is not None else 0)
+    )
+    try:
+        parts = [
+            _HEADER.pack(
+                MAGIC, FORMAT, flags, count, len(progress.done), len(era),
+                progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
+                progress.accepted, progress.since_number or 0, progress.newest_ms,
+            ),
+            *[_RANGE.pack(start, end) for start, end in progress.done],
+            era,
+            marks.digests,
+            _bytes(marks.offsets),
+            _bytes(marks.timestamps),
+        ]  # fmt: skip
+    except struct.error as error:
+        message = f"progress {progress} cannot be stored: {error}"
+        raise StoreError(message) from error
+    if numbers is not None:
+        if len(numbers) != count:
+            message = f"marks of {count} offsets and {len(numbers)} numbers: columns differ"
+            raise StoreError(message)
+        parts.append(_bytes(numbers))
+    body = b"".join(parts)
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_step(record: bytes) -> tuple[Progress, Marks]:
+    """Return what `encode_step` was given.
+
+    Raises `StoreCorruptError` when the bytes are foreign, truncated, too many, changed, or of a newer format.
+    """
+    if len(record) < _HEADER.size + _CRC.size or record[:2] != MAGIC:
+        raise _corrupt(record, "it does not begin as one")
+    _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
+    if version != FORMAT:
+        raise _corrupt(record, f"its format is {version}, this version reads {FORMAT}")
+    width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
+    expected = _HEADER.size + done_count * _RANGE.size + era_size + count * width + _CRC.size
+    if len(record) != expected or flags & ~_ALL_FLAGS:
+        raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
+    if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
+        raise _corrupt(record, "its checksum differs")
+    low, high, committed, since_ms, accepted, since_number, newest_ms = words
+    at = _HEADER.size
+    done = tuple(_RANGE.iter_unpack(record[at : at + done_count * _RANGE.size]))
+    at += done_count * _RANGE.size
+    era = record[at : at + era_size].decode()
+    at += era_size
+    digests = record[at : at + count * DIGEST_BYTES]
+    at += count * DIGEST_BYTES
+    columns = [
+        _column(record, at + index * 8 * count, count) for index in range(3 if flags & _NUMBERS else 2)
+    ]
+    progress = Progress(
+        low=low,
+        high=high,
+        done=done,
+        committed=committed if flags & _COMMITTED else None,
+        era=era,
+        since_ms=since_ms if flags & _SINCE_MS else None,
+        accepted=accepted,
+        since_number=since_number if flags & _SINCE_NUMBER else None,
+        newest_ms=newest_ms,
+    )
+    return progress, Marks(digests, *columns)
+
+
+def _bytes(column: Int64s) -> bytes:
+    return column.astype(_I64, copy=False).tobytes()
+
+
+def _column(record: bytes, at: int, count: int) -> NDArray[np.int64]:
+    return np.frombuffer(record, dtype=_I64, count=count, offset=at).astype(np.int64, copy=False)
+
+
+def _corrupt(record: bytes, why: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"a journal record of {len(record)} bytes cannot be read: {why}; rebuild the store"
+    )

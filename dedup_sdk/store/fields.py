@@ -1,0 +1,97 @@
+"""Fields of a JSON object that somebody else wrote: every one is checked for its type, its range, its form."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import SnapshotError
+
+_INT64: Final = 2**63
+_TEXT_CHARACTERS: Final = 4096
+_SHOWN_CHARACTERS: Final = 80
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_HEXADECIMAL: Final = re.compile(r"[0-9a-f]+")
+
+
+class Fields:
+    """The fields of one object of a manifest; ``where`` is the object's place in it, for messages.
+
+    Every method raises `SnapshotError` in one line naming the file, the field and its value.
+    """
+
+    def __init__(self, path: Path, where: str, content: object) -> None:
+        self._path = path
+        self._where = where
+        if not isinstance(content, dict):
+            message = f"{path}: {where.rstrip('.') or 'the whole'} is {_shown(content)}, not an object; make the snapshot again"
+            raise SnapshotError(message)
+        self._content: dict[str, object] = content
+
+    def text(self, name: str) -> str:
+        """Return a text of at most 4096 characters."""
+        value = self._content.get(name)
+        if not isinstance(value, str) or len(value) > _TEXT_CHARACTERS:
+            raise self.wrong(name, f"a text of at most {_TEXT_CHARACTERS} characters is wanted")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """Return a text, or None where null stands."""
+        return None if self._is_null(name) else self.text(name)
+
+    def integer(self, name: str, *, least: int = -_INT64) -> int:
+        """Return a whole number of 64 bits, at least ``least``."""
+        value = self._content.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _INT64:
+            raise self.wrong(name, f"a whole number from {least} on is wanted")
+        return value
+
+    def optional_integer(self, name: str, *, least: int = -_INT64) -> int | None:
+        """Return a whole number, or None where null stands."""
+        return None if self._is_null(name) else self.integer(name, least=least)
+
+    def flag(self, name: str) -> bool:
+        """Return true or false."""
+        value = self._content.get(name)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false is wanted")
+        return value
+
+    def hexadecimal(self, name: str, *, digits: int) -> str:
+        """Return so many lower-case hexadecimal digits."""
+        value = self.text(name)
+        if len(value) != digits or not _HEXADECIMAL.fullmatch(value):
+            raise self.wrong(name, f"{digits} hexadecimal digits are wanted")
+        return value
+
+    def file_name(self, name: str) -> str:
+        """Return a name that cannot leave its folder: letters, digits, dot, dash, underscore, at most 128."""
+        value = self.text(name)
+        if not _FILE_NAME.fullmatch(value) or ".." in value:
+            raise self.wrong(name, "a plain file name is wanted (letters, digits, '.', '_', '-')")
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """Return the objects of a list."""
+        value = self._content.get(name)
+        if not isinstance(value, list):
+            raise self.wrong(name, "a list is wanted")
+        return [
+            Fields(self._path, f"{self._where}{name}[{index}].", entry) for index, entry in enumerate(value)
+        ]
+
+    def wrong(self, name: str, why: str, *, shown: object = None) -> SnapshotError:
+        """Return the error for a field, to be raised; ``shown`` replaces its value in the message."""
+        if shown is None and name not in self._content:
+            return SnapshotError(f"{self._path}: {self._where}{name} is missing: {why}")
+        value = _shown(self._content[name] if shown is None else shown)
+        return SnapshotError(f"{self._path}: {self._where}{name}={value}: {why}")
+
+    def _is_null(self, name: str) -> bool:
+        return name in self._content and self._content[name] is None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

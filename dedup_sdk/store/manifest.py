@@ -1,0 +1,200 @@
+"""The manifest of a snapshot: what its files hold, of which history, and how to tell that they are whole.
+
+Layout of a snapshot folder::
+
+    DIR/manifest.json               written last: without it there is no snapshot
+    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition
+    DIR/<partition>/<name>.filter   their filter words
+
+``manifest.json`` is one JSON object: ``format`` (1), the fields of `Manifest` with ``partitions`` as a list of objects with
+the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile`, and ``checksum``: the SHA-256 of
+the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import SnapshotError
+from dedup_sdk.store.fields import Fields
+from dedup_sdk.store.sorted_file import SortedFile
+
+MANIFEST_NAME: Final = "manifest.json"
+FORMAT: Final = 1
+_MOST_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionManifest:
+    """One partition of a snapshot: its marks are those of the completed offsets ``[low, high)``, ``high`` being the cut.
+
+    ``since_ms``: sightings at or after this record timestamp are known, None when known from the beginning of the history;
+    ``accepted`` is the rank of the last accepted record below the cut and ``since_number`` the rank where the marks begin (0
+    and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
+    sum over ``files``.
+    """
+
+    partition: int
+    low: int
+    high: int
+    since_ms: int | None
+    accepted: int
+    since_number: int | None
+    newest_ms: int
+    marks: int
+    files: tuple[SortedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Whose history a snapshot is of. ``created_ms`` is a wall clock's; ``window`` the text of a `Window`.
+
+    Either ``group`` names the group that processed the history itself, or (None) ``vouched`` says that whoever made the
+    snapshot vouches for its records having been processed. ``topic_id`` is empty where the broker does not say.
+    """
+
+    cluster: str
+    topic: str
+    topic_id: str
+    id_spec: str
+    digest: str
+    isolation: str
+    window: str
+    group: str | None
+    vouched: bool
+    created_ms: int
+    partitions: tuple[PartitionManifest, ...] = field(default=())
+
+    def partition(self, number: int) -> PartitionManifest | None:
+        """Return the entry of a partition, None when the snapshot does not have it."""
+        return next((entry for entry in self.partitions if entry.partition == number), None)
+
+
+def write_manifest(folder: str | Path, manifest: Manifest) -> None:
+    """Write ``manifest.json`` so that it is there whole or not at all, after everything else was flushed to the disk."""
+    content: dict[str, object] = {"format": FORMAT, **asdict(manifest)}
+    path = Path(folder) / MANIFEST_NAME
+    partial = path.with_suffix(".json.partial")
+    with partial.open("w", encoding="ascii") as file:
+        json.dump({**content, "checksum": _checksum(content)}, file, sort_keys=True, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read ``manifest.json`` and check every field of it; the files it names are not looked at (`verify_snapshot` does).
+
+    Raises `SnapshotError`, in one line that names the file, the field and its value.
+    """
+    path = Path(folder) / MANIFEST_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        message = f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; run it again"
+        raise SnapshotError(message) from error
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}; check the folder and its permissions"
+        raise SnapshotError(message) from error
+    if len(data) > _MOST_BYTES:
+        message = f"{path} is larger than {_MOST_BYTES} bytes; it is no manifest of this package"
+        raise SnapshotError(message)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        message = f"{path} is not JSON: {error}; make the snapshot again"
+        raise SnapshotError(message) from error
+    fields = Fields(path, "", content)
+    version = fields.integer("format", least=1)
+    if version != FORMAT:
+        raise fields.wrong(
+            "format", f"this version reads format {FORMAT}; use the version that wrote it, or newer"
+        )
+    checksum = fields.text("checksum")
+    if _checksum({key: value for key, value in content.items() if key != "checksum"}) != checksum:
+        raise fields.wrong(
+            "checksum", "the manifest was changed after it was written; make the snapshot again"
+        )
+    return _manifest(fields)
+
+
+def _checksum(content: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _manifest(fields: Fields) -> Manifest:
+    manifest = Manifest(
+        cluster=fields.text("cluster"),
+        topic=fields.text("topic"),
+        topic_id=fields.text("topic_id"),
+        id_spec=fields.text("id_spec"),
+        digest=fields.text("digest"),
+        isolation=fields.text("isolation"),
+        window=fields.text("window"),
+        group=fields.optional_text("group"),
+        vouched=fields.flag("vouched"),
+        created_ms=fields.integer("created_ms"),
+        partitions=tuple(_partition(entry) for entry in fields.objects("partitions")),
+    )
+    numbers = [entry.partition for entry in manifest.partitions]
+    if len(set(numbers)) != len(numbers):
+        raise fields.wrong(
+            "partitions", "a partition is listed twice; make the snapshot again", shown=numbers
+        )
+    return manifest
+
+
+def _partition(fields: Fields) -> PartitionManifest:
+    low = fields.integer("low", least=0)
+    partition = PartitionManifest(
+        partition=fields.integer("partition", least=0),
+        low=low,
+        high=fields.integer("high", least=low),
+        since_ms=fields.optional_integer("since_ms", least=-1),
+        accepted=fields.integer("accepted", least=0),
+        since_number=fields.optional_integer("since_number", least=0),
+        newest_ms=fields.integer("newest_ms", least=-1),
+        marks=fields.integer("marks", least=0),
+        files=tuple(_file(entry) for entry in fields.objects("files")),
+    )
+    names = [file.name for file in partition.files]
+    if len(set(names)) != len(names):
+        raise fields.wrong("files", "a file is listed twice; make the snapshot again", shown=names)
+    if sum(file.marks for file in partition.files) != partition.marks:
+        raise fields.wrong("marks", "it is not the sum over the files; make the snapshot again")
+    ranges = sorted((file.smallest, file.largest) for file in partition.files)
+    if any(later[0] <= earlier[1] for earlier, later in pairwise(ranges)):
+        raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
+    return partition
+
+
+def _file(fields: Fields) -> SortedFile:
+    oldest_ms = fields.integer("oldest_ms")
+    smallest = fields.hexadecimal("smallest", digits=32)
+    file = SortedFile(
+        name=fields.file_name("name"),
+        marks=fields.integer("marks", least=1),
+        bytes=fields.integer("bytes", least=1),
+        smallest=smallest,
+        largest=fields.hexadecimal("largest", digits=32),
+        oldest_ms=oldest_ms,
+        newest_ms=fields.integer("newest_ms", least=oldest_ms),
+        newest_number=fields.optional_integer("newest_number", least=0),
+        sha256=fields.hexadecimal("sha256", digits=64),
+        filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
+    )
+    if file.largest < smallest:
+        raise fields.wrong("largest", f"it is below smallest={smallest!r}; make the snapshot again")
+    return file

@@ -1,0 +1,168 @@
+"""Sorted files: marks as RocksDB reads them in, with the words of a filter beside them.
+
+``NAME.sst`` holds the marks (key: digest; value: `codec.encode_values`), ``NAME.filter`` their `filter_words`. The live
+store, the backfill and snapshots all write the same format, so that a snapshot is taken over without being rewritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from rocksdict import SstFileWriter
+
+from dedup_sdk.errors import StoreError
+from dedup_sdk.marks import DIGEST_BYTES, Marks
+from dedup_sdk.store.codec import encode_values
+from dedup_sdk.store.filter_words import encode_words, filter_words
+from dedup_sdk.store.options import Compression, sorted_file_options
+from dedup_sdk.store.words import digest_list, digest_words
+
+SORTED_SUFFIX = ".sst"
+FILTER_SUFFIX = ".filter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedFile:
+    """One sorted file as a manifest lists it.
+
+    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_sha256`` is of ``NAME.filter``. ``smallest`` and ``largest`` are
+    digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest acceptance
+    number, None where the lane has no count window.
+    """
+
+    name: str
+    marks: int
+    bytes: int
+    smallest: str
+    largest: str
+    oldest_ms: int
+    newest_ms: int
+    newest_number: int | None
+    sha256: str
+    filter_sha256: str
+
+
+class SortedFileWriter:
+    """Writes one sorted file, page by page; a context manager that leaves nothing behind unless it was finished.
+
+    with SortedFileWriter(folder / "0001.sst") as writer:
+        for page in pages:          # ascending by digest, each digest once, also across pages
+            writer.add(page)
+        file = writer.finish()
+
+    ``compression`` is ``zstd`` (smaller) or ``lz4`` (written twice as fast). Whether marks bear acceptance numbers is
+    decided by the first page. Raises `StoreError` naming the file when digests do not ascend, nothing was added, or it cannot
+    be written.
+    """
+
+    def __init__(self, path: str | Path, *, compression: Compression = "zstd") -> None:
+        self._path = Path(path)
+        if self._path.suffix != SORTED_SUFFIX:
+            message = (
+                f"sorted file {str(path)!r} does not end in {SORTED_SUFFIX}; RocksDB takes in only such names"
+            )
+            raise StoreError(message)
+        self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
+        self._writer = SstFileWriter(sorted_file_options(compression))
+        self._call(lambda: self._writer.open(str(self._path)))
+        self._filter = self._filter_path.open("wb")
+        self._marks = 0
+        self._smallest = self._largest = b""
+        self._oldest_ms = self._newest_ms = 0
+        self._newest_number: int | None = None
+        self._numbered = False
+        self._finished = False
+
+    def add(self, marks: Marks) -> None:
+        """Append marks that ascend by digest and lie above everything added before."""
+        if not marks.count:
+            return
+        self._check(marks)
+        keys, values = digest_list(marks.digests), encode_values(marks)
+        # map and deque call the writer once a mark without a loop in Python.
+        self._call(lambda: deque(map(self._writer.__setitem__, keys, values), maxlen=0))
+        self._filter.write(encode_words(filter_words(marks.digests)))
+        oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
+        if not self._marks:
+            self._smallest, self._oldest_ms, self._newest_ms = keys[0], oldest_ms, newest_ms
+        self._largest = keys[-1]
+        self._oldest_ms, self._newest_ms = min(self._oldest_ms, oldest_ms), max(self._newest_ms, newest_ms)
+        if marks.numbers is not None:
+            self._newest_number = max(self._newest_number or 0, int(marks.numbers.max()))
+        self._marks += marks.count
+
+    def finish(self) -> SortedFile:
+        """Complete both files, flush them to the disk, and return what a manifest says of them."""
+        if not self._marks:
+            message = f"sorted file {self._path} has no marks; leave an empty file out"
+            raise StoreError(message)
+        self._call(self._writer.finish)
+        self._filter.flush()
+        os.fsync(self._filter.fileno())
+        self._filter.close()
+        self._finished = True
+        return SortedFile(
+            name=self._path.stem,
+            marks=self._marks,
+            bytes=self._path.stat().st_size,
+            smallest=self._smallest.hex(),
+            largest=self._largest.hex(),
+            oldest_ms=self._oldest_ms,
+            newest_ms=self._newest_ms,
+            newest_number=self._newest_number,
+            sha256=file_sha256(self._path),
+            filter_sha256=file_sha256(self._filter_path),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished:
+            self._filter.close()
+            del self._writer  # it keeps its file open
+            self._path.unlink(missing_ok=True)
+            self._filter_path.unlink(missing_ok=True)
+
+    def _check(self, marks: Marks) -> None:
+        high, low = digest_words(marks.digests)
+        ascends = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+        first = marks.digests[:DIGEST_BYTES]
+        if first <= self._largest or not ascends.all():
+            wrong = (
+                first
+                if first <= self._largest
+                else marks.digests[DIGEST_BYTES * (int(np.argmin(ascends)) + 1) :]
+            )
+            message = f"sorted file {self._path}: digest {wrong[:DIGEST_BYTES].hex()} does not ascend; sort the marks first"
+            raise StoreError(message)
+        numbered = marks.numbers is not None
+        if self._marks and numbered != self._numbered:
+            message = (
+                f"sorted file {self._path}: marks with and without acceptance numbers; a lane has one kind"
+            )
+            raise StoreError(message)
+        self._numbered = numbered
+
+    def _call(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:
+            message = f"sorted file {self._path} cannot be written: {error}"
+            raise StoreError(message) from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
