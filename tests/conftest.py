@@ -1,0 +1,157 @@
+"""Fixtures for all tests. Whatever a run needs beyond the environment in .venv is started here, once, and named.
+
+Switches (environment):
+    DEDUP_TEST_BOOTSTRAP    use the broker at this address
+    DEDUP_TEST_KAFKA_IMAGE  the image for a broker in a container, instead of apache/kafka:4.1.1
+    DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+# Downloads belong to the clone also where the tests are not started by make.
+os.environ.setdefault("DEDUP_CACHE", str(Path(__file__).parents[1] / ".cache" / "dedup"))
+
+from tests.support.brokers import Broker, NoBrokerError, real_broker
+from tests.support.kafka_container import engine_trouble
+from tests.support.producing import Outgoing, produce
+from tests.support.strictness import Strictness, nothing_may_be_skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+_BROKER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the switch under which a skip is a failure."""
+    config.pluginmanager.register(Strictness(), "strictness")
+
+
+def pytest_report_header() -> str:
+    """Say at the top what this run demands."""
+    demand = (
+        "nothing may be skipped" if nothing_may_be_skipped() else "what has no broker or engine is skipped"
+    )
+    return f"dedup: {demand}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the markers that follow from the fixtures a test uses, so that none is forgotten."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        for name in ("broker", "spark"):
+            if name in fixtures:
+                item.add_marker(name)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a container engine where none answers."""
+    if item.get_closest_marker("container") and (trouble := engine_trouble()):
+        pytest.skip(trouble)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which broker the integration tests ran on, and why on that one."""
+    if why := config.stash.get(_BROKER, None):
+        terminalreporter.write_line(f"broker of this run: {why}")
+
+
+@pytest.fixture(scope="session")
+def broker(pytestconfig: pytest.Config) -> Iterator[Broker]:
+    """One real Kafka for the whole run: a given address, a container, or the published jars, in this order."""
+    try:
+        with real_broker(container_required=nothing_may_be_skipped()) as found:
+            pytestconfig.stash[_BROKER] = found.why
+            yield found
+    except NoBrokerError as error:
+        pytestconfig.stash[_BROKER] = f"none: {error}"
+        pytest.skip(f"no Kafka: {error}")
+
+
+class MakeTopic(Protocol):
+    """Creates topics that no other test uses."""
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Return the new topic's name."""
+
+
+@pytest.fixture
+def make_topic(broker: Broker, request: pytest.FixtureRequest) -> MakeTopic:
+    """Creates topics of this test's own: ``make_topic(partitions=2, config={...}) -> name``."""
+
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        return broker.create_topic(_fresh_name(request), partitions, config)
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A fresh topic of 4 partitions."""
+    return make_topic(partitions=4)
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """The name of a consumer group of this test's own."""
+    return _fresh_name(request)
+
+
+@pytest.fixture(name="produce")
+def produce_fixture(broker: Broker) -> Callable[[str, Iterable[Outgoing]], int]:
+    """Sends records to the run's broker: ``produce(topic, with_ids("a", "b")) -> number``, all of them delivered."""
+    return lambda topic, records: produce(broker.bootstrap, topic, records)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session for the whole run: UTC, two cores, no UI, nothing left outside its temporary folder."""
+    from dedup_sdk.errors import KafkaHelperError
+    from dedup_sdk.testing.java_home import spark_environment
+
+    pyspark_sql = pytest.importorskip("pyspark.sql")
+    folder = tmp_path_factory.mktemp("spark")
+    try:
+        java_home = spark_environment()["JAVA_HOME"]
+    except KafkaHelperError as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", java_home)
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # Neither Ivy's nor Maven's folders of this user are read or written.
+        environment.setenv("SPARK_SUBMIT_OPTS", f"-Duser.home={folder}")
+        settings = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
+            "spark.local.dir": str(folder / "local"),
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+        builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("dedup-tests")
+        session = builder.config(map=settings).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+def _fresh_name(request: pytest.FixtureRequest) -> str:
+    """The test's name, as far as Kafka accepts it, with something unique behind."""
+    readable = re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name)[:80]
+    return f"{readable}-{uuid.uuid4().hex[:8]}"

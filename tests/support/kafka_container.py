@@ -1,0 +1,102 @@
+"""A Kafka broker in a container, reachable under one address from before its start to its end."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import DockerClient
+
+from dedup_sdk.errors import KafkaHelperError
+from dedup_sdk.testing.broker_probe import wait_until_ready
+from dedup_sdk.testing.local_kafka import QUICK_SETTINGS
+from dedup_sdk.testing.ports import LOOPBACK, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_IMAGE = "apache/kafka:4.1.1"
+_READY_TIMEOUT_S = 90.0
+
+
+def kafka_image() -> str:
+    """The image that the container tests use."""
+    return os.environ.get("DEDUP_TEST_KAFKA_IMAGE") or DEFAULT_IMAGE
+
+
+def engine_trouble() -> str | None:
+    """Why no container engine can be used, in one line; None when one answers."""
+    try:
+        DockerClient().client.ping()
+    except Exception as error:  # noqa: BLE001 - whatever an engine's client raises: it does not answer
+        return f"no container engine answers ({' '.join(str(error).split())[:160]})"
+    return None
+
+
+class KafkaContainer(DockerContainer):
+    """One KRaft node from an image with the environment contract of ``apache/kafka``.
+
+    The host's port is chosen first and used inside too, so that the address is known before the start and stays
+    the same after `kill` and `start_again`. It is published on 127.0.0.1 only.
+    """
+
+    def __init__(self, image: str | None = None, config: Mapping[str, str] | None = None) -> None:
+        super().__init__(image or kafka_image())
+        self._port = free_port()
+        # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
+        self.ports[f"{self._port}/tcp"] = (LOOPBACK, self._port)  # type: ignore[assignment]
+        settings = {
+            **QUICK_SETTINGS,
+            **(config or {}),
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": "1@localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": f"HOST://:{self._port},PLAINTEXT://:9092,CONTROLLER://:9093",
+            "advertised.listeners": f"HOST://{LOOPBACK}:{self._port},PLAINTEXT://localhost:9092",
+            "listener.security.protocol.map": "HOST:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+        for key, value in settings.items():
+            self.with_env(_variable(key), value)
+
+    @property
+    def bootstrap(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{LOOPBACK}:{self._port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except KafkaHelperError as error:
+            said = b" ".join(self.get_logs()).decode(errors="replace")[-500:]
+            self.stop()
+            raise KafkaHelperError(f"{error}; the container's last words: {said}") from None
+        return self
+
+    def wait_ready(self) -> None:
+        """Return when the broker serves all its partitions."""
+        wait_until_ready(self.bootstrap, _READY_TIMEOUT_S, alive=self._runs)
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL; its data stays."""
+        self.get_wrapped_container().kill()
+
+    def start_again(self) -> None:
+        """Start a killed broker and wait until it serves."""
+        self.get_wrapped_container().start()
+        self.wait_ready()
+
+    def _runs(self) -> bool:
+        container = self.get_wrapped_container()
+        with suppress(Exception):
+            container.reload()
+        return bool(container.status == "running")
+
+
+def _variable(key: str) -> str:
+    """The image's variable for a broker setting."""
+    return "KAFKA_" + key.replace("-", "___").replace("_", "__").replace(".", "_").upper()
