@@ -150,16 +150,21 @@ def _digests(messages: Column, limit: int) -> Ids:
         return _digests_with_gaps(messages, limit)
     if longest > limit:
         return _digests_with_gaps(messages, limit)
-    sha256: _Sha256 = _short_sha256 if longest <= _ONE_BLOCK_BYTES else hashlib.sha256
+    sha256 = _quickest_sha256(longest)
     return Ids([sha256(value).digest()[:size] for value in values], {})
 
 
 def _digests_with_gaps(messages: Column, limit: int) -> Ids:
-    values, reasons = messages
+    size = DIGEST_BYTES
+    usable = [None if value is None or len(value) > limit else value for value in messages.values]
     missing = {
-        index: "oversized" if value is not None else reasons.get(index, "absent")
-        for index, value in enumerate(values)
-        if value is None or len(value) > limit
+        index: messages.reasons.get(index, "absent") if messages.values[index] is None else "oversized"
+        for index, value in enumerate(usable)
+        if value is None
     }
-    digests = [None if value is None or len(value) > limit else digest_one(value) for value in values]
-    return Ids(digests, missing)
+    sha256 = _quickest_sha256(max((len(value) for value in usable if value is not None), default=0))
+    return Ids([None if value is None else sha256(value).digest()[:size] for value in usable], missing)
+
+
+def _quickest_sha256(longest: int) -> _Sha256:
+    return _short_sha256 if longest <= _ONE_BLOCK_BYTES else hashlib.sha256
