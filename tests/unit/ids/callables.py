@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,21 @@ class Orders:
     def offset(record: Record) -> int:
         """Return the record's offset."""
         return record.offset
+
+
+class Guarded:
+    """A callable that cannot be pickled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __call__(self, record: Record) -> int:
+        """Return the record's offset."""
+        with self._lock:
+            return record.offset
+
+
+GUARDED = Guarded()
 
 
 def answer(record: Record) -> object:

@@ -25,6 +25,16 @@ def test_layout_of_two_parts() -> None:
     assert digest_parts([b"a", b"bc"]) != digest_parts([b"ab", b"c"])
 
 
+def test_order_of_three_parts() -> None:
+    """However many parts there are, they are hashed in the order of the spec, with and without gaps in the batch."""
+    full = Record("t", 0, 0, key=b"1", value=b"333", headers=[("h", b"22")])
+    bare = Record("t", 0, 1)
+    expected = digest_parts([b"1", b"22", b"333"])
+    assert id_spec("key+header:h+value").digests(RecordFields([full])).digests == [expected]
+    assert id_spec("key+header:h+value").digests(RecordFields([full, bare])).digests == [expected, None]
+    assert expected == digest_one(b"\0\0\0\x011\0\0\0\x0222333")
+
+
 def test_no_part() -> None:
     """An ID of no parts is refused."""
     with pytest.raises(ValueError, match="at least one part"):

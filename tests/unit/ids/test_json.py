@@ -139,6 +139,18 @@ def test_hostile_values(value: bytes | None, reason: str) -> None:
     assert _one(value) == (None, reason)
 
 
+def test_escapes_are_read_in_order() -> None:
+    """``~01`` is the name ``~1``, not ``/`` (RFC 6901, section 4)."""
+    assert _one(b'{"~1": "x", "/": "y"}', "json:/~01") == (digest_one(b"x"), None)
+
+
+def test_indexes_are_ascii() -> None:
+    """An index has ASCII digits and may have several."""
+    value = b'["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"]'
+    assert _one(value, "json:/10") == (digest_one(b"k"), None)
+    assert _one(value, "json:/1\u0660") == (None, "absent")
+
+
 def test_last_member_counts() -> None:
     """Of members with the same name the last counts."""
     assert _one(b'{"id": "a", "id": "b"}') == (digest_one(b"b"), None)
