@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dedup_sdk.store.filter_words import FilterWords
 from dedup_sdk.store.words import Uint64s
 
-BITS_PER_ID: Final = 16
+BITS_PER_ID: Final = 12
 PATTERN_BITS: Final = 5
 
 _BLOCK_BITS: Final = 64

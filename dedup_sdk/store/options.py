@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompactionStyle,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    WriteBufferManager,
+)
 
 Compression = Literal["lz4", "zstd"]
 
 BLOOM_BITS: Final = 10
 BLOCK_BYTES: Final = 4096
+OPEN_FILES: Final = 256
+WAL_BYTES: Final = 32 * 2**20
+WRITE_BUFFERS_BYTES: Final = 64 * 2**20
+JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
+SMALL_BUFFER_BYTES: Final = 2**20
 _TABLE_FORMAT: Final = 5
 
 
@@ -35,4 +48,61 @@ def sorted_file_options(compression: Compression) -> Options:
     )
     if compression == "zstd":
         options.set_compression_options(-14, 1, 0, 0)
+    return options
+
+
+class SharedMemory:
+    """The block cache and the write buffers that all partitions of one store share."""
+
+    def __init__(self, block_cache_bytes: int) -> None:
+        self.cache = Cache(block_cache_bytes)
+        self.buffers = WriteBufferManager(WRITE_BUFFERS_BYTES, allow_stall=False)
+
+
+def database_options(memory: SharedMemory | None) -> Options:
+    """Return the options of a partition's database, which are also those of its default column family."""
+    options = _base(memory)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_open_files(OPEN_FILES)
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(WAL_BYTES)
+    # A whole step is lost to a torn tail of the log, never a part of it, and never an earlier one.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(2**20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_manifest_preallocation_size(2**16)
+    options.set_max_manifest_file_size(2**22)
+    options.set_skip_stats_update_on_db_open(True)
+    if memory is not None:
+        options.set_write_buffer_manager(memory.buffers)
+    return options
+
+
+def journal_options(memory: SharedMemory | None) -> Options:
+    """Return the options of the journal: written in order, read once, dropped as a whole."""
+    options = _base(memory)
+    options.set_write_buffer_size(JOURNAL_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.none())
+    return options
+
+
+def generation_options(memory: SharedMemory | None) -> Options:
+    """Return the options of a generation of marks: files come in whole, few and large, and are merged rarely."""
+    options = _base(memory)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_compression_options(-14, 1, 0, 0)
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(8)
+    options.set_level_zero_slowdown_writes_trigger(64)
+    options.set_level_zero_stop_writes_trigger(128)
+    return options
+
+
+def _base(memory: SharedMemory | None) -> Options:
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table_options(None if memory is None else memory.cache))
+    options.set_write_buffer_size(SMALL_BUFFER_BYTES)
     return options

@@ -88,11 +88,12 @@ class PartitionStore(Protocol):
     def erase(self, digest: bytes, offset: int) -> None:
         """Forget the flushed mark of an ID if it stands at exactly this offset (its record was dead-lettered)."""
 
-    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
-        """Drop, in bulk, sorted files of which every mark is older than ``before_ms`` (and, if given, ranked below ``before_number``).
+    def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
+        """Drop, in bulk, sorted files that no window reaches any more.
 
-        Returns the newest timestamp that was dropped, None when nothing was. Never drops a mark that is not older; may
-        keep older ones.
+        A file goes when every mark in it is older than ``before_ms``, or when every mark in it has an acceptance number
+        of at most ``up_to_number``; None where the lane has no such window. Returns the newest timestamp that was
+        dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
     def install(self, snapshot: str, progress: Progress) -> None:

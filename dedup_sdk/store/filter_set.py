@@ -1,0 +1,149 @@
+"""The filters of one partition: few and large in memory, made of the filter words that each generation keeps on disk.
+
+Words may be read again at any time, so that a filter that is full is made anew, twice as large, without a key being
+touched; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
+another is begun.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.filter import Filter
+from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words, merge_words
+
+MOST_PER_FILTER: Final = 2**24
+LEAST_PER_FILTER: Final = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A stretch of a generation's file of filter words: whole blocks, ``marks`` digests in all."""
+
+    generation: int
+    start: int
+    size: int
+    marks: int
+
+
+@dataclass(slots=True)
+class _Segment:
+    filter: Filter
+    extents: list[Extent] = field(default_factory=list)
+
+    @property
+    def marks(self) -> int:
+        return sum(extent.marks for extent in self.extents)
+
+
+class FilterSet:
+    """Filters over everything flushed in one partition; ``folder`` holds one file of words a generation.
+
+    ``expected``: how many digests are about to be loaded, so that the first filter is made in their size at once.
+    """
+
+    def __init__(self, folder: Path, expected: int = 0) -> None:
+        self._folder = folder
+        self._expected = expected
+        self._segments: list[_Segment] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(segment.filter.nbytes for segment in self._segments)
+
+    @property
+    def marks(self) -> int:
+        """How many digests were added and not dropped."""
+        return sum(segment.marks for segment in self._segments)
+
+    def path(self, generation: int) -> Path:
+        """Return the file of words of a generation."""
+        return self._folder / f"g{generation}.filter"
+
+    def may_contain(self, digests: bytes) -> NDArray[np.intp]:
+        """Return the positions, ascending, of the digests that may be stored; never misses one."""
+        if len(self._segments) == 1:
+            return self._segments[0].filter.may_contain(digests)
+        if not self._segments:
+            return np.empty(0, np.intp)
+        found = [segment.filter.may_contain(digests) for segment in self._segments]
+        return np.unique(np.concatenate(found))
+
+    def append(self, generation: int, start: int, words: FilterWords) -> int:
+        """Write words as `write` does, add them, and return the file's end."""
+        end = self.write(generation, start, words)
+        self._add(Extent(generation, start, end - start, words.count), words)
+        return end
+
+    def write(self, generation: int, start: int, words: FilterWords) -> int:
+        """Write words (ascending) at byte ``start`` of the generation's file, cut off what lay beyond, return the file's end."""
+        data = encode_words(words)
+        path = self.path(generation)
+        # What lies beyond ``start`` is left over from an interrupted flush.
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.truncate(start)
+            file.seek(start)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return start + len(data)
+
+    def load(self, generation: int, size: int) -> int:
+        """Add the words of the first ``size`` bytes of a generation's file and return how many they are.
+
+        Raises `StoreCorruptError` or OSError when they cannot be read; nothing was added then.
+        """
+        data = self.read(generation, 0, size)
+        if len(data) < size:
+            message = f"{self.path(generation)} has {len(data)} bytes, {size} are wanted; it is to be made again from its keys"
+            raise StoreCorruptError(message)
+        words = merge_words(decode_words(data))
+        self._add(Extent(generation, 0, len(data), words.count), words)
+        return words.count
+
+    def read(self, generation: int, start: int, size: int) -> bytes:
+        """Read so many bytes of a generation's file (fewer if it is shorter)."""
+        with self.path(generation).open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+    def drop(self, generations: Iterable[int]) -> None:
+        """Forget generations and delete their files; the bits they set go when their filter is made anew."""
+        dropped = set(generations)
+        for segment in self._segments:
+            segment.extents = [extent for extent in segment.extents if extent.generation not in dropped]
+        self._segments = [segment for segment in self._segments if segment.extents]
+        for generation in dropped:
+            self.path(generation).unlink(missing_ok=True)
+
+    def _add(self, extent: Extent, words: FilterWords) -> None:
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.filter.count + words.count <= last.filter.capacity:
+            last.filter.add(words)
+            last.extents.append(extent)
+            return
+        if last is None or last.marks + words.count > MOST_PER_FILTER:
+            self._segments.append(_Segment(Filter(_capacity(max(words.count, self._expected))), []))
+            self._expected = 0
+            self._segments[-1].filter.add(words)
+        else:
+            grown = Filter(_capacity(last.marks + words.count))
+            for known in last.extents:
+                for block in decode_words(self.read(known.generation, known.start, known.size)):
+                    grown.add(block)
+            grown.add(words)
+            last.filter = grown
+        self._segments[-1].extents.append(extent)
+
+
+def _capacity(marks: int) -> int:
+    return max(LEAST_PER_FILTER, marks if marks > MOST_PER_FILTER else min(2 * marks, MOST_PER_FILTER))

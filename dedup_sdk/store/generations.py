@@ -1,0 +1,138 @@
+"""Generations: the marks of one stretch of time, dropped as a whole when all of them are outside the window.
+
+A generation is one column family (``g<number>``) of a partition's database, with several sorted files in it. What is known
+of it is kept here, so that nothing has to be scanned to drop it. Layout of the state, JSON under the key ``state``::
+
+    {"format": 1, "next": 3, "top_offset": 99, "generations": [{"number": 1, "marks": ..., ...}, ...]}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, Self
+
+import numpy as np
+
+from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.marks import Marks
+from dedup_sdk.window import Window
+
+FORMAT: Final = 1
+_SHARE_OF_WINDOW: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """``began_ms`` is the median timestamp, ``began_number`` the highest number, of its first marks.
+
+    ``marks`` counts what came in (an ID that came twice counts twice); ``filter_bytes`` is how much of its file of filter words
+    belongs to it; ``sealed``: nothing more comes in.
+    """
+
+    number: int
+    marks: int = 0
+    oldest_ms: int = 0
+    newest_ms: int = 0
+    newest_number: int = 0
+    began_ms: int = 0
+    began_number: int = 0
+    filter_bytes: int = 0
+    sealed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its column family."""
+        return f"g{self.number}"
+
+    def widened(self, marks: Marks) -> Generation:
+        """Return it with ``marks`` (at least one) taken in."""
+        oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
+        newest_number = 0 if marks.numbers is None else int(marks.numbers.max())
+        if not self.marks:
+            return replace(
+                self,
+                marks=marks.count,
+                oldest_ms=oldest_ms,
+                newest_ms=newest_ms,
+                newest_number=newest_number,
+                # The median, because one timestamp from the future must not end a generation.
+                began_ms=int(np.median(marks.timestamps)),
+                began_number=newest_number,
+            )
+        return replace(
+            self,
+            marks=self.marks + marks.count,
+            oldest_ms=min(self.oldest_ms, oldest_ms),
+            newest_ms=max(self.newest_ms, newest_ms),
+            newest_number=max(self.newest_number, newest_number),
+        )
+
+    def takes(self, marks: Marks, window: Window, least_marks: int) -> bool:
+        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``."""
+        if self.sealed:
+            return False
+        if self.marks < least_marks:
+            return True
+        if window.time_ms is not None:
+            spanned_ms = int(np.median(marks.timestamps)) - self.began_ms
+            if spanned_ms * _SHARE_OF_WINDOW > window.time_ms:
+                return False
+        if window.count is not None and marks.numbers is not None:
+            spanned = int(marks.numbers.max()) - self.began_number
+            return spanned * _SHARE_OF_WINDOW <= window.count
+        return True
+
+    def is_older(self, before_ms: int, before_number: int | None) -> bool:
+        """Whether every mark is older than ``before_ms`` and (if given) ranked below ``before_number``."""
+        return self.newest_ms < before_ms and (before_number is None or self.newest_number < before_number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The generations of a partition, oldest first.
+
+    ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation.
+    """
+
+    generations: tuple[Generation, ...] = field(default=())
+    next_number: int = 1
+    top_offset: int = -1
+
+    @property
+    def marks(self) -> int:
+        """How many marks came into the generations."""
+        return sum(generation.marks for generation in self.generations)
+
+    def changed(self, generation: Generation) -> State:
+        """Return it with a generation in place of the one of its number, or as the newest."""
+        if generation.number >= self.next_number:
+            return replace(
+                self, generations=(*self.generations, generation), next_number=generation.number + 1
+            )
+        kept = tuple(generation if entry.number == generation.number else entry for entry in self.generations)
+        return replace(self, generations=kept)
+
+    def encode(self) -> bytes:
+        """Return the bytes that `decode` reads."""
+        content = {
+            "format": FORMAT,
+            "next": self.next_number,
+            "top_offset": self.top_offset,
+            "generations": [asdict(generation) for generation in self.generations],
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; raises `StoreCorruptError` on anything else."""
+        try:
+            content = json.loads(data)
+            if content["format"] != FORMAT:
+                message = f"a store's state has format {content['format']!r}, this version reads {FORMAT}; use a newer version"
+                raise StoreCorruptError(message)
+            generations = tuple(Generation(**entry) for entry in content["generations"])
+            return cls(generations=generations, next_number=content["next"], top_offset=content["top_offset"])
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"a store's state of {len(data)} bytes cannot be read ({error!r}); rebuild the store"
+            raise StoreCorruptError(message) from error

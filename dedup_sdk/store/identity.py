@@ -1,0 +1,64 @@
+"""Whose memory a store is, as it stands inside the store.
+
+JSON under the key ``identity``::
+
+    {"format": 1, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
+
+Every field of `Identity` must be equal for a store to be opened, an empty one too: a topic whose ID becomes known is not
+assumed to be the one that was seen before. ``window`` is that of the last owner and may change. ``numbered``: every mark bears
+an acceptance number; a window by count cannot be opened on marks without them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import ForeignStoreError, StoreCorruptError
+from dedup_sdk.store.protocol import Identity
+from dedup_sdk.window import Window
+
+FORMAT: Final = 1
+
+
+def encode_identity(identity: Identity, window: Window) -> bytes:
+    """Return the bytes to store."""
+    more = {"window": str(window), "numbered": window.count is not None}
+    return json.dumps({"format": FORMAT, **asdict(identity), **more}, sort_keys=True).encode()
+
+
+def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
+    """Return the identity and whether the store's marks are numbered.
+
+    Raises `ForeignStoreError` for another format version and `StoreCorruptError` for what cannot be read.
+    """
+    try:
+        content = json.loads(data)
+        version = content["format"]
+        if version != FORMAT:
+            message = f"store {folder} has format {version!r}, this version reads {FORMAT}; use the version that wrote it"
+            raise ForeignStoreError(message)
+        return Identity(**{entry.name: content[entry.name] for entry in fields(Identity)}), bool(
+            content["numbered"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"store {folder} has an unreadable identity ({error!r}); move it away and rebuild it"
+        raise StoreCorruptError(message) from error
+
+
+def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
+    """Raise `ForeignStoreError` naming the first field that differs, and both values."""
+    for entry in fields(Identity):
+        old, new = getattr(stored, entry.name), getattr(wanted, entry.name)
+        if old != new:
+            message = f"{where} belongs to {entry.name}={old!r}, not {new!r}; give this consumer another store, or move that one away"
+            raise ForeignStoreError(message)
+
+
+def check_numbered(*, stored: bool, window: Window, where: str) -> None:
+    """Raise `ForeignStoreError` when a count window is opened on marks that bear no acceptance numbers."""
+    if window.count is not None and not stored:
+        message = f"{where} has marks without acceptance numbers, a window of {window} needs them; rebuild it or drop the count"
+        raise ForeignStoreError(message)

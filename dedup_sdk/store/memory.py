@@ -1,0 +1,239 @@
+"""The key store in memory: the twin of `RocksStore` for tests, examples and consumers that may forget when they end.
+
+It keeps what its partition stores hold for as long as the `MemoryStore` itself lives, so that a partition may be closed and
+opened again; nothing outlives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dedup_sdk.errors import StoreError, StoreLockedError
+from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.columns import join_marks
+from dedup_sdk.store.identity import check_identity, check_numbered
+from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.snapshot_fit import fitting_partition
+from dedup_sdk.store.words import digest_list
+from dedup_sdk.window import Window
+
+_PAGE_MARKS = 50_000
+_BYTES_PER_MARK = 200
+
+
+@dataclass(slots=True)
+class _Flushed:
+    """One flush, so that expiry looks at the marks of old flushes only."""
+
+    digests: list[bytes]
+    newest_ms: int
+    newest_number: int
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of one partition: digest -> (offset, timestamp in ms, acceptance number)."""
+
+    identity: Identity
+    numbered: bool
+    marks: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    flushes: list[_Flushed] = field(default_factory=list)
+    journal: list[Marks] = field(default_factory=list)
+    progress: Progress | None = None
+    is_open: bool = False
+
+
+class MemoryPartition:
+    """A `PartitionStore` in memory; made by `MemoryStore.open`."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._held: _Memory | None = memory
+        memory.is_open = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._held is None
+
+    def load(self) -> Loaded | None:
+        """See `PartitionStore.load`."""
+        memory = self._memory()
+        return (
+            None
+            if memory.progress is None
+            else Loaded(progress=memory.progress, recent=join_marks(memory.journal))
+        )
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.append`."""
+        memory = self._memory()
+        memory.progress = progress
+        if marks.count:
+            memory.journal.append(marks)
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """See `PartitionStore.find`."""
+        memory = self._memory()
+        if len(digests) != DIGEST_BYTES * count:
+            message = (
+                f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
+            )
+            raise StoreError(message)
+        if not memory.marks:
+            return NONE_FOUND
+        values = list(map(memory.marks.get, digest_list(digests)))
+        found = [(index, value) for index, value in enumerate(values) if value is not None]
+        if not found:
+            return NONE_FOUND
+        return Found(
+            [index for index, _ in found],
+            [offset for _, (offset, _, _) in found],
+            [timestamp for _, (_, timestamp, _) in found],
+            [number for _, (_, _, number) in found] if memory.numbered else None,
+        )
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.flush`."""
+        memory = self._memory()
+        self._keep(memory, marks)
+        memory.progress = progress
+        memory.journal.clear()
+
+    def erase(self, digest: bytes, offset: int) -> None:
+        """See `PartitionStore.erase`."""
+        memory = self._memory()
+        if memory.marks.get(digest, (None,))[0] == offset:
+            del memory.marks[digest]
+
+    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
+        """See `PartitionStore.expire`."""
+        memory = self._memory()
+        newest_ms: int | None = None
+        kept = []
+        for flushed in memory.flushes:
+            if flushed.newest_ms >= before_ms or (
+                before_number is not None and flushed.newest_number >= before_number
+            ):
+                kept.append(flushed)
+                continue
+            for digest in flushed.digests:
+                mark = memory.marks.get(digest)
+                # Flushed again since: then it belongs to a later flush.
+                if (
+                    mark is not None
+                    and mark[1] < before_ms
+                    and (before_number is None or mark[2] < before_number)
+                ):
+                    del memory.marks[digest]
+            newest_ms = flushed.newest_ms if newest_ms is None else max(newest_ms, flushed.newest_ms)
+        memory.flushes = kept
+        return newest_ms
+
+    def install(self, snapshot: str, progress: Progress) -> None:
+        """See `PartitionStore.install`."""
+        # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.
+        from dedup_sdk.store.snapshot_reader import read_snapshot
+
+        memory = self._memory()
+        entry = fitting_partition(
+            snapshot, read_manifest(snapshot), memory.identity, progress, numbered=memory.numbered
+        )
+        pages = list(read_snapshot(snapshot, entry))
+        self._forget(memory, progress)
+        for page in pages:
+            self._keep(memory, page)
+
+    def reset(self, progress: Progress) -> None:
+        """See `PartitionStore.reset`."""
+        self._forget(self._memory(), progress)
+
+    def scan(self) -> Iterator[Marks]:
+        """See `PartitionStore.scan`."""
+        memory = self._memory()
+        digests = sorted(memory.marks)
+        for start in range(0, len(digests), _PAGE_MARKS):
+            memory = self._memory()
+            page = [digest for digest in digests[start : start + _PAGE_MARKS] if digest in memory.marks]
+            table = np.array([memory.marks[digest] for digest in page], np.int64).reshape(-1, 3)
+            numbers = table[:, 2].copy() if memory.numbered else None
+            yield Marks(b"".join(page), table[:, 0].copy(), table[:, 1].copy(), numbers)
+
+    def stats(self) -> StoreStats:
+        """See `PartitionStore.stats`; the marks in memory are counted as filter bytes, by a rough estimate."""
+        memory = self._memory()
+        return StoreStats(
+            marks=len(memory.marks),
+            recent=sum(marks.count for marks in memory.journal),
+            disk_bytes=0,
+            filter_bytes=_BYTES_PER_MARK * len(memory.marks),
+            files=0,
+        )
+
+    def close(self) -> None:
+        """See `PartitionStore.close`."""
+        if self._held is not None:
+            self._held.is_open = False
+            self._held = None
+
+    def _memory(self) -> _Memory:
+        if self._held is None:
+            message = "the partition store is closed; open it again"
+            raise StoreError(message)
+        return self._held
+
+    @staticmethod
+    def _keep(memory: _Memory, marks: Marks) -> None:
+        kept = newest_per_digest(marks)
+        if not kept.count:
+            return
+        digests = digest_list(kept.digests)
+        numbers = kept.numbers if kept.numbers is not None else np.zeros(kept.count, np.int64)
+        rows = zip(kept.offsets.tolist(), kept.timestamps.tolist(), numbers.tolist(), strict=True)
+        for digest, row in zip(digests, rows, strict=True):
+            known = memory.marks.get(digest)
+            if known is None or known[0] < row[0]:
+                memory.marks[digest] = row
+        memory.flushes.append(_Flushed(digests, int(kept.timestamps.max()), int(numbers.max())))
+
+    @staticmethod
+    def _forget(memory: _Memory, progress: Progress) -> None:
+        memory.marks.clear()
+        memory.flushes.clear()
+        memory.journal.clear()
+        memory.progress = progress
+
+
+class MemoryStore:
+    """A `KeyStore` in memory."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, str, str, int], _Memory] = {}
+        self._open: list[MemoryPartition] = []
+
+    def open(self, identity: Identity, window: Window) -> MemoryPartition:
+        """See `KeyStore.open`."""
+        numbered = window.count is not None
+        key = (identity.cluster, identity.group, identity.topic, identity.partition)
+        memory = self._partitions.setdefault(key, _Memory(identity, numbered))
+        where = f"the memory of {identity.topic}[{identity.partition}]"
+        if memory.is_open:
+            message = f"{where} is open in another consumer; close that one, or give this one another store"
+            raise StoreLockedError(message)
+        check_identity(memory.identity, identity, where)
+        check_numbered(stored=memory.numbered, window=window, where=where)
+        memory.numbered = numbered
+        partition = MemoryPartition(memory)
+        self._open = [*[other for other in self._open if not other.closed], partition]
+        return partition
+
+    def close(self) -> None:
+        """See `KeyStore.close`."""
+        for partition in self._open:
+            partition.close()
+        self._open.clear()

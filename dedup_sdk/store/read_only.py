@@ -1,0 +1,112 @@
+"""Looking into a partition's database without owning it: beside a running consumer, or when nobody has it open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rocksdict import Rdict
+
+from dedup_sdk.decision import Mark
+from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.marks import Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.codec import decode_step, decode_values
+from dedup_sdk.store.columns import join_marks
+from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
+from dedup_sdk.store.generations import State
+from dedup_sdk.store.identity import decode_identity
+from dedup_sdk.store.protocol import Identity
+from dedup_sdk.store.rocks_errors import translating
+from dedup_sdk.store.rocks_scan import read_journal, scan_families
+from dedup_sdk.store.words import digest_words
+
+_ATTEMPTS: Final = 5
+_PAUSE_SECONDS: Final = 0.05
+
+
+class ReadOnlyPartition:
+    """What a partition's store held when this was opened; a context manager.
+
+    ``identity`` says whose it is, ``progress`` how far it is (None: nothing was ever written).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._folder = Path(path)
+        if not (self._folder / "CURRENT").exists():
+            message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
+            raise StoreError(message)
+        with translating(self._folder):
+            self._database, names = open_read_only(self._folder)
+            identity = self._database.get(IDENTITY)
+            if identity is None:
+                message = f"store {self._folder} has no identity yet; its consumer is about to make it, or it is damaged"
+                raise StoreCorruptError(message)
+            self.identity: Identity = decode_identity(identity, self._folder)[0]
+            self._state = State.decode(self._database.get(STATE) or b"")
+            stored = self._database.get(PROGRESS)
+            journal = self._database.get_column_family(JOURNAL)
+            progress, steps, _, _ = read_journal(journal)
+            if progress is None and stored is not None:
+                progress = decode_step(stored)[0]
+            self.progress: Progress | None = progress
+            self._recent: Marks = join_marks(steps)
+            self._families: list[Rdict] = [
+                self._database.get_column_family(generation.name)
+                for generation in reversed(self._state.generations)
+                if generation.name in names
+            ]
+
+    def scan_all(self) -> Iterator[Marks]:
+        """Yield flushed and recent marks together in pages, ascending by digest, each ID once with its highest offset."""
+        with translating(self._folder):
+            yield from scan_families(self._families, self._state.marks, self._recent)
+
+    def find_all(self, digest: bytes) -> list[Mark]:
+        """Return what is stored of one ID, highest offset first: one mark at most a generation and a step; none: empty."""
+        with translating(self._folder):
+            values = [value for family in self._families if (value := family.get(digest)) is not None]
+        offsets, timestamps, numbers = decode_values(values)
+        found = {
+            Mark(int(offsets[index]), int(timestamps[index]), 0 if numbers is None else int(numbers[index]))
+            for index in range(len(values))
+        }
+        high, low = digest_words(self._recent.digests)
+        wanted_high, wanted_low = digest_words(digest)
+        for index in ((high == wanted_high) & (low == wanted_low)).nonzero()[0].tolist():
+            number = 0 if self._recent.numbers is None else int(self._recent.numbers[index])
+            found.add(Mark(int(self._recent.offsets[index]), int(self._recent.timestamps[index]), number))
+        return sorted(found, reverse=True)
+
+    def close(self) -> None:
+        """Release the database; harmless when repeated."""
+        self._families.clear()
+        with translating(self._folder):
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_partition(path: str | Path) -> ReadOnlyPartition:
+    """Open a partition's folder (`list_partitions`) for reading, without its lock.
+
+    Raises `StoreError` when there is none, `StoreCorruptError` when it cannot be read, `ForeignStoreError` for a newer format.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return ReadOnlyPartition(path)
+        except StoreCorruptError:
+            # A running consumer may remove a file between its being listed and its being opened.
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    raise AssertionError

@@ -1,0 +1,102 @@
+"""A snapshot becomes a store folder of its own: all partitions, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+
+from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreError
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.protocol import Identity
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.window import Window
+
+
+def restore_snapshot(
+    snapshot: Path, store: Path, *, group: str | None = None, assume_processed: bool = False
+) -> tuple[Manifest, str]:
+    """Install a snapshot in a new store folder, and return its manifest and the group it is for.
+
+    All files are verified first; the folder is there whole, by one rename, or not at all.
+
+    Args:
+        snapshot: the folder with the manifest.
+        store: the folder to make; it may exist if it is empty.
+        group: whose store it will be; None = the manifest's own group.
+        assume_processed: the caller vouches that this group processed everything that the snapshot covers. Needed for
+            one that was made without a group, because what is covered counts as processed: for a group that has not
+            got so far, messages would be hidden.
+
+    Raises:
+        ConfigurationError: the group, or the vouching for it, is missing.
+        SnapshotError: the snapshot is unreadable, or of another group.
+        StoreError: the folder is not empty, or cannot be made.
+    """
+    manifest = verify_snapshot(snapshot)
+    owner = _owner(manifest, snapshot, group, assume_processed=assume_processed)
+    if store.exists() and (not store.is_dir() or any(store.iterdir())):
+        raise StoreError(f"{store} is not empty: restore into a new folder, and let store= name that one")
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(mkdtemp(prefix=f"{store.name}.partial-", dir=store.parent))
+    except OSError as error:
+        raise StoreError(
+            f"{store} cannot be made: {error.strerror}; give a folder you may write to"
+        ) from None
+    try:
+        opened = RocksStore(partial)
+        try:
+            for entry in manifest.partitions:
+                _install(opened, snapshot, manifest, entry, owner)
+        finally:
+            opened.close()
+        partial.rename(store)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest, owner
+
+
+def _owner(manifest: Manifest, snapshot: Path, group: str | None, *, assume_processed: bool) -> str:
+    owner = group or manifest.group
+    if owner is None:
+        raise ConfigurationError(
+            f"snapshot {snapshot} was made without a group: give --group and --assume-processed"
+        )
+    if manifest.group not in {None, owner}:
+        raise SnapshotError(
+            f"snapshot {snapshot} is of group {manifest.group!r}, not {owner!r}: make one of that group"
+        )
+    if manifest.vouched and not assume_processed:
+        raise ConfigurationError(
+            f"snapshot {snapshot} does not say what group {owner!r} processed: add --assume-processed if all of it"
+        )
+    return owner
+
+
+def _install(
+    store: RocksStore, snapshot: Path, manifest: Manifest, entry: PartitionManifest, owner: str
+) -> None:
+    identity = Identity(
+        cluster=manifest.cluster,
+        group=owner,
+        topic=manifest.topic,
+        partition=entry.partition,
+        topic_id=manifest.topic_id,
+        id_spec=manifest.id_spec,
+        digest=manifest.digest,
+        isolation=manifest.isolation,
+    )
+    progress = Progress(
+        low=entry.low,
+        high=entry.high,
+        # The cut of a group's own snapshot is what it had committed: so a later rewind to before it is recognised.
+        committed=None if manifest.vouched else entry.high,
+        since_ms=entry.since_ms,
+        accepted=entry.accepted,
+        since_number=entry.since_number,
+        newest_ms=entry.newest_ms,
+    )
+    store.open(identity, Window.parse(manifest.window)).install(str(snapshot), progress)

@@ -1,0 +1,56 @@
+"""RocksDB's exceptions, which are texts, become this package's errors here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocksdict import DbClosedError
+
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
+
+_LOCKED = ("while lock file", "lock hold by current process")
+_CORRUPT = (
+    "corruption",
+    "checksum mismatch",
+    "no such file or directory",
+    "does not match the expected size",
+)
+_FULL = ("no space left on device", "disk quota exceeded")
+
+
+def translated(error: Exception, folder: Path) -> Exception:
+    """Return the error to raise instead of one of RocksDB's or the system's; any other is returned as it is."""
+    # RocksDB's are plain exceptions: a subclass is somebody else's.
+    if type(error) is not Exception and not isinstance(error, DbClosedError | OSError):
+        return error
+    text = str(error).strip()
+    lower = text.lower()
+    if isinstance(error, DbClosedError):
+        return StoreError(f"store {folder} is closed; open it again")
+    if any(sign in lower for sign in _LOCKED):
+        return StoreLockedError(
+            f"store {folder} is open in another consumer; stop that one, or give this one another store"
+        )
+    if any(sign in lower for sign in _CORRUPT):
+        return StoreCorruptError(
+            f"store {folder} is damaged ({text}); move it away and rebuild it from a snapshot or the topic"
+        )
+    if any(sign in lower for sign in _FULL):
+        return StoreError(
+            f"store {folder} cannot be written ({text}); make room on its disk, then open it again"
+        )
+    return StoreError(f"store {folder} failed: {text}; check the folder, its permissions and its disk")
+
+
+@contextmanager
+def translating(folder: Path) -> Iterator[None]:
+    """Raise RocksDB's and the system's errors inside as `translated` says."""
+    try:
+        yield
+    except Exception as error:
+        better = translated(error, folder)
+        if better is error:
+            raise
+        raise better from error

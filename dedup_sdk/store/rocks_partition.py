@@ -1,0 +1,293 @@
+"""One partition's memory in RocksDB: a journal of recent steps, and generations of flushed marks.
+
+Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
+`codec.encode_step`), and one a generation (key: digest; value: `codec.encode_values`). Beside the database lie
+``filters/g<number>.filter`` (filter words) and ``incoming/`` (files on their way in, emptied on open).
+
+Order of a flush, each step safe to be the last before a crash: the generation is widened in the state; the file is taken
+in; its filter words are written; state, progress and the emptied journal become valid in one write. A crash in between
+leaves marks both in the journal and in the generation, which is harmless: the highest offset wins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rocksdict import Rdict, WriteBatch, WriteOptions
+
+from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.codec import decode_step, decode_values, encode_step
+from dedup_sdk.store.columns import join_marks
+from dedup_sdk.store.database import (
+    IDENTITY,
+    JOURNAL,
+    PROGRESS,
+    STATE,
+    close_database,
+    open_database,
+    sequence_key,
+)
+from dedup_sdk.store.generations import State
+from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
+from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.options import SharedMemory
+from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.rocks_errors import translated, translating
+from dedup_sdk.store.rocks_generations import RocksGenerations
+from dedup_sdk.store.rocks_install import copy_in
+from dedup_sdk.store.rocks_scan import read_journal
+from dedup_sdk.store.snapshot_fit import fitting_partition
+from dedup_sdk.store.sorted_file import SORTED_SUFFIX
+from dedup_sdk.window import Window
+
+log = logging.getLogger(__name__)
+
+
+class RocksPartition:
+    """A `PartitionStore` in the RocksDB database at ``folder``, which exists and is private.
+
+    ``generation_marks`` is how many marks a generation holds at least before another is begun; ``fsync`` flushes each step to
+    the disk, so that it outlives a power cut as well as the process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        window: Window,
+        memory: SharedMemory,
+        *,
+        fsync: bool = False,
+        generation_marks: int = 250_000,
+    ) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._window = window
+        self._generation_marks = generation_marks
+        self._numbered = window.count is not None
+        self._write_options = WriteOptions()
+        self._write_options.sync = fsync
+        self._recent = 0
+        self._closed = False
+        self._journal: Rdict | None = None
+        self._generations: RocksGenerations | None = None
+        with translating(folder):
+            self._database = open_database(folder, memory)
+            try:
+                self._journal = self._database.get_column_family(JOURNAL)
+                last = next(iter(self._journal.keys(backwards=True)), None)
+                self._first = self._next = 0 if last is None else int.from_bytes(last, "big") + 1
+                state = self._recognise(is_new=last is None)
+                self._generations = RocksGenerations(self._database, folder, state, memory)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def load(self) -> Loaded | None:
+        """See `PartitionStore.load`."""
+        with translating(self._folder):
+            progress, marks, self._first, self._next = read_journal(self._open_journal())
+            if progress is None:
+                stored = self._database.get(PROGRESS)
+                if stored is None:
+                    return None
+                progress = decode_step(stored)[0]
+        recent = join_marks(marks)
+        self._recent = recent.count
+        return Loaded(progress=progress, recent=recent)
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.append`."""
+        journal = self._journal or self._open_journal()
+        record = encode_step(progress, marks)
+        try:
+            journal.put(sequence_key(self._next), record, self._write_options)
+        except Exception as error:
+            raise translated(error, self._folder) from error
+        self._next += 1
+        self._recent += marks.count
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """See `PartitionStore.find`."""
+        generations = self._generations or self._open_generations()
+        if len(digests) != DIGEST_BYTES * count:
+            message = (
+                f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
+            )
+            raise StoreError(message)
+        try:
+            found = generations.find(digests)
+        except Exception as error:
+            raise translated(error, self._folder) from error
+        if not found:
+            return NONE_FOUND
+        offsets, timestamps, numbers = decode_values([value for _, value in found])
+        if numbers is None and self._numbered:
+            numbers = np.zeros(len(found), np.int64)
+        return Found(
+            [index for index, _ in found],
+            offsets.tolist(),
+            timestamps.tolist(),
+            numbers.tolist() if numbers is not None and self._numbered else None,
+        )
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.flush`."""
+        generations = self._open_generations()
+        with translating(self._folder):
+            kept = generations.newer_than_stored(newest_per_digest(marks))
+            state = generations.state
+            if kept.count:
+                state = generations.take_in(kept, self._window, self._generation_marks)
+            self._settle(state, progress)
+            generations.state = state
+
+    def erase(self, digest: bytes, offset: int) -> None:
+        """See `PartitionStore.erase`; older marks of the ID, which this one had replaced, go with it."""
+        if self.find(digest, 1).offsets != [offset]:
+            return
+        with translating(self._folder):
+            batch = WriteBatch(raw_mode=True)
+            self._open_generations().delete(batch, digest)
+            self._database.write(batch, self._write_options)
+
+    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
+        """See `PartitionStore.expire`.
+
+        Generations go one by one: where timestamps ran backwards, an older mark of an ID may show again whose timestamp is still
+        inside the window.
+        """
+        generations = self._open_generations()
+        state = generations.state
+        kept = tuple(entry for entry in state.generations if not entry.is_older(before_ms, before_number))
+        if len(kept) == len(state.generations):
+            return None
+        with translating(self._folder):
+            remaining = replace(state, generations=kept)
+            self._database.put(STATE, remaining.encode(), self._write_options)
+            generations.adopt(remaining)
+        return max(entry.newest_ms for entry in state.generations if entry not in kept)
+
+    def install(self, snapshot: str, progress: Progress) -> None:
+        """See `PartitionStore.install`."""
+        generations = self._open_generations()
+        manifest = read_manifest(snapshot)
+        entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
+        with translating(self._folder):
+            try:
+                state = copy_in(snapshot, entry, generations)
+            except BaseException:
+                generations.clean()
+                raise
+            self._settle(state, progress)
+            generations.adopt(state)
+        log.info(
+            "installed snapshot %s: %d marks up to offset %d in %s",
+            snapshot,
+            entry.marks,
+            entry.high,
+            self._folder,
+        )
+
+    def reset(self, progress: Progress) -> None:
+        """See `PartitionStore.reset`."""
+        generations = self._open_generations()
+        with translating(self._folder):
+            state = State(next_number=generations.state.next_number)
+            self._settle(state, progress)
+            generations.adopt(state)
+
+    def scan(self) -> Iterator[Marks]:
+        """See `PartitionStore.scan`."""
+        with translating(self._folder):
+            for page in self._open_generations().scan():
+                yield page
+                self._open_generations()
+
+    def stats(self) -> StoreStats:
+        """See `PartitionStore.stats`; ``details`` counts generations, and those with RocksDB's own Bloom filter."""
+        generations = self._open_generations()
+        sizes: list[tuple[str, int]] = []
+        for path in self._folder.rglob("*"):
+            try:
+                sizes.append((path.suffix, path.lstat().st_size))
+            except FileNotFoundError:  # compaction has just removed it
+                continue
+        return StoreStats(
+            marks=generations.state.marks,
+            recent=self._recent,
+            disk_bytes=sum(size for _, size in sizes),
+            filter_bytes=generations.filter_bytes,
+            files=sum(suffix == SORTED_SUFFIX for suffix, _ in sizes),
+            details={
+                "generations": len(generations.state.generations),
+                "bloom_generations": generations.count_with_bloom(),
+            },
+        )
+
+    def close(self) -> None:
+        """See `PartitionStore.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._journal = None
+        if self._generations is not None:
+            self._generations.close()
+            self._generations = None
+        with translating(self._folder):
+            close_database(self._database)
+
+    def _recognise(self, *, is_new: bool) -> State:
+        where = f"store {self._folder}"
+        identity_bytes, state_bytes = self._database.get(IDENTITY), self._database.get(STATE)
+        current = encode_identity(self._identity, self._window)
+        if identity_bytes is None and state_bytes is None and is_new:
+            batch = WriteBatch(raw_mode=True)
+            batch.put(IDENTITY, current)
+            batch.put(STATE, State().encode())
+            self._database.write(batch, self._write_options)
+            return State()
+        if identity_bytes is None or state_bytes is None:
+            message = f"{where} has lost its identity or its state; move it away and rebuild it from a snapshot or the topic"
+            raise StoreCorruptError(message)
+        identity, numbered = decode_identity(identity_bytes, self._folder)
+        check_identity(identity, self._identity, where)
+        check_numbered(stored=numbered, window=self._window, where=where)
+        if current != identity_bytes:
+            self._database.put(IDENTITY, current, self._write_options)
+        return State.decode(state_bytes)
+
+    def _settle(self, state: State, progress: Progress) -> None:
+        """Make state and progress valid and drop the journal, in one write."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(STATE, state.encode())
+        batch.put(PROGRESS, encode_step(progress, NO_MARKS))
+        journal = self._database.get_column_family_handle(JOURNAL)
+        batch.delete_range(sequence_key(self._first), sequence_key(self._next), journal)
+        self._database.write(batch, self._write_options)
+        self._first = self._next
+        self._recent = 0
+
+    def _open_journal(self) -> Rdict:
+        if self._journal is None:
+            message = f"store {self._folder} is closed; open it again"
+            raise StoreError(message)
+        return self._journal
+
+    def _open_generations(self) -> RocksGenerations:
+        if self._generations is None:
+            message = f"store {self._folder} is closed; open it again"
+            raise StoreError(message)
+        return self._generations

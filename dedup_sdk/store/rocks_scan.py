@@ -1,0 +1,82 @@
+"""Reading a partition's column families from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from rocksdict import Rdict, ReadOptions
+
+from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.codec import decode_step, decode_values
+from dedup_sdk.store.columns import cut_marks, join_marks
+from dedup_sdk.store.database import all_items, all_keys
+from dedup_sdk.store.mark_sort import newest_per_digest
+
+PAGE_MARKS: Final = 50_000
+_PREFIX_BYTES: Final = 4
+
+
+def read_journal(journal: Rdict) -> tuple[Progress | None, list[Marks], int, int]:
+    """Return the progress of the last step, the marks of each, the sequence of the first and the one after the last.
+
+    Raises `StoreCorruptError` when a record does not check or one in the middle is missing.
+    """
+    progress: Progress | None = None
+    marks: list[Marks] = []
+    first = following = 0
+    for key, record in all_items(journal):
+        sequence = int.from_bytes(key, "big")
+        if progress is not None and sequence != following:
+            message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
+            raise StoreCorruptError(message)
+        if progress is None:
+            first = sequence
+        progress, step = decode_step(record)
+        marks.append(step)
+        following = sequence + 1
+    return progress, marks, first, following
+
+
+def scan_families(families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS) -> Iterator[Marks]:
+    """Yield the marks of all families and ``more``, ascending, each ID once, in pages of about `PAGE_MARKS`; ``marks`` is their number."""
+    slices = min(max(1, (marks + more.count) // PAGE_MARKS), 2**16)
+    bounds = [(index * 2**32 // slices).to_bytes(_PREFIX_BYTES, "big") for index in range(slices)]
+    later = newest_per_digest(more)
+    ranks = np.frombuffer(later.digests, dtype=">u4")[::4]
+    cuts = [*np.searchsorted(ranks, [int.from_bytes(bound, "big") for bound in bounds]).tolist(), later.count]
+    for index, bound in enumerate(bounds):
+        upper = bounds[index + 1] if index + 1 < slices else None
+        pages = [page for family in families for page in [_slice(family, bound, upper)] if page.count]
+        start, end = cuts[index], cuts[index + 1]
+        if end > start:
+            pages.append(cut_marks(later, start, end))
+        if pages:
+            yield newest_per_digest(join_marks(pages))
+
+
+def key_pages(family: Rdict) -> Iterator[bytes]:
+    """Yield the digests of a family, ascending, joined, in pages of at most `PAGE_MARKS`."""
+    page: list[bytes] = []
+    for key in all_keys(family):
+        page.append(key)
+        if len(page) == PAGE_MARKS:
+            yield b"".join(page)
+            page.clear()
+    if page:
+        yield b"".join(page)
+
+
+def _slice(family: Rdict, lower: bytes, upper: bytes | None) -> Marks:
+    options = ReadOptions()
+    if upper is not None:
+        options.set_iterate_upper_bound(upper)
+    items = list(all_items(family, options, lower))
+    digests = b"".join([key for key, _ in items])
+    if len(digests) != DIGEST_BYTES * len(items):
+        message = f"{len(items)} marks have keys of {len(digests)} bytes, not {DIGEST_BYTES} each; rebuild the store"
+        raise StoreCorruptError(message)
+    return Marks(digests, *decode_values([value for _, value in items]))
