@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.filter import Filter
-from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words, merge_words
+from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
 
 MOST_PER_FILTER: Final = 2**24
 LEAST_PER_FILTER: Final = 2**16
@@ -81,7 +81,7 @@ class FilterSet:
     def append(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words as `write` does, add them, and return the file's end."""
         end = self.write(generation, start, words)
-        self._add(Extent(generation, start, end - start, words.count), words)
+        self._add(Extent(generation, start, end - start, words.count), [words])
         return end
 
     def write(self, generation: int, start: int, words: FilterWords) -> int:
@@ -106,9 +106,11 @@ class FilterSet:
         if len(data) < size:
             message = f"{self.path(generation)} has {len(data)} bytes, {size} are wanted; it is to be made again from its keys"
             raise StoreCorruptError(message)
-        words = merge_words(decode_words(data))
-        self._add(Extent(generation, 0, len(data), words.count), words)
-        return words.count
+        blocks = decode_words(data)
+        count = sum(block.count for block in blocks)
+        if count:
+            self._add(Extent(generation, 0, len(data), count), blocks)
+        return count
 
     def read(self, generation: int, start: int, size: int) -> bytes:
         """Read so many bytes of a generation's file (fewer if it is shorter)."""
@@ -125,24 +127,20 @@ class FilterSet:
         for generation in dropped:
             self.path(generation).unlink(missing_ok=True)
 
-    def _add(self, extent: Extent, words: FilterWords) -> None:
+    def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
         last = self._segments[-1] if self._segments else None
-        if last is not None and last.filter.count + words.count <= last.filter.capacity:
-            last.filter.add(words)
-            last.extents.append(extent)
-            return
-        if last is None or last.marks + words.count > MOST_PER_FILTER:
-            self._segments.append(_Segment(Filter(_capacity(max(words.count, self._expected))), []))
+        if last is None or last.marks + extent.marks > MOST_PER_FILTER:
+            last = _Segment(Filter(_capacity(max(extent.marks, self._expected))))
             self._expected = 0
-            self._segments[-1].filter.add(words)
-        else:
-            grown = Filter(_capacity(last.marks + words.count))
+            self._segments.append(last)
+        elif last.filter.count + extent.marks > last.filter.capacity:
+            last.filter = Filter(_capacity(last.marks + extent.marks))
             for known in last.extents:
                 for block in decode_words(self.read(known.generation, known.start, known.size)):
-                    grown.add(block)
-            grown.add(words)
-            last.filter = grown
-        self._segments[-1].extents.append(extent)
+                    last.filter.add(block)
+        last.extents.append(extent)
+        for block in blocks:
+            last.filter.add(block)
 
 
 def _capacity(marks: int) -> int:

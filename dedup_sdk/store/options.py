@@ -34,8 +34,7 @@ def table_options(cache: Cache | None) -> BlockBasedOptions:
     table.set_format_version(_TABLE_FORMAT)
     if cache is not None:
         table.set_block_cache(cache)
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+
     return table
 
 

@@ -18,7 +18,7 @@ from rocksdict import IngestExternalFileOptions, Rdict, WriteBatch
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.codec import decode_values
-from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom
+from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values
 from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.filter_words import FilterWords, filter_words, merge_words
 from dedup_sdk.store.generations import Generation, State
@@ -87,11 +87,13 @@ class RocksGenerations:
         keys = [digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)] for index in wanted]
         found: list[tuple[int, bytes]] = []
         for family in self._newest_first:
-            values = family.get(keys)
+            values = get_values(family, keys)
             missing = values.count(None)
             if missing == len(keys):
                 continue
-            found += [pair for pair in zip(wanted, values, strict=True) if pair[1] is not None]
+            found += [
+                (index, value) for index, value in zip(wanted, values, strict=True) if value is not None
+            ]
             if not missing:
                 break
             left = [place for place, value in enumerate(values) if value is None]
@@ -197,11 +199,13 @@ class RocksGenerations:
     def _load_filter(self, generation: Generation) -> None:
         try:
             self._filters.load(generation.number, generation.filter_bytes)
-            return
         except (StoreCorruptError, OSError) as error:
             log.warning(
                 "store %s: filter of %s is made again from its keys: %s", self._folder, generation.name, error
             )
+            self._remake_filter(generation)
+
+    def _remake_filter(self, generation: Generation) -> None:
         words = merge_words([filter_words(page) for page in key_pages(self._families[generation.number])])
         end = self._filters.append(generation.number, 0, words)
         self.state = self.state.changed(replace(generation, filter_bytes=end))

@@ -29,6 +29,7 @@ from dedup_sdk.store.database import (
     JOURNAL,
     PROGRESS,
     STATE,
+    all_keys,
     close_database,
     open_database,
     sequence_key,
@@ -82,7 +83,7 @@ class RocksPartition:
             self._database = open_database(folder, memory)
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
-                last = next(iter(self._journal.keys(backwards=True)), None)
+                last = next(all_keys(self._journal, backwards=True), None)
                 self._first = self._next = 0 if last is None else int.from_bytes(last, "big") + 1
                 state = self._recognise(is_new=last is None)
                 self._generations = RocksGenerations(self._database, folder, state, memory)
@@ -279,6 +280,9 @@ class RocksPartition:
         self._database.write(batch, self._write_options)
         self._first = self._next
         self._recent = 0
+        # Otherwise the log keeps every journal record until a buffer is full, twice as large as the marks themselves.
+        for family in (self._open_journal(), self._database):
+            family.flush(wait=False)
 
     def _open_journal(self) -> Rdict:
         if self._journal is None:
