@@ -1,1 +1,70 @@
-"""Kafka consumers that see each logical message once."""
+"""Change one line where the consumer is made, and the loop sees each logical message once.
+
+    with DedupConsumer(
+        {"bootstrap.servers": "localhost:9092", "group.id": "billing", "auto.offset.reset": "earliest"},
+        dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+        store="var/dedup",
+    ) as consumer:
+        consumer.subscribe(["orders"])
+        for message in consumer:
+            charge(message)
+"""
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import (
+    ConfigurationError,
+    DedupError,
+    ForeignStoreError,
+    IdSpecError,
+    KafkaHelperError,
+    MissingIdError,
+    RecoveryError,
+    SnapshotError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+)
+from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
+from dedup_sdk.kafka.consumer import DedupConsumer
+from dedup_sdk.observe import Counters, VerdictEvent
+from dedup_sdk.progress import Coverage
+from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.window import Window
+
+__all__ = [
+    "ConfigurationError",
+    "Counters",
+    "Coverage",
+    "DedupConsumer",
+    "DedupError",
+    "Deduplicator",
+    "ForeignStoreError",
+    "IdSpec",
+    "IdSpecError",
+    "KafkaHelperError",
+    "Lookup",
+    "MemoryStore",
+    "MissingIdError",
+    "Record",
+    "RecoveryError",
+    "RocksStore",
+    "Settled",
+    "SnapshotError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreLockedError",
+    "Verdict",
+    "VerdictEvent",
+    "VerdictKind",
+    "Window",
+    "cloudevents",
+    "header",
+    "id_spec",
+    "json",
+    "key",
+    "py",
+    "value",
+]

@@ -8,6 +8,7 @@
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
     │   └── StoreCorruptError   the store's bytes are not what was written
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
+    ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
@@ -52,6 +53,10 @@ class StoreCorruptError(StoreError):
 
 class SnapshotError(DedupError):
     """A snapshot is unreadable, incomplete, or not of this history."""
+
+
+class MissingIdError(DedupError):
+    """A record bears no usable ID, and the strategy was made with ``on_missing_id="fail"``."""
 
 
 class RecoveryError(DedupError):

@@ -28,9 +28,10 @@ class Lookup:
     def __post_init__(self) -> None:
         """Accept texts for ``id`` and ``window``; refuse anything else in one line."""
         object.__setattr__(self, "id", id_spec(self.id))
-        if isinstance(self.window, str):
-            object.__setattr__(self, "window", Window.parse(self.window))
-        elif not isinstance(self.window, Window):
+        window: object = self.window
+        if isinstance(window, str):
+            object.__setattr__(self, "window", Window.parse(window))
+        elif not isinstance(window, Window):
             message = f"window={self.window!r} is not a window; give e.g. Window(days=7)"
             raise ConfigurationError(message)
         if self.on_missing_id not in ("process", "discard", "fail"):

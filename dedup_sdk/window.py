@@ -40,12 +40,12 @@ class Window:
     ) -> None:
         parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
         for unit, amount in parts.items():
-            number: object = amount  # what callers without a type checker pass
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < _MAX_MS:
+            given: object = amount  # what callers without a type checker pass
+            if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < _MAX_MS:
                 message = f"Window({unit}={amount!r}): a window is a positive length of time; give e.g. Window(days=7)"
                 raise ConfigurationError(message)
         total = sum(round(amount * _MS[unit]) for unit, amount in parts.items())
-        number = count
+        number: object = count
         if number is not None and (
             isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_MS
         ):

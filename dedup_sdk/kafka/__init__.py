@@ -1,0 +1,1 @@
+"""The Kafka side: a drop-in consumer around the engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,14 +21,17 @@ OFFERED: Final = 1
 PARKED: Final = 2
 """Waits for the record of the same ID that is in flight."""
 
+APART: Final = 3
+"""With the application (or on its way to it), and ended one by one: never together with its chunk."""
+
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
-_COMPLETE_OFFERED: Final = bytes([DONE, DONE, PARKED]) + bytes(range(3, 256))
+_COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
 
 
 class Chunk:
     """Columns of ``n`` records, ascending by offset.
 
-    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`; ``saved[i]`` is 1 when the
+    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `APART`; ``saved[i]`` is 1 when the
     completion of record ``i`` is in the key store. ``items`` are the caller's own objects (records or messages),
     parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
     an ID that the policy keeps from the application.
@@ -65,7 +69,7 @@ class Chunk:
         self.open -= 1
 
     def finish_offered(self) -> None:
-        """Complete every record that the application has; the parked ones stay."""
+        """Complete every record that was offered with the chunk; those parked or apart stay."""
         self.states = self.states.translate(_COMPLETE_OFFERED)
         self.open = len(self.states) - self.states.count(DONE)
 
@@ -85,11 +89,10 @@ class Chunk:
         ranges = ((self.offsets[start], self.offsets[end - 1] + 1) for start, end in edges.reshape(-1, 2).tolist())
         return [(start, end) for start, end in ranges if end > high]
 
-    def deliverable(self) -> list[int]:
-        """Return the indexes of the records that the application is to see now, ascending."""
-        if self.open == len(self.states) and not self.states.count(PARKED):
-            return list(range(self.open))
-        return [index for index, state in enumerate(self.states) if state == OFFERED]
+    def row_of(self, offset: int) -> int | None:
+        """Return the row of an offset, None when it is not in this chunk."""
+        row = bisect_left(self.offsets, offset)
+        return row if row < len(self.offsets) and self.offsets[row] == offset else None
 
     def verdict(self, index: int) -> Verdict:
         """Return the verdict of one record as the public value."""

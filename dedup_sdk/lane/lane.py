@@ -15,10 +15,11 @@ import numpy as np
 
 from dedup_sdk.decision import Mark, decide
 from dedup_sdk.lane.chunk import (
-    DONE, KINDS, OFFERED, PARKED, PARKED_KIND, REDELIVERED, UNKEYED, UNVERIFIED, Chunk, Place,
+    APART, DONE, KINDS, OFFERED, PARKED, PARKED_KIND, REDELIVERED, UNKEYED, UNVERIFIED, Chunk, Place,
 )  # fmt: skip
 from dedup_sdk.lane.recent import RecentMarks
 from dedup_sdk.lane.ring import Ring
+from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.marks import NO_MARKS, Found, Int64s, Marks
 from dedup_sdk.progress import Coverage, Progress
 from dedup_sdk.record import VerdictKind
@@ -48,7 +49,8 @@ class Step(NamedTuple):
 class Lane:
     """The state of one partition for one group.
 
-    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed.
+    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
+    gathers the parked records that got their verdict; the owner takes them out.
     """
 
     def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -63,6 +65,7 @@ class Lane:
         self.ring = Ring(window.count, progress.accepted) if window.count else None
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
+        self.settled: list[Place] = []
         self._accepted = progress.accepted
         self._restored = progress.done
         self._chunks: list[Chunk] = []
@@ -106,6 +109,12 @@ class Lane:
             newest_ms=self.newest_ms,
         )  # fmt: skip
 
+    def note_committed(self, offset: int) -> None:
+        """Remember the last offset known to be committed."""
+        if self.committed is None or offset > self.committed:
+            self.committed = offset
+            self._moved = True
+
     @property
     def in_flight(self) -> int:
         """How many admitted records are not completed, parked ones included."""
@@ -116,11 +125,8 @@ class Lane:
         at = bisect_right(self._firsts, offset) - 1
         if at < 0:
             return None
-        chunk = self._chunks[at]
-        index = bisect_left(chunk.offsets, offset)
-        if index < len(chunk.offsets) and chunk.offsets[index] == offset:
-            return Place(chunk, index)
-        return None
+        row = self._chunks[at].row_of(offset)
+        return None if row is None else Place(self._chunks[at], row)
 
     def is_completed(self, offset: int) -> bool:
         """Whether this group has completed the record at this offset since ``low``."""
@@ -291,7 +297,8 @@ class Lane:
             return True
         if kind is VerdictKind.UNVERIFIED:
             chunk.reasons[index] = "uncovered"
-        chunk.states[index] = OFFERED
+        if chunk.states[index] == PARKED:
+            chunk.states[index] = APART
         self.recent.fly(digest, offset)
         if self.ring is not None:
             self.ring.offer(digest, offset)
@@ -300,16 +307,16 @@ class Lane:
     # --- completion ----------------------------------------------------------------------------------------------
 
     def complete_chunk(self, chunk: Chunk) -> list[Place]:
-        """Complete every record of a chunk that the application has; return what is to be delivered next."""
+        """Complete every record that was offered with its chunk; return what is to be delivered next."""
         if not chunk.open:
             return []
         chunk.finish_offered()
         return self._completed(chunk)
 
     def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
-        """Complete some records of a chunk that the application has; return what is to be delivered next."""
+        """Complete some records of a chunk; return what is to be delivered next. What is parked stays so."""
         for index in indexes:
-            if chunk.states[index] == OFFERED:
+            if chunk.states[index] in (OFFERED, APART):
                 chunk.finish(index)
         return self._completed(chunk)
 
@@ -327,15 +334,16 @@ class Lane:
     def release(self, place: Place) -> list[Place]:
         """Offer a record again: its handler failed. Its twins stay parked, promoting one would double the message."""
         chunk, index = place
-        if chunk.states[index] != OFFERED:
+        if chunk.states[index] not in (OFFERED, APART):
             return []
+        chunk.states[index] = APART
         chunk.attempts[index] = chunk.attempts.get(index, 1) + 1
         return [place]
 
     def bury(self, place: Place) -> list[Place]:
         """End a record without a mark (it was dead-lettered); its first twin is judged again."""
         chunk, index = place
-        if chunk.states[index] != OFFERED:
+        if chunk.states[index] not in (OFFERED, APART):
             return []
         chunk.finish(index)
         if index not in chunk.unmarked:
@@ -356,7 +364,8 @@ class Lane:
                 while queue and self._settle_one(queue[0]):
                     chunk, index, _ = queue.popleft()
                     progressed = True
-                    if chunk.states[index] == OFFERED:
+                    self.settled.append(Place(chunk, index))
+                    if chunk.states[index] == APART:
                         offered.append(Place(chunk, index))
                     elif chunk not in self._dirty:
                         self._dirty.append(chunk)
@@ -492,6 +501,10 @@ class Lane:
     def forgot_before(self, timestamp_ms: int) -> None:
         """Note that sightings before this timestamp are no longer known."""
         self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
+
+    def forget_all(self) -> None:
+        """Note that nothing is known before the next record."""
+        self.since_ms, self.since_number = NOTHING_KNOWN, self.ring.accepted if self.ring else self._accepted
 
     def _completed_mask(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = offsets < self.high

@@ -1,0 +1,1 @@
+"""The engine that gives verdicts: lanes joined to a key store, free of any Kafka client."""

@@ -1,0 +1,246 @@
+"""The engine over plain records: usable from any client, from tests, and without Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import ConfigurationError, MissingIdError
+from dedup_sdk.ids import Ids, RecordFields
+from dedup_sdk.lane.chunk import Place
+from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.observe import Counters, Observer
+from dedup_sdk.progress import Coverage
+from dedup_sdk.record import Record, Settled, Verdict
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import Identity, KeyStore
+from dedup_sdk.strategy import Lookup
+
+RECENT_MARKS = 400_000
+"""Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
+
+
+class Deduplicator:
+    """Gives each record a verdict, and remembers what is completed.
+
+    Records of a partition are admitted in offset order. A record that is to be delivered is *in flight* until
+    `complete`, `release` or `dead_letter` says how it ended; only then is it remembered. What `complete` was told is in
+    the store when it returns.
+
+    Args:
+        strategy: how duplicates are recognised.
+        store: where it is remembered; in memory by default.
+        cluster, group: whose memory it is; part of the store's identity.
+        observers: called with every final verdict.
+        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each.
+        clock: seconds since the epoch; only decides what may be forgotten, never a verdict.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        strategy: Lookup,
+        store: KeyStore | None = None,
+        *,
+        cluster: str = "",
+        group: str = "",
+        isolation: str = "read_committed",
+        observers: Iterable[Observer] = (),
+        recent_marks: int = RECENT_MARKS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if recent_marks < 1:
+            raise ConfigurationError(f"recent_marks={recent_marks}: at least one mark is kept; leave it out for {RECENT_MARKS}")
+        self.strategy = strategy
+        self.counters = Counters()
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._store = MemoryStore() if store is None else store
+        self._cluster = cluster
+        self._group = group
+        self._isolation = isolation
+        self._observers = list(observers)
+        self._recent_marks = recent_marks
+        self._clock = clock
+        self._discard_unkeyed = strategy.on_missing_id == "discard"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.shut()
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def attach(self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None) -> Partition:
+        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.lane.plan`.
+
+        Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
+        """
+        if (topic, partition) in self.partitions:
+            raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
+        identity = Identity(
+            cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
+            id_spec=str(self.strategy.id), isolation=self._isolation,
+        )  # fmt: skip
+        store = self._store.open(identity, self.strategy.window)
+        try:
+            held = Partition(topic, partition, store, self.strategy, self.counters, self._observers, self._clock)
+        except BaseException:
+            store.close()
+            raise
+        self.partitions[topic, partition] = held
+        return held
+
+    def open(
+        self, topic: str, partition: int, *, low: int | None = None, committed: int | None = None
+    ) -> Coverage:
+        """Open a partition and return what is known of it.
+
+        Args:
+            topic, partition: which.
+            low: the offset where the group's history without a gap begins; None: as the store says, else ``committed``.
+            committed: the offset that the group committed last (the next one to read); None: as the store says. Without
+                either, and with a store that is new, the group is new: its history begins with the first record.
+
+        Marks of ``[low, committed)`` that the store does not have are not made up: the coverage says what is missing.
+        """
+        if (low is not None and low < 0) or (committed is not None and committed < 0):
+            raise ConfigurationError(f"low={low}, committed={committed}: offsets are not negative; leave out what is unknown")
+        held = self.attach(topic, partition)
+        stored = held.loaded.progress if held.loaded else None
+        new = stored is None and committed is None
+        if committed is None:
+            committed = low or 0 if stored is None else max(stored.high, low or 0)
+        if low is None:
+            low = stored.low if stored is not None else committed
+        plan = plan_start(stored, committed=committed, low=low, era=stored.era if stored else "", new=new)
+        held.start(plan)
+        if plan.replay_to > plan.replay_from:
+            held.skip_to(plan.replay_to)
+        return held.coverage
+
+    def close(self, topic: str, partition: int) -> None:
+        """Write what is completed and close the partition; what is in flight is forgotten and will come again."""
+        held = self.partitions.pop((topic, partition), None)
+        if held is not None:
+            held.close()
+
+    def lose(self, topic: str, partition: int) -> None:
+        """Close a partition that belongs to somebody else now, without writing anything."""
+        held = self.partitions.pop((topic, partition), None)
+        if held is not None:
+            held.abandon()
+
+    def shut(self) -> None:
+        """Close every partition and the store."""
+        for topic, partition in list(self.partitions):
+            self.close(topic, partition)
+        self._store.close()
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def admit(self, records: Sequence[Record]) -> list[Verdict]:
+        """Judge records; the verdicts have their length and order.
+
+        A partition that is not open is opened as that of a new group. A record that is in flight already is `PARKED`
+        and ends with the first of it. Raises `MissingIdError` before anything is admitted when the strategy says
+        ``on_missing_id="fail"`` and a record has no ID.
+        """
+        lanes: dict[tuple[str, int], list[int]] = {}
+        for index, record in enumerate(records):
+            lanes.setdefault((record.topic, record.partition), []).append(index)
+        batches: list[tuple[list[int], list[Record], Ids]] = []
+        for indexes in lanes.values():
+            indexes.sort(key=lambda index: records[index].offset)
+            batch = [records[index] for index in indexes]
+            ids = self.strategy.id.digests(RecordFields(batch))
+            self.refuse_missing(ids, batch[0].topic, batch[0].partition, [record.offset for record in batch])
+            batches.append((indexes, batch, ids))
+        verdicts: list[Verdict | None] = [None] * len(records)
+        for indexes, batch, ids in batches:
+            for run in _ascending(batch):
+                part = batch[run]
+                missing = {i - run.start: why for i, why in ids.missing.items() if run.start <= i < run.stop}
+                for index, verdict in zip(indexes[run], self._admit(part, Ids(ids.digests[run], missing)), strict=True):
+                    verdicts[index] = verdict
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def _admit(self, batch: list[Record], ids: Ids) -> list[Verdict]:
+        topic, partition = batch[0].topic, batch[0].partition
+        held = self.partitions.get((topic, partition))
+        if held is None:
+            self.open(topic, partition)
+            held = self.partitions[topic, partition]
+        timestamps = np.asarray([record.timestamp_ms for record in batch], np.int64)
+        chunks = held.admit(
+            [record.offset for record in batch], timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed
+        )
+        return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
+
+    def refuse_missing(self, ids: Ids, topic: str, partition: int, offsets: Sequence[int]) -> None:
+        """Raise `MissingIdError` for the first record without an ID where the strategy says so."""
+        if ids.missing and self.strategy.on_missing_id == "fail":
+            index, reason = min(ids.missing.items())
+            raise MissingIdError(
+                f"{topic}[{partition}]@{offsets[index]} has no ID ({reason}) by {self.strategy.id}; correct the ID spec, or "
+                "choose on_missing_id='process' or 'discard'"
+            )
+
+    def complete(self, records: Iterable[Record]) -> list[Settled]:
+        """Remember records as done; return the parked ones that are judged now and are to be delivered next."""
+        return self._end(records, Partition.complete)
+
+    def release(self, records: Iterable[Record]) -> list[Settled]:
+        """Hand records back (their handler failed): each is returned to be delivered again, attempt + 1."""
+        return self._end(records, Partition.release)
+
+    def dead_letter(self, records: Iterable[Record]) -> list[Settled]:
+        """End records that will not be handled: they leave no mark, and a parked twin takes their place."""
+        return self._end(records, Partition.bury)
+
+    def _end(
+        self, records: Iterable[Record], end: Callable[[Partition, list[int]], list[Place]]
+    ) -> list[Settled]:
+        offsets: dict[tuple[str, int], list[int]] = {}
+        for record in records:
+            offsets.setdefault((record.topic, record.partition), []).append(record.offset)
+        settled = []
+        for coordinates, ended in offsets.items():
+            held = self.partitions.get(coordinates)
+            if held is None:
+                self.counters.stale += len(ended)
+                continue
+            for chunk, row in end(held, ended):
+                settled.append(Settled(chunk.items[row], chunk.verdict(row)))
+            held.persist()
+        self.trim()
+        return settled
+
+    def next_offset(self, topic: str, partition: int) -> int | None:
+        """Return the offset that may be committed (everything before it is completed), None for a partition not open."""
+        held = self.partitions.get((topic, partition))
+        return None if held is None else held.lane.high
+
+    def trim(self) -> None:
+        """Flush partitions to sorted files while too many marks are in memory, or a journal is too long."""
+        for held in self.partitions.values():
+            if held.started and held.flush_due(self._recent_marks):
+                held.flush()
+        while sum(held.recent for held in self.partitions.values()) > self._recent_marks:
+            fullest = max(self.partitions.values(), key=lambda held: held.recent)
+            before = fullest.recent
+            fullest.flush()
+            if fullest.recent == before:
+                return
+
+
+def _ascending(batch: list[Record]) -> list[slice]:
+    """Cut records sorted by offset where an offset repeats: a lane is fed strictly ascending."""
+    cuts = [0, *(i for i in range(1, len(batch)) if batch[i].offset == batch[i - 1].offset), len(batch)]
+    return [slice(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if end > start]

@@ -1,0 +1,299 @@
+"""One open partition: its lane (what is decided) joined to its store (what survives)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dedup_sdk.ids import Ids
+from dedup_sdk.lane.chunk import (
+    APART, DONE, KINDS, OFFERED, PARKED_KIND, REDELIVERED, UNVERIFIED, Chunk, Place,
+)  # fmt: skip
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.observe import Counters, Observer, VerdictEvent
+from dedup_sdk.progress import Coverage
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.store.protocol import Loaded, PartitionStore
+from dedup_sdk.strategy import Lookup
+
+logger = logging.getLogger("dedup_sdk")
+
+_JOURNAL_STEPS = 20_000
+"""So many steps make a journal worth flushing: each is read back when the store opens."""
+
+
+class Partition:
+    """The engine's hold on one partition. Not thread-safe; its owner takes care of that."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        store: PartitionStore,
+        strategy: Lookup,
+        counters: Counters,
+        observers: Sequence[Observer],
+        clock: Callable[[], float],
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.store = store
+        self.loaded: Loaded | None = store.load()
+        self.id_spec = str(strategy.id)
+        self.window = strategy.window
+        self._counters = counters
+        self._observers = observers
+        self._clock = clock
+        self._lane: Lane | None = None
+        self._clock_ms = -1
+        self._steps = 0
+        self._journaled = 0
+
+    # --- opening -------------------------------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> Lane:
+        """The lane; there is one once the partition has started."""
+        if self._lane is None:
+            raise AssertionError(f"{self.topic}[{self.partition}] was used before it started")
+        return self._lane
+
+    def start(self, plan: StartPlan) -> None:
+        """Begin as planned: with the store's marks, or with none."""
+        loaded, self.loaded = self.loaded, None
+        if plan.keep and loaded is not None:
+            self._lane = Lane(self.window, plan.progress, loaded.recent)
+            self.store.append(plan.progress, NO_MARKS)
+            self._journaled = loaded.recent.count
+        else:
+            self.store.reset(plan.progress)
+            self._lane = Lane(self.window, plan.progress)
+        self._clock_ms = self.lane.newest_ms
+
+    def install(self, snapshot: str, plan: StartPlan) -> None:
+        """Begin with the marks of a snapshot folder instead; raises `SnapshotError` if it does not check."""
+        self.store.install(snapshot, plan.progress)
+        self.loaded = None
+        self._lane = Lane(self.window, plan.progress)
+        self._clock_ms = self.lane.newest_ms
+
+    @property
+    def started(self) -> bool:
+        """Whether the lane has begun, so that records may be admitted."""
+        return self._lane is not None
+
+    def skip_to(self, offset: int) -> None:
+        """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew."""
+        self.lane.forget_all()
+        self.fold([], np.empty(0, np.int64), [], offset)
+
+    @property
+    def coverage(self) -> Coverage:
+        """What is known of the partition."""
+        return self.lane.coverage
+
+    # --- the way of a batch --------------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        ids: Ids,
+        items: Sequence[Any],
+        *,
+        discard_unkeyed: bool,
+    ) -> list[Chunk]:
+        """Judge records, ascending by offset; return their chunks in the same order."""
+        lane = self.lane
+        late: list[Chunk] = []
+        if offsets[0] < lane.position:
+            cut = int(np.searchsorted(np.asarray(offsets), lane.position))
+            late.append(self._late(offsets[:cut], timestamps[:cut], items[:cut]))
+            if cut == len(offsets):
+                return late
+            offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
+            missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
+            ids = Ids(ids.digests[cut:], missing)
+        if lane.since_ms == NOTHING_KNOWN:
+            lane.since_ms = int(timestamps[0])
+        self._tick(timestamps)
+        chunk = lane.admit(
+            offsets, timestamps, ids.digests, ids.missing, self.store.find, items, discard_unkeyed=discard_unkeyed
+        )
+        self._count(chunk)
+        return [*late, chunk]
+
+    def _tick(self, timestamps: Int64s) -> None:
+        newest = int(timestamps.max())
+        if newest > self._clock_ms:
+            self._clock_ms = max(self._clock_ms, min(newest, int(self._clock() * 1000)))
+
+    def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
+        """Judge records below the position: completed ones, ones still in flight, and ones that came out of order."""
+        lane = self.lane
+        chunk = Chunk(offsets, timestamps, [None] * len(offsets), items)
+        chunk.unmarked.update(range(len(offsets)))
+        for index, offset in enumerate(offsets):
+            if lane.is_completed(offset):
+                chunk.finish(index, REDELIVERED)
+            elif lane.place(offset) is not None:
+                chunk.finish(index, PARKED_KIND)
+                chunk.reasons[index] = "in-flight"
+            else:
+                chunk.kinds[index] = UNVERIFIED
+                chunk.reasons[index] = "out-of-order"
+        self._count(chunk)
+        return chunk
+
+    def complete_chunk(self, chunk: Chunk) -> list[Place]:
+        """Complete all of a chunk that the application has; return what is to be delivered next."""
+        return self._settled(self.lane.complete_chunk(chunk))
+
+    def complete(
+        self, offsets: Iterable[int], *, states: tuple[int, ...] = (OFFERED, APART), quietly: bool = False
+    ) -> list[Place]:
+        """Complete single records that are in one of ``states``; return what is to be delivered next.
+
+        ``quietly``: a record that is not in flight any more is no news.
+        """
+        rows: dict[int, tuple[Chunk, list[int]]] = {}
+        for offset in offsets:
+            place = self.lane.place(offset)
+            if place is None or place.chunk.states[place.row] == DONE:
+                self._counters.stale += not quietly
+                continue
+            if place.chunk.states[place.row] not in states:
+                continue
+            rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
+        offered: list[Place] = []
+        for chunk, indexes in rows.values():
+            offered += self.lane.complete(chunk, indexes)
+        return self._settled(offered)
+
+    def release(self, offsets: Iterable[int]) -> list[Place]:
+        """Hand records back: each is to be delivered again, its attempt counted up."""
+        offered: list[Place] = []
+        for offset in offsets:
+            place = self.lane.place(offset)
+            again = self.lane.release(place) if place else []
+            self._counters.released += len(again)
+            self._counters.stale += not again
+            offered += again
+        return offered
+
+    def bury(self, offsets: Iterable[int]) -> list[Place]:
+        """End records without a mark; return what is to be delivered next."""
+        offered: list[Place] = []
+        for offset in offsets:
+            place = self.lane.place(offset)
+            if place is None or place.chunk.states[place.row] == DONE:
+                self._counters.stale += 1
+                continue
+            digest = place.chunk.digests[place.row]
+            if digest is not None:
+                self.store.erase(digest, offset)
+            offered += self.lane.bury(place)
+            self._counters.dead_lettered += 1
+        return self._settled(offered)
+
+    def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
+        """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
+        lane = self.lane
+        if offsets:
+            if lane.since_ms == NOTHING_KNOWN:
+                lane.since_ms = int(timestamps[0])
+            self._tick(timestamps)
+        step = lane.fold(offsets, timestamps, digests, self.store.find, end)
+        self._append(step.progress, step.marks)
+
+    # --- what survives -------------------------------------------------------------------------------------------
+
+    def persist(self) -> None:
+        """Write what was completed since the last call, in one atomic step."""
+        step = self.lane.take_step()
+        if step is not None:
+            self._append(step.progress, step.marks)
+
+    def _append(self, progress: Any, marks: Any) -> None:
+        self.store.append(progress, marks)
+        self._steps += 1
+        self._journaled += marks.count
+
+    @property
+    def recent(self) -> int:
+        """How many marks are kept in memory and in the journal."""
+        return len(self._lane.recent) if self._lane is not None else 0
+
+    def flush_due(self, budget: int) -> bool:
+        """Whether the journal has grown so long that it should become a sorted file."""
+        return self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget
+
+    def flush(self) -> None:
+        """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
+        self.persist()
+        lane = self.lane
+        marks = lane.take_recent(self._clock_ms)
+        self.store.flush(lane.progress, marks)
+        self._steps = self._journaled = 0
+        horizon = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
+        ranked_below = lane.ring.accepted - lane.ring.size if lane.ring else None
+        dropped_ms = self.store.expire(horizon, ranked_below)
+        if dropped_ms is not None:
+            lane.forgot_before(dropped_ms + 1)
+            if lane.ring is not None and ranked_below is not None:
+                lane.since_number = max(ranked_below, 0)
+            self.store.append(lane.progress, NO_MARKS)
+
+    def close(self) -> None:
+        """Write what is completed and let the store go."""
+        try:
+            if self._lane is not None:
+                self.persist()
+        finally:
+            self.store.close()
+
+    def abandon(self) -> None:
+        """Let the store go without writing: the partition belongs to somebody else now."""
+        self.store.close()
+
+    # --- observation ---------------------------------------------------------------------------------------------
+
+    def _count(self, chunk: Chunk) -> None:
+        totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
+        for kind, total in zip(KINDS, totals, strict=True):
+            if total and kind is not VerdictKind.PARKED:
+                self._counters.verdicts[kind.value] += total
+        for index, reason in chunk.reasons.items():
+            if chunk.kinds[index] != PARKED_KIND:
+                name = f"{KINDS[chunk.kinds[index]].value}.{reason}"
+                self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
+        if self._observers:
+            for index, code in enumerate(chunk.kinds):
+                if code != PARKED_KIND:
+                    self._tell(chunk, index)
+
+    def _settled(self, offered: list[Place]) -> list[Place]:
+        settled, self.lane.settled = self.lane.settled, []
+        for chunk, index in settled:
+            kind = KINDS[chunk.kinds[index]].value
+            self._counters.verdicts[kind] += 1
+            if index in chunk.reasons:
+                name = f"{kind}.{chunk.reasons[index]}"
+                self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
+            if self._observers:
+                self._tell(chunk, index)
+        return offered
+
+    def _tell(self, chunk: Chunk, index: int) -> None:
+        event = VerdictEvent(self.topic, self.partition, chunk.offsets[index], chunk.verdict(index))
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                self._counters.observer_errors += 1
+                logger.exception("an observer failed at %s[%d]@%d; going on", self.topic, self.partition, event.offset)

@@ -1,0 +1,36 @@
+"""Callbacks that never raise into the client.
+
+An exception that leaves a rebalance callback inside the client's ``poll`` makes it lose the message that it had fetched.
+So it is kept, and raised where the application called, after what was fetched is safe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("dedup_sdk")
+
+
+class Guard:
+    """Runs callbacks and keeps the first exception until it can be raised."""
+
+    def __init__(self) -> None:
+        self._kept: BaseException | None = None
+
+    def run(self, callback: Callable[..., Any], *arguments: Any) -> None:
+        """Call; keep what it raises (later ones are logged)."""
+        try:
+            callback(*arguments)
+        except BaseException as error:  # noqa: BLE001 (also an interrupt must not cost a message)
+            if self._kept is None:
+                self._kept = error
+            else:
+                logger.error("a second callback failed before the first was raised: %r", error)
+
+    def raise_kept(self) -> None:
+        """Raise what was kept, once."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            raise kept

@@ -1,0 +1,124 @@
+"""The plain client under the drop-in consumer, and what is asked of the cluster beside consuming."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.settings import ClientSettings, Reset, admin_settings
+
+logger = logging.getLogger("dedup_sdk")
+
+_SEEK_TRIES = 100
+_SEEK_PAUSE_S = 0.02
+ASK_S = 10.0
+"""Seconds that a question to the cluster may take before it counts as unanswered."""
+
+
+class Client:
+    """`confluent_kafka.Consumer`'s own methods of a consumer that overrides them."""
+
+    def __init__(self, consumer: Consumer, settings: ClientSettings) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._topic_ids: dict[str, str] = {}
+        self._cluster: str | None = None
+
+    def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
+        """Take partitions over, paused; by default in the way of the group's protocol."""
+        if self._settings.incremental if incremental is None else incremental:
+            Consumer.incremental_assign(self._consumer, partitions)
+        else:
+            Consumer.assign(self._consumer, partitions)
+        if partitions:
+            Consumer.pause(self._consumer, partitions)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Move where a partition is read."""
+        target = TopicPartition(topic, partition, offset)
+        for _ in range(_SEEK_TRIES):
+            try:
+                Consumer.seek(self._consumer, target)
+            except KafkaException as error:
+                # A partition that was assigned a moment ago cannot be moved yet.
+                if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                    raise
+                time.sleep(_SEEK_PAUSE_S)
+            else:
+                return
+        raise RecoveryError(f"{topic}[{partition}] cannot be moved to offset {offset}: the client does not fetch it; try again")
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Let a partition deliver."""
+        Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Stop a partition from delivering."""
+        Consumer.pause(self._consumer, [TopicPartition(topic, partition)])
+
+    def committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return what the group has committed, with metadata; offset -1001 where nothing is."""
+        return Consumer.committed(self._consumer, partitions, timeout=ASK_S)
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
+        """Commit exactly these offsets and their metadata."""
+        if asynchronous:
+            Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
+            return None
+        return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset that is still there and the one after the last."""
+        low, high = Consumer.get_watermark_offsets(self._consumer, TopicPartition(topic, partition), timeout=ASK_S)
+        return low, high
+
+    def edge(self, topic: str, partition: int, reset: Reset) -> int:
+        """Return where a partition without a valid offset starts by the user's policy."""
+        if reset == "error":
+            raise RecoveryError(
+                f"{topic}[{partition}] has no valid committed offset and auto.offset.reset=error; reset the group's offsets"
+            )
+        low, high = self.bounds(topic, partition)
+        return low if reset == "earliest" else high
+
+    def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Return the first offset whose record is not older than the timestamp, None when the broker names none."""
+        asked = [TopicPartition(topic, partition, max(timestamp_ms, 0))]
+        answer = Consumer.offsets_for_times(self._consumer, asked, timeout=ASK_S)[0]
+        if answer.error is not None:
+            raise RecoveryError(f"{topic}[{partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}")
+        return answer.offset if answer.offset >= 0 else None
+
+    def cluster_id(self) -> str:
+        """Return the cluster's ID; raises `RecoveryError` when no broker answers."""
+        if self._cluster is None:
+            try:
+                metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
+            except KafkaException as error:
+                raise RecoveryError(f"the cluster does not answer ({error}); check bootstrap.servers") from error
+            self._cluster = metadata.cluster_id or "unnamed"
+        return self._cluster
+
+    def topic_id(self, topic: str) -> str:
+        """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none."""
+        if topic not in self._topic_ids:
+            self._topic_ids[topic] = "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
+        return self._topic_ids[topic]
+
+    def forget_topic_ids(self) -> None:
+        """Ask again: topics may have been made anew."""
+        self._topic_ids.clear()
+
+    def _describe(self, topic: str) -> str:
+        config: dict[str, Any] = admin_settings(self._settings)
+        admin = AdminClient(config)
+        try:
+            future = admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S)[topic]
+            return str(future.result().topic_id or "")
+        except KafkaException as error:
+            raise RecoveryError(f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?") from error

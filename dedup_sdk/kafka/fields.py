@@ -1,0 +1,72 @@
+"""The columns of Kafka messages that an ID spec asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Message
+
+from dedup_sdk.ids.fields import Headers
+from dedup_sdk.marks import Int64s
+from dedup_sdk.record import Record
+
+_second = itemgetter(1)
+
+
+def timestamps_ms(messages: Sequence[Any]) -> Int64s:
+    """Return the record timestamps in milliseconds, shape ``(n,)``."""
+    return np.fromiter(map(_second, map(Message.timestamp, messages)), np.int64, len(messages))
+
+
+def offsets_of(messages: Sequence[Any]) -> list[int]:
+    """Return the offsets."""
+    read: Callable[[Any], Any] = Message.offset
+    return list(map(read, messages))
+
+
+def coordinates_of(messages: Sequence[Any]) -> tuple[list[str], list[int]]:
+    """Return the topics and the partitions."""
+    topic: Callable[[Any], Any] = Message.topic
+    partition: Callable[[Any], Any] = Message.partition
+    return list(map(topic, messages)), list(map(partition, messages))
+
+
+def as_record(message: Any) -> Record:
+    """Return a message as a plain record."""
+    return Record(
+        topic=message.topic(), partition=message.partition(), offset=message.offset(),
+        timestamp_ms=message.timestamp()[1], key=message.key(), value=message.value(),
+        headers=tuple(message.headers() or ()),
+    )  # fmt: skip
+
+
+class MessageFields:
+    """The fields of messages; each column is read when it is asked for."""
+
+    def __init__(self, messages: Sequence[Any]) -> None:
+        self._messages = messages
+
+    @property
+    def count(self) -> int:
+        """How many messages these are."""
+        return len(self._messages)
+
+    def headers(self) -> list[Headers | None]:
+        """Return the headers of each message."""
+        read: Callable[[Any], Any] = Message.headers
+        return list(map(read, self._messages))
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each message."""
+        return list(map(Message.key, self._messages))
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each message."""
+        return list(map(Message.value, self._messages))
+
+    def records(self) -> list[Record]:
+        """Return the messages as plain records."""
+        return list(map(as_record, self._messages))

@@ -1,0 +1,181 @@
+"""What the application has, what it gets next, and what asking for more completes.
+
+batch
+    messages judged together. The application gets them one by one (`poll`) or all at once (`consume`); when it asks for
+    more, those it had are completed: together with their chunk when the batch is through, else one by one.
+apart
+    messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.judging import Held, Judged
+from dedup_sdk.lane.chunk import APART, OFFERED, Place
+
+Coordinates = tuple[str, int]
+
+
+class HandOut:
+    """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next."""
+
+    def __init__(self, partition_of: Callable[[str, int], Partition | None], *, observing: bool) -> None:
+        self._observing = observing
+        self.ready: deque[Any] = deque()
+        self.apart: deque[Any] = deque()
+        self._partition_of = partition_of
+        self._batch: list[Any] = []
+        self._chunks: list[Held] = []
+        self._finished = 0
+        self._apart_handed: list[Any] = []
+        self._last = 1
+
+    # --- giving out ----------------------------------------------------------------------------------------------
+
+    def fill(self, judged: Judged) -> None:
+        """Make a judged batch the current one; the last one is through."""
+        self._batch, self._chunks, self._finished = judged.messages, judged.chunks, 0
+        self.ready.clear()
+        self.ready.extend(judged.messages)
+
+    def take(self, count: int) -> list[Any]:
+        """Give out at most ``count`` messages: those apart first."""
+        out: list[Any] = []
+        while self.apart and len(out) < count:
+            out.append(self.apart.popleft())
+            self._apart_handed.append(out[-1])
+        if self.ready and len(out) < count:
+            if not out and len(self.ready) <= count:
+                out = list(self.ready)
+                self.ready.clear()
+            else:
+                while self.ready and len(out) < count:
+                    out.append(self.ready.popleft())
+        self._last = max(1, len(out))
+        return out
+
+    def offer(self, partition: Partition, places: Iterable[Place]) -> None:
+        """Queue messages apart. An observing consumer has shown them already: there they are completed."""
+        if not self._observing:
+            self.apart.extend(place.chunk.items[place.row] for place in places)
+            return
+        waiting = [place.chunk.offsets[place.row] for place in places]
+        if waiting:
+            self.offer(partition, partition.complete(waiting, quietly=True))
+
+    def offer_again(self, places: Iterable[Place]) -> None:
+        """Queue released messages, also where the consumer only observes: their handler asked for them."""
+        self.apart.extend(place.chunk.items[place.row] for place in places)
+
+    def first_waiting(self, topic: str, partition: int) -> int | None:
+        """Return the lowest offset of a partition that is queued and not given out."""
+        waiting = [m.offset() for m in (*self.ready, *self.apart) if m.topic() == topic and m.partition() == partition]
+        return min(waiting, default=None)
+
+    # --- completing ----------------------------------------------------------------------------------------------
+
+    @property
+    def _handed(self) -> int:
+        return len(self._batch) - len(self.ready)
+
+    def finish(self) -> list[Partition]:
+        """Complete what was given out; queue what that frees; return the partitions that have something to write."""
+        touched: dict[int, Partition] = {}
+        if self._apart_handed:
+            handed, self._apart_handed = self._apart_handed, []
+            self._finish_each(handed, touched, (OFFERED, APART))
+        if self._finished < self._handed or (self._chunks and not self.ready):
+            if self.ready:
+                self._finish_each(self._batch[self._finished : self._handed], touched, (OFFERED,))
+                self._finished = self._handed
+            else:
+                chunks, self._chunks = self._chunks, []
+                self._batch, self._finished = [], 0
+                for partition, chunk in chunks:
+                    touched[id(partition)] = partition
+                    self.offer(partition, partition.complete_chunk(chunk))
+        return list(touched.values())
+
+    def _finish_each(self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]) -> None:
+        offsets: dict[Coordinates, list[int]] = {}
+        for message in messages:
+            offsets.setdefault((message.topic(), message.partition()), []).append(message.offset())
+        for coordinates, ended in offsets.items():
+            partition = self._partition_of(*coordinates)
+            if partition is not None:
+                touched[id(partition)] = partition
+                self.offer(partition, partition.complete(ended, states=states, quietly=True))
+
+    def finish_but_last(self) -> list[Partition]:
+        """Complete what was given out before the last call; what that call gave out is released."""
+        touched: dict[int, Partition] = {}
+        end = max(self._finished, self._handed - self._last)
+        self._finish_each(self._batch[self._finished : end], touched, (OFFERED,))
+        self._finish_each(self._apart_handed[: -self._last], touched, (OFFERED, APART))
+        self.release_all()
+        return list(touched.values())
+
+    def leave(self) -> None:
+        """Let the current batch go without completing it: the application completes each message itself."""
+        if not self.ready:
+            self._batch, self._chunks, self._finished, self._apart_handed = [], [], 0, []
+
+    def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
+        """Complete what was given out of one partition, up to and including ``offset``."""
+        touched: dict[int, Partition] = {}
+
+        def due(message: Any) -> bool:
+            return _is_of(message, topic, partition) and bool(message.offset() <= offset)
+
+        apart = [message for message in self._apart_handed if due(message)]
+        self._apart_handed = [message for message in self._apart_handed if not due(message)]
+        self._finish_each(apart, touched, (OFFERED, APART))
+        batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
+        self._finish_each(batch, touched, (OFFERED,))
+        return list(touched.values())
+
+    def take_out(self, message: Any) -> bool:
+        """Exclude a message that was given out from implicit completion; False when it is not in flight."""
+        partition = self._partition_of(message.topic(), message.partition())
+        place = partition.lane.place(message.offset()) if partition is not None and partition.started else None
+        self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
+        if place is None or place.chunk.states[place.row] not in (OFFERED, APART):
+            return False
+        place.chunk.states[place.row] = APART
+        return True
+
+    # --- forgetting ----------------------------------------------------------------------------------------------
+
+    def release_all(self) -> None:
+        """Forget what was given out and what was not: all of it comes again."""
+        self.ready.clear()
+        self.apart.clear()
+        self._batch, self._chunks, self._finished, self._apart_handed = [], [], 0, []
+
+    def purge(self, gone: set[Coordinates]) -> None:
+        """Forget the messages of partitions that are no longer ours."""
+        handed = [m for m in self._batch[: self._handed] if (m.topic(), m.partition()) not in gone]
+        kept = [m for m in self.ready if (m.topic(), m.partition()) not in gone]
+        self._finished = len([m for m in self._batch[: self._finished] if (m.topic(), m.partition()) not in gone])
+        self._batch = handed + kept
+        self.ready.clear()
+        self.ready.extend(kept)
+        self.apart = deque(m for m in self.apart if m.error() is not None or (m.topic(), m.partition()) not in gone)
+        self._apart_handed = [m for m in self._apart_handed if (m.topic(), m.partition()) not in gone]
+        self._chunks = [held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone]
+
+    def chunks(self) -> list[Held]:
+        """Return the chunks of the current batch."""
+        return self._chunks
+
+
+def _is_of(message: Any, topic: str, partition: int) -> bool:
+    return bool(message.topic() == topic and message.partition() == partition)
+
+
+def _same(message: Any, other: Any) -> bool:
+    return _is_of(message, other.topic(), other.partition()) and bool(message.offset() == other.offset())

@@ -1,0 +1,158 @@
+"""The half of the drop-in consumer that says which partitions are read, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import RLock
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.handout import HandOut
+from dedup_sdk.kafka.session import Session
+
+
+class Placement(Consumer):
+    """Subscription, assignment, seek, pause, position: as the plain client's, with recovery in between."""
+
+    _session: Session
+    _hand: HandOut
+    _guard: Guard
+    _lock: RLock
+    _fetched: list[Any]
+    _assigning: list[TopicPartition] | None
+    _closed: bool
+
+    def subscribe(self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None) -> None:
+        """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
+
+        The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,
+        and costs no message. Do not do slow work in them: the group waits.
+        """
+        self._check_open()
+
+        def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
+            self._guard.run(self._assign_by_group, partitions, on_assign)
+
+        def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+            if on_revoke is not None:
+                self._guard.run(on_revoke, self, partitions)
+            self._guard.run(self._give_back, partitions)
+
+        def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
+            callback = on_lost or on_revoke
+            if callback is not None:
+                self._guard.run(callback, self, partitions)
+            self._guard.run(self._lose, partitions)
+
+        super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
+
+    def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
+        self._assigning = partitions
+        try:
+            if callback is not None:
+                self._guard.run(callback, self, partitions)
+            chosen = self._assigning
+        finally:
+            self._assigning = None
+        self._session.take(chosen)
+
+    def _give_back(self, partitions: list[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._session.give_back(partitions)
+
+    def _lose(self, partitions: list[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._session.lose(partitions)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = {(tp.topic, tp.partition) for tp in partitions}
+        self._hand.purge(gone)
+        self._fetched = [m for m in self._fetched if m.error() is not None or (m.topic(), m.partition()) not in gone]
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        if self._assigning is not None:
+            self._assigning = partitions
+            return
+        with self._lock:
+            self._check_open()
+            self._give_all_back()
+            self._session.take(partitions, incremental=False, manual=True)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        if self._assigning is not None:
+            self._assigning = partitions
+            return
+        with self._lock:
+            self._check_open()
+            self._session.take(partitions, incremental=True, manual=True)
+
+    def unassign(self) -> None:
+        """Let all partitions go: completed work is written and committed."""
+        with self._lock:
+            self._check_open()
+            self._give_all_back()
+            super().unassign()
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let these partitions go: completed work is written and committed."""
+        with self._lock:
+            self._check_open()
+            self._give_back(partitions)
+            super().incremental_unassign(partitions)
+
+    def _give_all_back(self) -> None:
+        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
+        if held:
+            self._give_back(held)
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Read a partition from elsewhere; what was handed out of it and not completed is forgotten.
+
+        Forward, the group's history begins anew at the target; backward, the marks are folded again so that verdicts are
+        those of the first time.
+        """
+        with self._lock:
+            self._check_open()
+            if (partition.topic, partition.partition) not in self._session.assigned:
+                super().seek(partition)  # the plain client's own error
+                return
+            offset = self._session.resolve(partition)
+            self._forget([partition])
+            self._session.move(partition.topic, partition.partition, offset)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stop partitions from delivering, until `resume`; messages that were fetched already are handed out."""
+        super().pause(partitions)
+        self._session.note_pause(partitions, paused=True)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Let partitions deliver again; one that still recovers starts when it is up to date."""
+        self._session.note_pause(partitions, paused=False)
+        super().resume(self._session.resumable(partitions))
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
+        with self._lock:
+            self._check_open()
+            return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
+
+    def _position(self, tp: TopicPartition) -> int:
+        waiting = self._hand.first_waiting(tp.topic, tp.partition)
+        held = self._partition_of(tp.topic, tp.partition)
+        if waiting is not None:
+            return waiting
+        return OFFSET_INVALID if held is None else held.lane.position
+
+    def _partition_of(self, topic: str, partition: int) -> Partition | None:
+        assigned = self._session.assigned.get((topic, partition))
+        return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Consumer closed")

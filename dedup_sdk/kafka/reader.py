@@ -1,0 +1,106 @@
+"""A plain reader of the source topic, for recovery: IDs only, in slices, ending on position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.ids import IdSpec
+from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
+from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+from dedup_sdk.marks import Int64s
+
+_BATCH = 5_000
+_SLICE_S = 0.02
+_SILENCE_S = 60.0
+
+
+class Slice(NamedTuple):
+    """Records ``[start, end)`` of a replay, as columns; ``end`` is a position, so holes are passed."""
+
+    offsets: list[int]
+    timestamps: Int64s
+    digests: list[bytes | None]
+    end: int
+
+
+class TailReader:
+    """Reads one partition from one offset to another, outside any group."""
+
+    def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
+        self._topic, self._partition = topic, partition
+        self._consumer = Consumer(reader_settings(settings))
+
+    def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
+        """Yield ``[start, end)`` piece by piece; None while nothing has arrived. Each step takes a few milliseconds.
+
+        Ends when the position reaches ``end`` or the end of the log: compaction and transaction markers leave holes, so
+        the last record seen says nothing. Raises `RecoveryError` when the broker refuses or stays silent.
+        """
+        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        position = start
+        heard = time.monotonic()
+        while position < end:
+            arrived: list[Any] = self._consumer.consume(_BATCH, _SLICE_S)
+            if not arrived:
+                if time.monotonic() - heard > _SILENCE_S:
+                    raise RecoveryError(
+                        f"{self._topic}[{self._partition}]: nothing came from offset {position} for {_SILENCE_S:.0f} s while "
+                        f"replaying up to {end}; is the broker up?"
+                    )
+                yield None
+                continue
+            heard = time.monotonic()
+            records = [message for message in arrived if message.error() is None and message.offset() < end]
+            for message in arrived:
+                if message.error() is None:
+                    position = max(position, message.offset() + 1)
+                else:
+                    position = max(position, self._ended(message))
+            if records or position >= end:
+                yield Slice(
+                    offsets_of(records), timestamps_ms(records),
+                    spec.digests(MessageFields(records)).digests, min(position, end),
+                )  # fmt: skip
+        self._consumer.unassign()
+
+    def _ended(self, message: Any) -> int:
+        error = message.error()
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
+            return int(message.offset())
+        if error.retriable() or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):  # noqa: SLF001
+            return -1
+        raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
+
+    def newest_before(self, end: int, start: int) -> int | None:
+        """Return the newest timestamp (ms) among the last records before ``end``, None when there is no record.
+
+        Looks at the last 100 offsets first, then further back, never before ``start``.
+        """
+        span = 100
+        while True:
+            begin = max(start, end - span)
+            newest = None
+            deadline = time.monotonic() + _SILENCE_S
+            self._consumer.assign([TopicPartition(self._topic, self._partition, begin)])
+            position = begin
+            while position < end and time.monotonic() < deadline:
+                for message in self._consumer.consume(min(span, _BATCH), 0.1):
+                    if message.error() is not None:
+                        position = max(position, self._ended(message))
+                        continue
+                    offset = message.offset()
+                    position = max(position, (offset if offset is not None else -1) + 1)
+                    if offset is not None and offset < end:
+                        newest = max(newest or 0, message.timestamp()[1])
+            if newest is not None or begin == start:
+                return newest
+            span *= 10
+
+    def close(self) -> None:
+        """End the reader's connections."""
+        self._consumer.close()

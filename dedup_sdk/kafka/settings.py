@@ -1,0 +1,120 @@
+"""The client's configuration: what we need of it, what we refuse, and what we set.
+
+Set by us, because a promise hangs on it:
+
+- ``enable.auto.commit=false`` and ``enable.auto.offset.store=false``: offsets are committed by us, only over a completed
+  prefix, and with metadata.
+- ``auto.offset.reset=error``: the user's policy is applied by us, so that no jump goes unseen.
+
+Set by us unless the user says otherwise:
+
+- ``fetch.queue.backoff.ms=1``: librdkafka's default of 1,000 lets a fast consumer wait; this is worth a factor of 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from dedup_sdk.errors import ConfigurationError
+
+Reset = Literal["earliest", "latest", "error"]
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+
+_RESETS: Mapping[str, Reset] = {
+    "smallest": "earliest", "earliest": "earliest", "beginning": "earliest", "largest": "latest", "latest": "latest",
+    "end": "latest", "error": "error", "none": "error",
+}  # fmt: skip
+_DEFAULT_COMMIT_INTERVAL_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What is read from the client's configuration; ``client`` is what librdkafka gets."""
+
+    client: dict[str, Any]
+    group: str
+    isolation: str
+    reset: Reset
+    commit_interval_s: float
+    """Seconds between our commits; infinity when only the user commits."""
+    incremental: bool
+    """Whether rebalances come as deltas (cooperative assignors and KIP-848)."""
+    on_commit: OnCommit | None
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"{name}={value!r}: it is true or false")
+    return text in ("true", "1")
+
+
+def client_settings(config: Mapping[str, Any]) -> ClientSettings:
+    """Read and complete a ``confluent_kafka.Consumer`` configuration; raises `ConfigurationError` in one line."""
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(f"config={config!r}: give the dictionary that confluent_kafka.Consumer takes")
+    client = dict(config)
+    nested = client.get("default.topic.config")
+    if isinstance(nested, Mapping):
+        client.pop("default.topic.config")
+        client = {**nested, **client}
+    if not client.get("group.id"):
+        raise ConfigurationError("group.id is missing: what is remembered belongs to a group; set 'group.id'")
+    if _flag(client, "enable.auto.offset.store"):
+        raise ConfigurationError(
+            "enable.auto.offset.store=true commits records that are not handled yet and so loses messages; leave it out"
+        )
+    auto_commit = _flag(client, "enable.auto.commit")
+    if auto_commit:
+        raise ConfigurationError(
+            "enable.auto.commit=true lets the client commit without metadata and past unfinished records; leave it out "
+            "(then completed records are committed on auto.commit.interval.ms), or set false and call commit()"
+        )
+    reset = _RESETS.get(str(client.get("auto.offset.reset", "latest")))
+    if reset is None:
+        raise ConfigurationError(f"auto.offset.reset={client['auto.offset.reset']!r}: choose earliest, latest or error")
+    strategy = str(client.get("partition.assignment.strategy", ""))
+    on_commit = client.pop("on_commit", None)
+    client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
+    client.setdefault("fetch.queue.backoff.ms", 1)
+    interval_ms = float(client.get("auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS))
+    return ClientSettings(
+        client=client,
+        group=str(client["group.id"]),
+        isolation=str(client.get("isolation.level", "read_committed")),
+        reset=reset,
+        commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
+        incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
+        on_commit=on_commit,
+    )
+
+
+_GROUP_SETTINGS = (
+    "group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy",
+    "session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type", "max.poll.interval.ms",
+)  # fmt: skip
+_CALLBACKS = ("stats_cb", "throttle_cb", "on_commit", "statistics.interval.ms")
+
+
+def reader_settings(settings: ClientSettings) -> dict[str, Any]:
+    """Return the configuration of a plain reader of the same topics: no group membership, the same isolation level.
+
+    It keeps the group's name (access rights are given by it) and never commits.
+    """
+    reader = {k: v for k, v in settings.client.items() if k not in _GROUP_SETTINGS and k not in _CALLBACKS}
+    return {**reader, "enable.partition.eof": True, "queued.max.messages.kbytes": 16_384}
+
+
+_ADMIN_PREFIXES = ("bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id", "client.dns", "broker.address", "oauth", "log_level", "logger")  # fmt: skip
+
+
+def admin_settings(settings: ClientSettings) -> dict[str, Any]:
+    """Return the part of the configuration that says how to reach the cluster."""
+    return {k: v for k, v in settings.client.items() if k.startswith(_ADMIN_PREFIXES)}

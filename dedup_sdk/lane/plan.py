@@ -1,0 +1,100 @@
+"""How a partition starts: what its store may be believed, and what is to be folded again.
+
+A pure function of what the store holds and what the group has committed. Offsets are "the next one".
+
+low
+    where the stretch of log begins that the group has processed without a gap; from the commit's metadata.
+rewound
+    the partition starts below the last offset that the store knows to be committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from dedup_sdk.progress import Progress
+
+OnRewind = Literal["reprocess", "suppress"]
+Beginning = Literal["new", "resumed", "behind", "rewound", "jumped", "missing", "earlier"]
+
+NOTHING_KNOWN: Final = 2**62
+"""As ``since_ms``: no sighting is known yet; the next record's timestamp takes its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPlan:
+    """What to do before a partition delivers.
+
+    - ``progress``: the state to begin with.
+    - ``keep``: whether the store's marks stay; else it is reset to ``progress``.
+    - ``replay_from``, ``replay_to``: offsets to fold before the first delivery; equal when there is nothing to fold.
+    - ``whole``: the replay has to give the marks of a whole window: it may begin one window before its end (then the
+      marks are known only from there), and a snapshot may take its place.
+    - ``beginning``: what was found, for the log and the events.
+    """
+
+    progress: Progress
+    keep: bool
+    replay_from: int
+    replay_to: int
+    whole: bool
+    beginning: Beginning
+
+
+def plan_start(
+    stored: Progress | None,
+    *,
+    committed: int,
+    low: int,
+    era: str = "",
+    complete: bool = False,
+    new: bool = False,
+    on_rewind: OnRewind = "reprocess",
+) -> StartPlan:
+    """Say how a partition starts whose group has committed ``committed``, processed without a gap since ``low``.
+
+    ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
+    ``committed`` is where it starts, and equals ``low``).
+    """
+    if new:
+        return _anew(committed, low=low, era=era, complete=True, beginning="new")
+    if stored is None:
+        return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
+    if era != stored.era or (stored.committed is not None and committed < stored.committed):
+        if on_rewind == "suppress" and stored.low <= committed <= stored.high:
+            progress = replace(stored, era=era, committed=committed)
+            return StartPlan(
+                progress=progress, keep=True, replay_from=committed, replay_to=committed, whole=False,
+                beginning="rewound",
+            )  # fmt: skip
+        return _anew(committed, low=low, era=era, complete=complete, beginning="rewound")
+    if low < stored.low:
+        return _anew(committed, low=low, era=era, complete=complete, beginning="earlier")
+    high = stored.high
+    beginning: Beginning = "resumed"
+    if low > stored.low:
+        high, beginning = max(high, low), "jumped"
+        stored = replace(
+            stored, low=low, done=tuple((max(start, low), end) for start, end in stored.done if end > low),
+            since_ms=NOTHING_KNOWN if low > stored.high else stored.since_ms,
+            since_number=stored.accepted if low > stored.high else stored.since_number,
+        )  # fmt: skip
+    if beginning == "resumed" and committed > high:
+        beginning = "behind"
+    progress = replace(stored, high=high, committed=committed)
+    return StartPlan(
+        progress=progress, keep=True, replay_from=high, replay_to=max(high, committed), whole=False,
+        beginning=beginning,
+    )  # fmt: skip
+
+
+def _anew(committed: int, *, low: int, era: str, complete: bool, beginning: Beginning) -> StartPlan:
+    low = min(low, committed)
+    progress = Progress(
+        low=low, high=low, era=era, committed=committed,
+        since_ms=None if complete else NOTHING_KNOWN, since_number=None if complete else 0,
+    )  # fmt: skip
+    return StartPlan(
+        progress=progress, keep=False, replay_from=low, replay_to=committed, whole=True, beginning=beginning
+    )

@@ -1,0 +1,51 @@
+"""What can be seen of the engine: counters by verdict, and an event for every verdict.
+
+Duplicates (another offset, the same ID: made before the topic) and redeliveries (the same offset: made by a crash or a
+rebalance of this group) are counted apart, because they have different causes and different cures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dedup_sdk.record import Verdict, VerdictKind
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictEvent:
+    """A final verdict of one record, as observers get it."""
+
+    topic: str
+    partition: int
+    offset: int
+    verdict: Verdict
+
+
+Observer = Callable[[VerdictEvent], None]
+"""Called on the consuming thread, before the record is delivered; an exception is logged and goes no further."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Running totals since the engine was made.
+
+    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. ``released`` counts
+    records handed back, ``dead_lettered`` those that ended without being handled, ``stale`` completions that came for
+    a partition or record that was no longer open (they change nothing).
+    """
+
+    verdicts: dict[str, int] = field(default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED})
+    reasons: dict[str, int] = field(default_factory=dict)
+    released: int = 0
+    dead_lettered: int = 0
+    stale: int = 0
+    observer_errors: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
+        reasons = dict(self.reasons.items())
+        return {
+            **self.verdicts, **reasons, "released": self.released, "dead_lettered": self.dead_lettered,
+            "stale": self.stale,
+        }  # fmt: skip
