@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.loops import Loop, Reader
+    from dedup_sdk import Lookup
 
 TUNED = {"fetch.queue.backoff.ms": 1}
 
@@ -86,6 +87,13 @@ class Recorder:
         np.save(path, np.array(self._seen, np.int64).reshape(-1, 2))
 
 
+def strategy() -> Lookup:
+    """The strategy that is measured: the one of the README."""
+    from dedup_sdk import Lookup, Window, header
+
+    return Lookup(id=header(HEADER), window=Window(days=7))
+
+
 def settings(run: Run) -> dict[str, str | int | float | bool]:
     """What the consumer of a contender is made with: its own defaults, but for what its name says."""
     base: dict[str, str | int | float | bool] = {
@@ -100,10 +108,9 @@ def settings(run: Run) -> dict[str, str | int | float | bool]:
 def consumer_of(run: Run) -> Iterator[Consumer]:
     """The consumer of a contender, closed at the end."""
     if run.store:
-        from dedup_sdk import DedupConsumer, Lookup, Window, header
+        from dedup_sdk import DedupConsumer
 
-        strategy = Lookup(id=header(HEADER), window=Window(days=7))
-        consumer: Consumer = DedupConsumer(settings(run), dedup=strategy, store=run.store)
+        consumer: Consumer = DedupConsumer(settings(run), dedup=strategy(), store=run.store)
     else:
         consumer = Consumer(settings(run))
     try:

@@ -42,7 +42,7 @@ class Stopwatch:
 
     def start(self) -> None:
         """Begin to measure."""
-        self._cpu_began = _cpu_seconds()
+        self._cpu_began = cpu_seconds()
         self._began = time.perf_counter()
 
     def idle(self, handled: int, expected: int) -> None:
@@ -58,22 +58,24 @@ class Stopwatch:
     def stop(self, handled: int) -> Reading:
         """End the measurement."""
         now = time.perf_counter()
-        cpu_seconds = _cpu_seconds() - self._cpu_began
+        spent = cpu_seconds() - self._cpu_began
         if self._began is None:
             raise RuntimeError(
                 "the stopwatch was stopped before it was started: call start() at the first record"
             )
         return Reading(
-            handled=handled, seconds=now - self._began, cpu_seconds=cpu_seconds, peak_rss_mib=_peak_rss_mib()
+            handled=handled, seconds=now - self._began, cpu_seconds=spent, peak_rss_mib=peak_rss_mib()
         )
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """User and system time of this process so far, all threads, seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-def _peak_rss_mib() -> float:
+def peak_rss_mib() -> float:
+    """The highest resident set of this process so far, MiB; raises `RuntimeError` where there is no /proc."""
     # Not ru_maxrss: a child inherits its parent's there.
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):

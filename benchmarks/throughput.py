@@ -42,7 +42,7 @@ def main() -> int:
             _broker(options.bootstrap) as bootstrap,
             tempfile.TemporaryDirectory(prefix="dedup-benchmark-") as folder,
         ):
-            comparison = Comparison(bootstrap, Workload(records=options.records), Path(folder))
+            comparison = Comparison(bootstrap, Workload(records=options.records), Path(folder), options.ids)
             result = comparison.run(options.only, options.rounds)
     except (ContenderError, WorkloadError, DedupError, KafkaException, OSError) as error:
         print(f"throughput: {error}", file=sys.stderr)

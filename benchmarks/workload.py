@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ REACH_RECORDS = 50_000
 _UUID_BYTES = 16
 _FILLER_BYTES = 1 << 16
 _TIMEOUT_S = 60.0
+_CONTACT_S = 10.0
 
 
 class WorkloadError(Exception):
@@ -98,7 +99,13 @@ def ensure_topic(bootstrap: str, topic: str, workload: Workload) -> float | None
     """Send the workload to a new topic and return the seconds it took; None where the topic holds it already."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     seconds = None
-    if topic not in admin.list_topics(timeout=_TIMEOUT_S).topics:
+    try:
+        topics = admin.list_topics(timeout=_CONTACT_S).topics
+    except KafkaException as error:
+        raise WorkloadError(
+            f"{bootstrap} does not answer ({error}): name a broker that runs, or none"
+        ) from None
+    if topic not in topics:
         for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
             created.result(_TIMEOUT_S)
         seconds = _produce(bootstrap, topic, workload)

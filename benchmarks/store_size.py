@@ -1,0 +1,41 @@
+"""What a key store takes on the disk, once what is recent lies in sorted files too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.rocks import RocksStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.window import Window
+
+
+class StoreSize(NamedTuple):
+    """All files below a store's folder, in bytes (logs, filters and manifests included), and the marks in them."""
+
+    bytes: int
+    marks: int
+
+
+def flushed_size(folder: Path, window: Window) -> StoreSize:
+    """Flush every partition below `folder` and return what is there then."""
+    marks = 0
+    store = RocksStore(folder)
+    try:
+        for entry in list_partitions(folder):
+            with read_partition(entry.path) as reader:
+                identity = reader.identity
+            held = store.open(identity, window)
+            loaded = held.load()
+            if loaded is not None:
+                held.flush(loaded.progress, newest_per_digest(loaded.recent))
+            marks += held.stats().marks
+            held.close()
+    finally:
+        store.close()
+    return StoreSize(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), marks)

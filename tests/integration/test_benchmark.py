@@ -1,0 +1,78 @@
+"""The throughput benchmark as a user runs it, on a workload that is too small to say anything about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.brokers import Broker
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "throughput.py"
+RECORDS = 4_000
+CONTENDERS = ("bare_default", "bare_tuned", "bare_tuned_poll", "memory_set", "dedup_consume", "dedup_poll")
+FIGURES = {"msgs_per_second", "cpu_us_per_msg", "peak_rss_mib"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script to its end."""
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def result(broker: Broker, *arguments: str) -> dict[str, Any]:
+    """Run it with --json and return what it printed."""
+    done = run("--bootstrap", broker.bootstrap, "--rounds", "1", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+def test_every_contender_is_reported_and_ours_are_exact(broker: Broker) -> None:
+    """One JSON object has the figures of every contender, and ours handle each ID once, at its first record."""
+    printed = result(broker, "--records", str(RECORDS))
+    for name in CONTENDERS:
+        assert set(printed[name]) == FIGURES
+        assert all(value > 0 for value in printed[name].values())
+    assert printed["exact"] is True
+    assert printed["poll_exact"] is True
+    assert (printed["records"], printed["distinct_ids"]) == (RECORDS, RECORDS * 95 // 100)
+    for name in (
+        "ratio_to_bare_default",
+        "ratio_to_bare_tuned",
+        "poll_ratio_to_bare_tuned_poll",
+        "bytes_per_id",
+    ):
+        assert printed[name] > 0
+
+
+def test_a_preloaded_store_is_taken_for_the_groups_own(broker: Broker) -> None:
+    """With --ids the consumer goes on with the store it finds (else the script fails), and stays exact."""
+    printed = result(broker, "--records", str(RECORDS), "--ids", "20000", "--only", "dedup_consume")
+    assert printed["exact"] is True
+    assert printed["preload_seconds"] > 0
+    assert printed["ids"] == 20_000
+    assert printed["ratio_to_bare_tuned"] is None
+
+
+@pytest.mark.parametrize("records", ["0", "-5", "many"])
+def test_a_wrong_number_is_wrong_usage(records: str) -> None:
+    """A number of records that cannot be is refused in one line that names it, with status 2."""
+    done = run("--records", records)
+    assert done.returncode == 2
+    assert repr(records) in done.stderr or "expected one argument" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_one_line() -> None:
+    """Where nobody listens the benchmark ends with status 1 and names the address."""
+    done = run("--bootstrap", "127.0.0.1:1", "--records", "100")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
