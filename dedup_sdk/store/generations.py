@@ -83,9 +83,10 @@ class Generation:
             return spanned * _SHARE_OF_WINDOW <= window.count
         return True
 
-    def is_older(self, before_ms: int, before_number: int | None) -> bool:
-        """Whether every mark is older than ``before_ms`` and (if given) ranked below ``before_number``."""
-        return self.newest_ms < before_ms and (before_number is None or self.newest_number < before_number)
+    def is_out(self, before_ms: int | None, up_to_number: int | None) -> bool:
+        """Whether every mark is older than ``before_ms``, or every mark has a number of at most ``up_to_number``."""
+        too_old = before_ms is not None and self.newest_ms < before_ms
+        return too_old or (up_to_number is not None and self.newest_number <= up_to_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

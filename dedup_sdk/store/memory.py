@@ -111,29 +111,25 @@ class MemoryPartition:
         if memory.marks.get(digest, (None,))[0] == offset:
             del memory.marks[digest]
 
-    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
+    def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         memory = self._memory()
-        newest_ms: int | None = None
-        kept = []
-        for flushed in memory.flushes:
-            if flushed.newest_ms >= before_ms or (
-                before_number is not None and flushed.newest_number >= before_number
-            ):
-                kept.append(flushed)
-                continue
+
+        def is_out(timestamp_ms: int, number: int) -> bool:
+            too_old = before_ms is not None and timestamp_ms < before_ms
+            return too_old or (up_to_number is not None and number <= up_to_number)
+
+        dropped = [entry for entry in memory.flushes if is_out(entry.newest_ms, entry.newest_number)]
+        for flushed in dropped:
             for digest in flushed.digests:
                 mark = memory.marks.get(digest)
                 # Flushed again since: then it belongs to a later flush.
-                if (
-                    mark is not None
-                    and mark[1] < before_ms
-                    and (before_number is None or mark[2] < before_number)
-                ):
+                if mark is not None and is_out(mark[1], mark[2]):
                     del memory.marks[digest]
-            newest_ms = flushed.newest_ms if newest_ms is None else max(newest_ms, flushed.newest_ms)
-        memory.flushes = kept
-        return newest_ms
+        memory.flushes = [
+            entry for entry in memory.flushes if not is_out(entry.newest_ms, entry.newest_number)
+        ]
+        return max((entry.newest_ms for entry in dropped), default=None)
 
     def install(self, snapshot: str, progress: Progress) -> None:
         """See `PartitionStore.install`."""

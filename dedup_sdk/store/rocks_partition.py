@@ -164,7 +164,7 @@ class RocksPartition:
             self._open_generations().delete(batch, digest)
             self._database.write(batch, self._write_options)
 
-    def expire(self, before_ms: int, before_number: int | None = None) -> int | None:
+    def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`.
 
         Generations go one by one: where timestamps ran backwards, an older mark of an ID may show again whose timestamp is still
@@ -172,7 +172,7 @@ class RocksPartition:
         """
         generations = self._open_generations()
         state = generations.state
-        kept = tuple(entry for entry in state.generations if not entry.is_older(before_ms, before_number))
+        kept = tuple(entry for entry in state.generations if not entry.is_out(before_ms, up_to_number))
         if len(kept) == len(state.generations):
             return None
         with translating(self._folder):
