@@ -1,0 +1,90 @@
+"""One run: ask Kafka, fold in Spark, publish the snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from dedup_sdk.store.manifest import write_manifest
+from spark_backfill.fold import Task, fold_to_files
+from spark_backfill.history import History, resolve_history
+from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.options import Options
+from spark_backfill.output import REPORT_NAME, Output
+from spark_backfill.report import Report, make_report
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import SlotPlan
+from spark_backfill.snapshot import make_manifest
+from spark_backfill.source import read_digests
+
+
+def backfill(
+    options: Options,
+    make_session: Callable[[], SparkSession],
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    around: Callable[[Task], Task] = lambda task: task,
+) -> Report:
+    """Make the snapshot that the options ask for and return what it holds.
+
+    The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
+    ``around`` wraps the writing task, for tests that let it fail. Leaves either a whole snapshot or nothing.
+
+    Raises:
+        BackfillError: Kafka, the topic, the group or the output is not as it should be.
+        PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
+    """
+    begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+    with Output(options.output, overwrite=options.overwrite) as output:
+        history = _resolve(options, now_ms)
+        offsets = sum(stretch.offsets for stretch in history.stretches)
+        say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read")
+        started = time.monotonic()
+        plan, outcomes = SlotPlan(()), list[SlotOutcome]()
+        spark = make_session() if offsets else None
+        start_seconds = time.monotonic() - started
+        if spark is not None:
+            rows = read_digests(
+                spark,
+                options.bootstrap,
+                options.topic,
+                history.stretches,
+                spec=options.id,
+                settings=options.reader_config,
+            )
+            plan, outcomes = fold_to_files(
+                rows, history.stretches, options.window, output.attempts, around=around
+            )
+        output.take(plan, outcomes)
+        manifest = make_manifest(
+            history,
+            plan,
+            outcomes,
+            spec=options.id,
+            window=options.window,
+            group=None if options.vouched else options.group,
+            created_ms=now_ms,
+        )
+        report = make_report(
+            manifest,
+            output=str(options.output),
+            skipped=history.skipped,
+            offsets=offsets,
+            records=sum(outcome.records for outcome in outcomes),
+            unkeyed=sum(outcome.unkeyed for outcome in outcomes),
+            spark_start_seconds=start_seconds,
+            seconds=time.monotonic() - begin - start_seconds,
+        )
+        (output.folder / REPORT_NAME).write_text(f"{report}\n", encoding="ascii")
+        write_manifest(output.folder, manifest)
+        output.publish()
+    return report
+
+
+def _resolve(options: Options, now_ms: int) -> History:
+    with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
+        return resolve_history(
+            log, options.window, group=options.group, assume_processed=options.assume_processed, now_ms=now_ms
+        )

@@ -1,0 +1,59 @@
+"""What the job says when it fails: one line, also where the failure came out of the JVM or a Python worker."""
+
+from __future__ import annotations
+
+import re
+
+from dedup_sdk.errors import DedupError
+
+_LONGEST = 500
+_DEEPEST = 20
+_CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
+_NO_CONNECTOR = "Failed to find data source: kafka"
+
+
+class BackfillError(DedupError):
+    """A snapshot could not be made; nothing was left in its place."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the innermost cause of an error as one line of at most 500 characters.
+
+    Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root cause.
+    """
+    if isinstance(error, DedupError):
+        return _flat(str(error))
+    text = _root(error)
+    if _NO_CONNECTOR in text:
+        return (
+            "Spark has no Kafka connector: start the job with dedup backfill, or give spark-submit "
+            "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:<the version of Spark>"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        lines = _last_of_traceback(lines)
+    return _flat(_CLASS.sub(r"\1: ", lines[0])) if lines else type(error).__name__
+
+
+def _root(error: BaseException) -> str:
+    """The text of the innermost exception, of Python or of Java behind it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return str(error) or type(error).__name__
+    for _ in range(_DEEPEST):
+        cause = java.getCause()
+        if cause is None:
+            break
+        java = cause
+    return str(java.toString())
+
+
+def _last_of_traceback(lines: list[str]) -> list[str]:
+    """The line of a worker's traceback that names the exception; Spark may add Java's frames behind it."""
+    python = [line for line in lines if not line.startswith("at ")]
+    return python[-1:]
+
+
+def _flat(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."

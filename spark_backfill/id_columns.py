@@ -1,0 +1,56 @@
+"""ID specs as Spark columns: the digest of `dedup_sdk.ids.digest`, computed by the JVM alone.
+
+``json:`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.ids import MAX_ID_BYTES, IdSpec, Leaf
+from dedup_sdk.marks import DIGEST_BYTES
+
+_OF_THE_JVM: Final = frozenset({"header", "key", "value"})
+
+
+def jvm_computes(spec: IdSpec) -> bool:
+    """Whether Spark computes the digest without Python."""
+    return all(leaf.kind in _OF_THE_JVM for leaf in spec.describe())
+
+
+def with_digests(records: DataFrame, spec: IdSpec) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` (16 bytes, null without an ID) of each record.
+
+    ``records`` has the columns of Spark's Kafka source (with headers where the spec needs them), and ``timestamp_ms``.
+    """
+    return records.select("partition", "offset", "timestamp_ms", digest_column(spec).alias("digest"))
+
+
+def digest_column(spec: IdSpec) -> Column:
+    """Return the digest of a spec that `jvm_computes`: binary, null where the record has no ID."""
+    parts = [_part(leaf) for leaf in spec.describe()]
+    total = parts[0] if len(parts) == 1 else F.concat(*parts)
+    message = F.concat(*[piece for part in parts[:-1] for piece in (_length(part), part)], parts[-1])
+    hashed = F.unhex(F.substring(F.sha2(message, 256), 1, 2 * DIGEST_BYTES))
+    # A null part makes the concatenation null, and the condition with it.
+    return F.when(F.octet_length(total) <= MAX_ID_BYTES, hashed)
+
+
+def _part(leaf: Leaf) -> Column:
+    if leaf.kind != "header":
+        return F.col(leaf.kind)
+
+    def named(header: Column) -> Column:
+        name = F.lower(header["key"]) if leaf.ignore_case else header["key"]
+        return name == F.lit(leaf.argument)
+
+    value = F.try_element_at(F.filter("headers", named), F.lit(-1))["value"]
+    return value if leaf.empty_is_id else F.when(F.octet_length(value) > 0, value)
+
+
+def _length(part: Column) -> Column:
+    """The part's length as 4 bytes, big-endian."""
+    return F.unhex(F.lpad(F.hex(F.octet_length(part)), 8, "0"))

@@ -1,0 +1,39 @@
+"""The program that ``spark-submit`` runs.
+
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_backfill/job.py \
+        --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --output snapshot
+
+The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr says why;
+2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from spark_backfill.backfill import backfill
+from spark_backfill.console import Console
+from spark_backfill.errors import one_line
+from spark_backfill.options import parse_options
+from spark_backfill.session import make_session
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit status; wrong usage ends the process with status 2."""
+    console = Console()
+    options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
+    try:
+        report = backfill(options, make_session, say=console.say)
+    except KeyboardInterrupt:
+        console.say("interrupted; nothing was written")
+        return 130
+    except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
+        console.say(f"error: {one_line(error)}")
+        return 1
+    sys.stdout.write(f"{report}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

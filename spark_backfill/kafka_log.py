@@ -1,0 +1,207 @@
+"""What the driver asks Kafka before Spark reads: where a topic's log begins and ends, and what a group has committed.
+
+Everything is asked once, so that the cut is known, stays the same through retries, and can be named in the manifest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from spark_backfill.errors import BackfillError
+
+_TIMEOUT_S: Final = 15.0
+_FIRST_STEP, _STEP_FACTOR = 1, 32
+_Answer = TypeVar("_Answer")
+
+
+class Bounds(NamedTuple):
+    """A partition's log: its first offset, and the ends for readers that wait for transactions and that do not."""
+
+    start: int
+    stable_end: int
+    end: int
+
+
+class Commit(NamedTuple):
+    """What a group has committed for a partition: the next offset, and the text beside it (empty where there is none)."""
+
+    offset: int
+    text: str
+
+
+class KafkaLog:
+    """One topic, as the driver sees it. A context manager; raises `BackfillError` in one line that names the broker.
+
+    ``settings`` are librdkafka's, on top of ``bootstrap``.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+        self._bootstrap = bootstrap
+        self.topic = topic
+        # librdkafka would write to stderr what is said here in one line.
+        silent = logging.getLogger("spark_backfill.kafka")
+        silent.disabled = True
+        common: dict[str, Any] = {"bootstrap.servers": bootstrap, **settings}
+        own = {
+            "group.id": "dedup-backfill",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,
+        }
+        try:
+            self._admin = AdminClient(common, logger=silent)
+            self._consumer = Consumer({**common, **own}, logger=silent)
+        except (KafkaException, TypeError, ValueError) as error:
+            raise BackfillError(
+                f"a Kafka client cannot be made: {_said(error)}; see --admin-config"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def partitions(self) -> list[int]:
+        """Return the topic's partitions, ascending."""
+        try:
+            metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise BackfillError(
+                f"no Kafka answers at {self._bootstrap} within {_TIMEOUT_S:g} s ({_said(error)}): check --bootstrap"
+            ) from None
+        found = metadata.topics.get(self.topic)
+        if found is None or not found.partitions:
+            raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")
+        self.cluster = str(metadata.cluster_id or "")
+        return sorted(found.partitions)
+
+    def topic_id(self) -> str:
+        """Return what tells this topic from another of its name; empty where the broker does not say."""
+        try:
+            described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
+            return str(described[self.topic].result(_TIMEOUT_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 (its public name)
+                return ""
+            raise self._trouble("describing the topic", error) from None
+
+    def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
+        """Return the bounds of each partition's log."""
+        numbers = list(partitions)
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        start = self._offsets(numbers, earliest, IsolationLevel.READ_COMMITTED)
+        stable = self._offsets(numbers, latest, IsolationLevel.READ_COMMITTED)
+        end = self._offsets(numbers, latest, IsolationLevel.READ_UNCOMMITTED)
+        return {number: Bounds(start[number], stable[number], end[number]) for number in numbers}
+
+    def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
+        """Return what the group has committed, for the partitions where it has."""
+        asked = [TopicPartition(self.topic, number) for number in partitions]
+        request = ConsumerGroupTopicPartitions(group, asked)
+        answers = self._admin.list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=_TIMEOUT_S
+        )
+        found = self._result(answers[group], f"the offsets of group {group!r}")
+        for each in found.topic_partitions:
+            if each.error is not None:
+                raise self._trouble(
+                    f"the offset of group {group!r} in partition {each.partition}", each.error
+                )
+        return {
+            each.partition: Commit(each.offset, each.metadata or "")
+            for each in found.topic_partitions
+            if each.offset >= 0
+        }
+
+    def first_offset_at(self, partition: int, timestamp_ms: int) -> int | None:
+        """Return an offset below which every record is older than this timestamp (ms); None when all records are."""
+        # One less: the broker's time index may pass over records of exactly the timestamp asked for.
+        asked = TopicPartition(self.topic, partition, max(timestamp_ms - 1, 0))
+        try:
+            (found,) = self._consumer.offsets_for_times([asked], timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._trouble(f"looking for a timestamp in partition {partition}", error) from None
+        if found.error is not None:
+            raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
+        return found.offset if found.offset >= 0 else None
+
+    def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
+        """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
+
+        What lies directly before the cut may be the marker of a transaction, an aborted record or a hole of compaction,
+        so that the search steps back in growing steps.
+        """
+        step, upper = _FIRST_STEP, cut
+        while upper > floor:
+            begin = max(floor, cut - step)
+            last = self._last_between(partition, begin, upper)
+            if last is not None:
+                return last
+            upper, step = begin, step * _STEP_FACTOR
+        return None
+
+    def _last_between(self, partition: int, begin: int, end: int) -> int | None:
+        self._consumer.assign([TopicPartition(self.topic, partition, begin)])
+        last: int | None = None
+        try:
+            while True:
+                message = self._consumer.poll(_TIMEOUT_S)
+                if message is None:
+                    raise BackfillError(
+                        f"{self.topic}[{partition}] gave no record at offset {begin} within {_TIMEOUT_S:g} s: try again"
+                    )
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (its public name)
+                    return last
+                if error is not None:
+                    raise self._trouble(f"reading {self.topic}[{partition}] at offset {begin}", error)
+                offset = message.offset()
+                if offset is None or offset >= end:
+                    return last
+                last = message.timestamp()[1]
+                if offset == end - 1:
+                    return last
+        finally:
+            self._consumer.unassign()
+
+    def _offsets(self, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        asked = {TopicPartition(self.topic, number): spec for number in partitions}
+        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
+        return {
+            each.partition: self._result(answer, f"the offsets of partition {each.partition}").offset
+            for each, answer in answers.items()
+        }
+
+    def _result(self, answer: Future[_Answer], what: str) -> _Answer:
+        try:
+            return answer.result(_TIMEOUT_S + 1)
+        except (KafkaException, TimeoutError) as error:
+            raise self._trouble(what, error) from None
+
+    def _trouble(self, what: str, error: object) -> BackfillError:
+        return BackfillError(
+            f"{what}: Kafka at {self._bootstrap} said {_said(error)}; check it and run again"
+        )
+
+
+def _said(error: object) -> str:
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        error = error.args[0]
+    return error.str() if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}".rstrip(": ")

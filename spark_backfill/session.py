@@ -1,0 +1,22 @@
+"""The Spark session of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
+    # What goes wrong is said in one line by the job itself.
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "UTC",
+    # Fewer, larger batches: crossing to Python costs by the batch.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def make_session() -> SparkSession:
+    """Return the session of this process, with what ``spark-submit`` was given."""
+    return SparkSession.builder.appName("dedup backfill").config(map=dict(SETTINGS)).getOrCreate()

@@ -1,0 +1,43 @@
+"""What a task tells the driver of a slot it wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from dedup_sdk.store.sorted_file import SortedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOutcome:
+    """One slot, written by the attempt whose result Spark kept.
+
+    - ``slot``: its number in the plan; ``folder``: where the attempt wrote.
+    - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's first slot).
+    - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
+    - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
+    - ``file``: the sorted file, None when nothing is remembered.
+    """
+
+    slot: int
+    folder: str
+    records: int
+    unkeyed: int
+    first_offset: int
+    first_ms: int
+    newest_ms: int
+    accepted: int
+    forgotten_ms: int | None
+    forgotten_number: int | None
+    file: SortedFile | None
+
+    def to_json(self) -> str:
+        """Return the text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SlotOutcome:
+        """Read what `to_json` wrote."""
+        content = json.loads(text)
+        file = content.pop("file")
+        return cls(**content, file=None if file is None else SortedFile(**file))

@@ -1,0 +1,86 @@
+"""Slots: the units of the one shuffle, each a digest range of one partition, each one sorted file.
+
+Digests are uniform (they are SHA-256), so that ranges of equal size are known in advance to be of equal load, without a
+pass over the data to find bounds. A count window depends on the order of a whole partition: there a partition is one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from spark_backfill.stretch import Stretch
+
+ROWS_PER_SLOT: Final = 2_000_000
+"""A task sorts its slot in memory: some 100 bytes a row."""
+
+_WORTH_SPLITTING: Final = 100_000
+_PREFIX_VALUES: Final = 65_536
+
+
+class Slot(NamedTuple):
+    """A digest range of a partition; ``range`` counts them, ascending, of ``ranges`` equal ones."""
+
+    partition: int
+    range: int
+    ranges: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """All slots, in order of their numbers: a slot's number is its place."""
+
+    slots: tuple[Slot, ...]
+
+    def column(self) -> Column:
+        """Return the number of a row's slot, from its ``partition`` and ``digest``; rows without one go to the first.
+
+        The range is found from the first two bytes of the digest.
+        """
+        first = {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
+        ranges = {slot.partition: slot.ranges for slot in self.slots}
+        width = max(first) + 1
+        bases = F.lit([first.get(partition, -1) for partition in range(width)])[F.col("partition")]
+        if max(ranges.values()) == 1:
+            return bases
+        counts = F.lit([ranges.get(partition, 1) for partition in range(width)])[F.col("partition")]
+        prefix = F.conv(F.hex(F.substring("digest", 1, 2)), 16, 10).cast("int")
+        index = F.floor(prefix * counts / F.lit(_PREFIX_VALUES)).cast("int")
+        return bases + F.coalesce(index, F.lit(0))
+
+
+def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int) -> SlotPlan:
+    """Cut the partitions that have something to read into slots.
+
+    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time.
+    """
+    busy = [stretch for stretch in stretches if stretch.offsets]
+    least = -(-parallelism // len(busy)) if busy else 1
+    slots: list[Slot] = []
+    for stretch in busy:
+        ranges = 1
+        if split and stretch.offsets > _WORTH_SPLITTING:
+            ranges = min(max(-(-stretch.offsets // ROWS_PER_SLOT), least), _PREFIX_VALUES)
+        slots += [Slot(stretch.partition, number, ranges) for number in range(ranges)]
+    return SlotPlan(tuple(slots))
+
+
+def placement_column(spark: SparkSession, slot: Column, count: int) -> Column:
+    """Return a column by which ``repartition(count, column)`` gives every slot a task of its own.
+
+    Spark places a row by a hash of the column, which would put several slots into one task and none into another. So each
+    slot gets an integer that Spark's own hash sends to the task of the slot's number.
+    """
+    keys: dict[int, int] = {}
+    candidates = 16 * count
+    while len(keys) < count:
+        key = F.col("id").cast("int")
+        task = F.pmod(F.hash(key), F.lit(count))
+        rows = spark.range(candidates, numPartitions=1).select(key.alias("key"), task.alias("task")).collect()
+        keys = {row["task"]: row["key"] for row in rows}
+        candidates *= 4
+    return F.lit([keys[number] for number in range(count)])[slot]

@@ -1,0 +1,81 @@
+"""From what tasks wrote to the manifest: one entry a partition, also for those that had nothing to fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dedup_sdk.ids import IdSpec
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.window import Window
+from spark_backfill.history import History
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import SlotPlan
+from spark_backfill.stretch import Stretch
+
+DIGEST_NAME: Final = "sha256-16"
+ISOLATION: Final = "read_committed"
+
+
+def make_manifest(
+    history: History,
+    plan: SlotPlan,
+    outcomes: Sequence[SlotOutcome],
+    *,
+    spec: IdSpec,
+    window: Window,
+    group: str | None,
+    created_ms: int,
+) -> Manifest:
+    """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history."""
+    by_partition: dict[int, list[SlotOutcome]] = {stretch.partition: [] for stretch in history.stretches}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.slot):
+        by_partition[plan.slots[outcome.slot].partition].append(outcome)
+    return Manifest(
+        cluster=history.cluster,
+        topic=history.topic,
+        topic_id=history.topic_id,
+        id_spec=str(spec),
+        digest=DIGEST_NAME,
+        isolation=ISOLATION,
+        window=str(window),
+        group=group,
+        vouched=group is None,
+        created_ms=created_ms,
+        partitions=tuple(
+            _partition(stretch, by_partition[stretch.partition], counted=window.count is not None)
+            for stretch in history.stretches
+        ),
+    )
+
+
+def _partition(stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bool) -> PartitionManifest:
+    files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
+    first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
+    newest_ms = max((outcome.newest_ms for outcome in outcomes), default=-1)
+    first_ms = None
+    if first is not None:
+        # A record without a timestamp cannot say where the marks begin; the newest one can, with less coverage.
+        first_ms = first.first_ms if first.first_ms >= 0 else max(newest_ms, 0)
+    forgotten_ms = max(
+        (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
+    )
+    return PartitionManifest(
+        partition=stretch.partition,
+        low=stretch.low,
+        high=stretch.high,
+        since_ms=stretch.since_ms(first_ms, forgotten_ms),
+        accepted=sum(outcome.accepted for outcome in outcomes),
+        since_number=_since_number(stretch, outcomes) if counted else None,
+        newest_ms=max(newest_ms, -1),
+        marks=sum(file.marks for file in files),
+        files=files,
+    )
+
+
+def _since_number(stretch: Stretch, outcomes: Sequence[SlotOutcome]) -> int | None:
+    """The rank from which all accepted IDs are known; a partition is one slot here."""
+    forgotten = max(
+        (each.forgotten_number for each in outcomes if each.forgotten_number is not None), default=None
+    )
+    return forgotten if forgotten is not None else None if stretch.complete else 0

@@ -1,0 +1,65 @@
+"""Records from Kafka through Spark's own connector: the offsets are given, nothing is resolved again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.ids import IdSpec
+from spark_backfill import id_batches, id_columns
+from spark_backfill.stretch import Stretch
+
+_WORTH_SPLITTING = 200_000
+
+
+def read_digests(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    stretches: Sequence[Stretch],
+    *,
+    spec: IdSpec,
+    settings: Mapping[str, str],
+) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record of the stretches.
+
+    ``settings`` are the Java client's. Records of aborted transactions are not among the rows.
+    """
+    records = _records(spark, bootstrap, topic, stretches, settings, headers=_reads_headers(spec))
+    timed = records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
+    if id_columns.jvm_computes(spec):
+        return id_columns.with_digests(timed, spec)
+    return id_batches.with_digests(timed, spec)
+
+
+def _reads_headers(spec: IdSpec) -> bool:
+    return bool({"headers", "record"} & spec.needs)
+
+
+def _records(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    stretches: Sequence[Stretch],
+    settings: Mapping[str, str],
+    *,
+    headers: bool,
+) -> DataFrame:
+    busy = [stretch for stretch in stretches if stretch.offsets]
+    options = {
+        **{f"kafka.{name}": value for name, value in settings.items()},
+        "kafka.bootstrap.servers": bootstrap,
+        # The Java client's own default is read_uncommitted: IDs of aborted records would count as seen.
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps({topic: [stretch.partition for stretch in busy]}),
+        "startingOffsets": json.dumps({topic: {str(each.partition): each.begin for each in busy}}),
+        "endingOffsets": json.dumps({topic: {str(each.partition): each.high for each in busy}}),
+        "includeHeaders": str(headers).lower(),
+        "failOnDataLoss": "true",
+    }
+    if sum(stretch.offsets for stretch in busy) > _WORTH_SPLITTING:
+        options["minPartitions"] = str(max(spark.sparkContext.defaultParallelism, len(busy)))
+    return spark.read.format("kafka").options(**options).load()

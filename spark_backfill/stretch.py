@@ -1,0 +1,112 @@
+"""Which offsets of a partition are folded, and how far back the result knows: pure, Kafka's answers are given.
+
+    log start          low            begin                     high (the cut)      stable end
+    |------------------|--------------|=========================|-------------------|
+                       |  the group's own history               |
+                                      |  what is read           |
+
+``low``
+    where the stretch of log begins that is taken for processed: from the metadata of the group's commit, or where the
+    log begins when the user vouches for it.
+``high``
+    the cut: the group's committed offset, else the end of the log (for ``read_committed``: the last stable offset).
+``begin``
+    with a window by time alone, the first offset inside one window (and a sixteenth, for late records) before the cut;
+    with a count window always the start of the stretch, because acceptance numbers are ranks counted from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dedup_sdk.window import Window
+
+GRACE: Final = 16
+"""Sightings are kept for a sixteenth of the window longer, as the live store keeps them, for records that come late."""
+
+NOTHING_KNOWN_MS: Final = 2**62
+"""As ``since_ms``: no sighting is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The offsets of one partition that are folded.
+
+    - ``low``, ``high``: the stretch that the result is about, as offsets ``[low, high)``.
+    - ``begin``: where reading begins, ``low <= begin <= high``.
+    - ``complete``: nothing of the history is missing before ``begin``.
+    - ``keep_from_ms``: marks of an older timestamp (ms) are left out; None: none are.
+    - ``known_from_ms``: the window, not the history, ends at ``begin``: all sightings from this timestamp (ms) on are read.
+    """
+
+    partition: int
+    low: int
+    begin: int
+    high: int
+    complete: bool
+    keep_from_ms: int | None = None
+    known_from_ms: int | None = None
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are read; at least as many as there are records."""
+        return self.high - self.begin
+
+    def since_ms(self, first_ms: int | None, forgotten_ms: int | None) -> int | None:
+        """Return the timestamp (ms) from which all sightings are known, None: from the beginning of the history.
+
+        ``first_ms`` is the timestamp of the first record that was read, ``forgotten_ms`` the newest of the marks that were
+        left out; both None where there was none.
+        """
+        if self.complete:
+            known = None
+        elif self.known_from_ms is not None:
+            known = self.known_from_ms
+        else:
+            known = NOTHING_KNOWN_MS if first_ms is None else first_ms
+        if forgotten_ms is None:
+            return known
+        return forgotten_ms + 1 if known is None else max(known, forgotten_ms + 1)
+
+
+def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
+    """Return the timestamp (ms) before which a sighting may be left out, None where everything is kept.
+
+    ``last_ms`` is the timestamp of the last record before the cut (-1 or None: unknown), a lower bound of the newest one.
+    One from the future counts as now, so that it cannot push everything else out of the window.
+    """
+    if window.time_ms is None or last_ms is None or last_ms < 0:
+        return None
+    return min(last_ms, now_ms) - window.time_ms - window.time_ms // GRACE
+
+
+def plan_stretch(
+    partition: int,
+    *,
+    low: int,
+    high: int,
+    log_start: int,
+    complete: bool,
+    window: Window,
+    keep_from_ms: int | None,
+    first_kept: int | None,
+) -> Stretch:
+    """Say what is read of ``[low, high)``.
+
+    ``complete`` says that the history begins at ``low``; ``first_kept`` is the first offset of a timestamp at or after
+    ``keep_from_ms``, None where there is no such horizon.
+    """
+    floor = min(max(low, log_start), high)
+    begin = floor
+    if window.count is None and first_kept is not None:
+        begin = min(max(floor, first_kept), high)
+    return Stretch(
+        partition=partition,
+        low=low,
+        begin=begin,
+        high=high,
+        complete=complete and begin == low,
+        keep_from_ms=keep_from_ms,
+        known_from_ms=keep_from_ms if begin > floor else None,
+    )

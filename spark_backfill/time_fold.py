@@ -1,0 +1,71 @@
+"""The fold of a time window: of each ID the mark of its last record. Vectorised, and bounded by distinct IDs."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.marks import NO_MARKS, Int64s, Marks
+from dedup_sdk.store.mark_sort import newest_per_digest, select
+
+_PENDING_ROWS: Final = 2_000_000
+
+
+class Folded(NamedTuple):
+    """What is remembered at the cut, ascending by digest, and what was left out.
+
+    ``forgotten_ms`` and ``forgotten_number`` are the newest timestamp and the highest acceptance number left out (None:
+    nothing, or no numbers); ``accepted`` the rank of the last accepted record (0 without a count window).
+    """
+
+    marks: Marks
+    forgotten_ms: int | None
+    forgotten_number: int | None = None
+    accepted: int = 0
+
+
+class TimeFold:
+    """Takes rows in any order; two folds of parts would merge by the larger offset, and so do the parts in here."""
+
+    def __init__(self, keep_from_ms: int | None) -> None:
+        self._keep_from_ms = keep_from_ms
+        self._folded = NO_MARKS
+        self._pending: list[Marks] = []
+        self._pending_rows = 0
+
+    def add(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> None:
+        """Take ``n`` rows: ``16 * n`` bytes of digests, offsets and timestamps (ms) of shape ``(n,)``."""
+        self._pending.append(Marks(digests, offsets, timestamps))
+        self._pending_rows += len(offsets)
+        if self._pending_rows > max(_PENDING_ROWS, self._folded.count):
+            self._fold()
+
+    def finish(self) -> Folded:
+        """Return the marks whose timestamp is at or after the horizon."""
+        self._fold()
+        marks = self._folded
+        if self._keep_from_ms is None or not marks.count:
+            return Folded(marks, None)
+        return leave_out(marks, self._keep_from_ms)
+
+    def _fold(self) -> None:
+        parts = [self._folded, *self._pending]
+        self._pending, self._pending_rows = [], 0
+        self._folded = newest_per_digest(
+            Marks(
+                b"".join(part.digests for part in parts),
+                np.concatenate([part.offsets for part in parts]),
+                np.concatenate([part.timestamps for part in parts]),
+            )
+        )
+
+
+def leave_out(marks: Marks, keep_from_ms: int) -> Folded:
+    """Return the marks without those older than ``keep_from_ms``."""
+    kept = marks.timestamps >= keep_from_ms
+    if kept.all():
+        return Folded(marks, None)
+    old = ~kept
+    number = None if marks.numbers is None else int(marks.numbers[old].max())
+    return Folded(select(marks, np.flatnonzero(kept)), int(marks.timestamps[old].max()), number)
