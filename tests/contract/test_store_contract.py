@@ -1,0 +1,443 @@
+"""What every key store must do, whatever it is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dedup_sdk.errors import ForeignStoreError, SnapshotError, StoreError, StoreLockedError
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
+
+WINDOW = Window(days=7)
+
+Reopen = Callable[[], PartitionStore]
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStore]:
+    """Each kind of key store, empty."""
+    store: KeyStore = (
+        MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store", generation_marks=1)
+    )
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def store(key_store: KeyStore) -> PartitionStore:
+    """A partition store of each kind, new."""
+    return key_store.open(IDENTITY, WINDOW)
+
+
+def find(store: PartitionStore, *names: str) -> dict[str, tuple[int, int]]:
+    """Return ID -> (offset, timestamp) of those that are found."""
+    found = store.find(b"".join(map(digest, names)), len(names))
+    assert found.indexes == sorted(found.indexes)
+    return {
+        names[index]: (offset, timestamp)
+        for index, offset, timestamp in zip(found.indexes, found.offsets, found.timestamps, strict=True)
+    }
+
+
+def test_a_new_store_holds_nothing(store: PartitionStore) -> None:
+    """A new store loads as None, finds nothing and scans nothing."""
+    assert store.load() is None
+    assert store.find(digest("a"), 1) == NONE_FOUND
+    assert list(store.scan()) == []
+    assert store.expire(10**15) is None
+
+
+def test_steps_come_back_in_order_with_every_field_of_the_last_progress(
+    key_store: KeyStore, store: PartitionStore
+) -> None:
+    """After reopening, the recent marks are those of all steps in order, and progress is the last one's, field by field."""
+    last = Progress(
+        low=2, high=9, done=((11, 12), (14, 20)), committed=5, era="é-2", since_ms=-1, accepted=7, since_number=1, newest_ms=99
+    )  # fmt: skip
+    store.append(progress(1), marks(("a", 0, 10), ("b", 1, 11)))
+    store.append(progress(2), NO_MARKS)
+    store.append(last, marks(("a", 8, 18)))
+    store.close()
+    loaded = key_store.open(IDENTITY, WINDOW).load()
+    assert loaded is not None
+    assert loaded.progress == last
+    assert loaded.recent.digests == digest("a") + digest("b") + digest("a")
+    assert loaded.recent.offsets.tolist() == [0, 1, 8]
+    assert loaded.recent.timestamps.tolist() == [10, 11, 18]
+
+
+def test_recent_marks_are_not_looked_up(store: PartitionStore) -> None:
+    """A mark that is only in the journal is not found and not scanned."""
+    store.append(progress(1), marks(("a", 0, 10)))
+    assert find(store, "a") == {}
+    assert list(store.scan()) == []
+
+
+def test_flushed_marks_are_found_and_the_journal_is_gone(key_store: KeyStore, store: PartitionStore) -> None:
+    """A flush moves marks from the journal to what is found, here and after reopening, and forgets what it was not given."""
+    store.append(progress(3), marks(("a", 0, 10), ("b", 1, 11), ("dropped", 2, 12)))
+    store.flush(progress(4), marks(("b", 1, 11), ("a", 0, 10)))
+    for held in (store, None):
+        if held is None:
+            store.close()
+            held = key_store.open(IDENTITY, WINDOW)  # noqa: PLW2901 (the second round looks at the reopened one)
+        loaded = held.load()
+        assert loaded is not None
+        assert (loaded.progress.high, loaded.recent.count) == (4, 0)
+        assert find(held, "x", "b", "dropped", "a") == {"b": (1, 11), "a": (0, 10)}
+
+
+def test_steps_after_a_flush_are_kept(key_store: KeyStore, store: PartitionStore) -> None:
+    """What is appended after a flush is recent again."""
+    store.append(progress(1), marks(("a", 0, 10)))
+    store.flush(progress(1), marks(("a", 0, 10)))
+    store.append(progress(2), marks(("b", 1, 11)))
+    store.close()
+    loaded = key_store.open(IDENTITY, WINDOW).load()
+    assert loaded is not None
+    assert (loaded.progress.high, loaded.recent.offsets.tolist()) == (2, [1])
+
+
+@pytest.mark.parametrize("later", [3, 7])
+def test_the_highest_offset_wins(key_store: KeyStore, store: PartitionStore, later: int) -> None:
+    """Of several flushed marks of an ID the one with the highest offset is found and scanned, in whatever order they came."""
+    store.flush(progress(6), marks(("a", 5, 50), ("other", 1, 10)))
+    store.flush(progress(9), marks(("a", later, 10 * later), ("third", 2, 20)))
+    expected = (max(5, later), 10 * max(5, later))
+    assert find(store, "a") == {"a": expected}
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    assert find(again, "a") == {"a": expected}
+    assert rows(again.scan())[digest("a")] == expected
+
+
+def test_one_flush_may_be_given_an_id_twice(store: PartitionStore) -> None:
+    """Within one flush the highest offset wins too."""
+    store.flush(progress(9), marks(("a", 5, 50), ("a", 8, 80), ("a", 6, 60)))
+    assert find(store, "a") == {"a": (8, 80)}
+
+
+def test_erase_hits_one_offset_only(key_store: KeyStore, store: PartitionStore) -> None:
+    """Erasing with another offset changes nothing; with the right one the ID is forgotten for good."""
+    store.flush(progress(6), marks(("a", 5, 50), ("b", 4, 40)))
+    store.erase(digest("a"), 4)
+    assert find(store, "a", "b") == {"a": (5, 50), "b": (4, 40)}
+    store.erase(digest("a"), 5)
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    assert find(again, "a", "b") == {"b": (4, 40)}
+    assert rows(again.scan()) == {digest("b"): (4, 40)}
+    again.flush(progress(10), marks(("a", 9, 90)))
+    assert find(again, "a") == {"a": (9, 90)}
+
+
+def test_erasing_takes_older_marks_of_the_id_with_it(store: PartitionStore) -> None:
+    """An ID that was marked before and is erased at its last mark is not found at all."""
+    store.flush(progress(2), marks(("a", 1, 10)))
+    store.flush(progress(6), marks(("a", 5, 10**10)))
+    store.erase(digest("a"), 5)
+    assert find(store, "a") == {}
+
+
+def test_expiry_by_time_drops_what_is_older_only(key_store: KeyStore, store: PartitionStore) -> None:
+    """Expiry drops old flushes as a whole, says how new the newest dropped mark was, and touches nothing else."""
+    day_ms = 86_400_000
+    for day in range(4):
+        store.flush(
+            progress(day + 1),
+            marks((f"day{day}", day, day * day_ms), (f"eve{day}", day + 100, day * day_ms + 5)),
+        )
+    assert store.expire(0) is None
+    assert store.expire(2 * day_ms) == day_ms + 5
+    assert store.expire(2 * day_ms) is None
+    left = {
+        "day2": (2, 2 * day_ms),
+        "eve2": (102, 2 * day_ms + 5),
+        "day3": (3, 3 * day_ms),
+        "eve3": (103, 3 * day_ms + 5),
+    }
+    assert find(store, "day0", "day1", "day2", "eve2", "day3", "eve3") == left
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    assert rows(again.scan()) == {digest(name): mark for name, mark in left.items()}
+    assert again.expire(10**15) == 3 * day_ms + 5
+    assert list(again.scan()) == []
+
+
+def test_an_id_that_came_again_outlives_its_first_flush(store: PartitionStore) -> None:
+    """Dropping an old flush leaves the newer mark of an ID that was in both."""
+    day_ms = 86_400_000
+    store.flush(progress(1), marks(("a", 0, 0)))
+    store.flush(progress(9), marks(("a", 8, 6 * day_ms)))
+    store.expire(day_ms)
+    assert find(store, "a") == {"a": (8, 6 * day_ms)}
+
+
+def test_count_windows_keep_numbers_and_expire_by_them(key_store: KeyStore) -> None:
+    """With a count window marks bear their numbers, through journal, flush and scan, and may go by number alone."""
+    store = key_store.open(IDENTITY, Window(count=8))
+    store.append(progress(2), marks(("a", 0, 10, 1), ("b", 1, 11, 2)))
+    store.close()
+    store = key_store.open(IDENTITY, Window(count=8))
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.recent.numbers is not None
+    assert loaded.recent.numbers.tolist() == [1, 2]
+    store.flush(progress(2), loaded.recent)
+    store.flush(progress(9), marks(("c", 8, 5, 9)))
+    found = store.find(digest("c") + digest("x") + digest("b"), 3)
+    assert (found.indexes, found.numbers) == ([0, 2], [9, 2])
+    assert store.expire(None, 1) is None
+    assert store.expire(None, 2) == 11
+    (page,) = store.scan()
+    assert page.numbers is not None
+    assert (page.digests, page.numbers.tolist()) == (digest("c"), [9])
+
+
+def test_a_count_window_does_not_open_on_marks_without_numbers(
+    key_store: KeyStore, store: PartitionStore
+) -> None:
+    """Marks of a time window cannot serve a count window, and the error names the window."""
+    store.close()
+    with pytest.raises(ForeignStoreError, match="20n"):
+        key_store.open(IDENTITY, Window(count=20))
+    key_store.open(IDENTITY, Window(days=1)).close()
+
+
+def test_reset_forgets_everything_but_the_new_progress(key_store: KeyStore, store: PartitionStore) -> None:
+    """After a reset there are no marks, recent or flushed, and the given progress is what loads."""
+    store.flush(progress(5), marks(("a", 4, 40)))
+    store.append(progress(6), marks(("b", 5, 50)))
+    store.reset(progress(100, low=100))
+    for held in (store, None):
+        if held is None:
+            store.close()
+            held = key_store.open(IDENTITY, WINDOW)  # noqa: PLW2901 (the second round looks at the reopened one)
+        loaded = held.load()
+        assert loaded is not None
+        assert (loaded.progress, loaded.recent.count) == (progress(100, low=100), 0)
+        assert find(held, "a", "b") == {}
+    again = held
+    assert again is not None
+    again.flush(progress(102), marks(("a", 101, 0)))
+    assert find(again, "a") == {"a": (101, 0)}
+
+
+def test_a_scan_ascends_and_is_complete(store: PartitionStore) -> None:
+    """A scan over many pages and flushes ascends by digest, each ID once at its highest offset."""
+    first, second = random_marks(120_000, 1), random_marks(70_000, 2, offset=120_000)
+    store.flush(progress(120_000), first)
+    store.flush(progress(190_000), second)
+    again = random_marks(120_000, 1, offset=500_000)
+    store.flush(progress(700_000), again)
+    pages = list(store.scan())
+    keys = np.frombuffer(b"".join(page.digests for page in pages), "V16").tolist()
+    assert len(pages) > 1
+    assert keys == sorted(set(keys))
+    assert len(keys) == 190_000
+    offsets = np.concatenate([page.offsets for page in pages])
+    assert offsets.sum() == again.offsets.sum() + second.offsets.sum()
+
+
+def test_a_large_flush_is_found_whole_and_nothing_else(store: PartitionStore) -> None:
+    """Of a large look-up over several flushes exactly what was flushed is found, with its own offset and timestamp."""
+    held = [random_marks(30_000, seed, offset=30_000 * seed) for seed in range(4)]
+    for step in held:
+        store.flush(progress(10**6), step)
+    strangers = random_marks(1000, 99).digests
+    assert store.find(strangers, 1000) == NONE_FOUND
+    for step in held:
+        found = store.find(strangers[:160] + step.digests + strangers[:160], 30_020)
+        assert found.indexes == list(range(10, 30_010))
+        assert found.offsets == step.offsets.tolist()
+        assert found.timestamps == step.timestamps.tolist()
+
+
+def test_an_installed_snapshot_replaces_everything(
+    key_store: KeyStore, store: PartitionStore, tmp_path: Path
+) -> None:
+    """Installing takes over the snapshot's marks, drops what was there, and keeps to it after reopening and further flushes."""
+    store.flush(progress(5), marks(("old", 4, 40)))
+    store.append(progress(6), marks(("recent", 5, 50)))
+    held = random_marks(1000, 7)
+    write_snapshot(tmp_path / "snapshot", held, cuts=(300, 300, 900))
+    store.install(str(tmp_path / "snapshot"), progress(1000))
+    assert find(store, "old", "recent") == {}
+    store.flush(progress(2001), marks(("new", 2000, 10**6)))
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    loaded = again.load()
+    assert loaded is not None
+    assert (loaded.progress.high, loaded.recent.count) == (2001, 0)
+    assert again.find(held.digests, 1000).offsets == held.offsets.tolist()
+    assert len(rows(again.scan())) == 1001
+
+
+def test_an_empty_snapshot_can_be_installed(store: PartitionStore, tmp_path: Path) -> None:
+    """A snapshot of a partition without marks leaves an empty store with the given progress."""
+    store.flush(progress(5), marks(("old", 4, 40)))
+    write_snapshot(tmp_path / "snapshot", NO_MARKS)
+    store.install(str(tmp_path / "snapshot"), progress(1000))
+    assert find(store, "old") == {}
+    assert store.load() is not None
+
+
+def test_an_older_mark_does_not_cover_a_snapshots(store: PartitionStore, tmp_path: Path) -> None:
+    """A mark flushed after an install with a lower offset than the snapshot's leaves the snapshot's in place."""
+    write_snapshot(tmp_path / "snapshot", marks(("a", 500, 5000), ("b", 10, 100)))
+    store.install(str(tmp_path / "snapshot"), progress(1000))
+    store.flush(progress(1000), marks(("a", 400, 4000), ("b", 999, 9990)))
+    assert find(store, "a", "b") == {"a": (500, 5000), "b": (999, 9990)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cluster": "c2"}, "cluster='c2', not 'c1'"),
+        ({"topic_id": "t2"}, "topic_id='t2', not 't1'"),
+        ({"id_spec": "key"}, "id_spec='key', not 'header:id'"),
+        ({"isolation": "read_uncommitted"}, "isolation='read_uncommitted'"),
+        ({"partition": 4}, "no partition 3"),
+    ],
+)
+def test_a_snapshot_of_another_history_is_refused(
+    store: PartitionStore, tmp_path: Path, changes: dict[str, object], told: str
+) -> None:
+    """A snapshot that does not fit is refused in one line with both values, and the store stays as it was."""
+    other = dataclasses.replace(IDENTITY, **changes)  # type: ignore[arg-type]
+    write_snapshot(tmp_path / "snapshot", marks(("a", 1, 10)), identity=other)
+    store.flush(progress(5), marks(("old", 4, 40)))
+    with pytest.raises(SnapshotError, match=told) as caught:
+        store.install(str(tmp_path / "snapshot"), progress(1000))
+    assert "\n" not in str(caught.value)
+    assert find(store, "old", "a") == {"old": (4, 40)}
+
+
+def test_a_snapshot_of_another_group_needs_to_be_vouched_for(store: PartitionStore, tmp_path: Path) -> None:
+    """Marks that another group made count only when the snapshot's maker vouches for them."""
+    write_snapshot(tmp_path / "theirs", marks(("a", 1, 10)), group="audit")
+    with pytest.raises(SnapshotError, match="group='audit', not 'billing'"):
+        store.install(str(tmp_path / "theirs"), progress(1000))
+    write_snapshot(tmp_path / "vouched", marks(("a", 1, 10)), group=None, vouched=True)
+    store.install(str(tmp_path / "vouched"), progress(1000))
+    assert find(store, "a") == {"a": (1, 10)}
+
+
+def test_a_snapshot_beyond_what_was_committed_is_refused(store: PartitionStore, tmp_path: Path) -> None:
+    """A cut beyond the progress to begin with would hide records that nobody handled."""
+    write_snapshot(tmp_path / "snapshot", marks(("a", 1, 10)), high=1000)
+    with pytest.raises(SnapshotError, match="offset 1000 of partition 3, beyond 999"):
+        store.install(str(tmp_path / "snapshot"), progress(999))
+    assert store.load() is None
+
+
+@pytest.mark.parametrize("suffix", ["sst", "filter"])
+def test_a_damaged_snapshot_is_refused(store: PartitionStore, tmp_path: Path, suffix: str) -> None:
+    """One changed byte in any file of a snapshot is found, the file is named, and the store stays as it was."""
+    write_snapshot(tmp_path / "snapshot", random_marks(500, 3))
+    (path,) = (tmp_path / "snapshot" / "3").glob(f"*.{suffix}")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    store.flush(progress(5), marks(("old", 4, 40)))
+    with pytest.raises(SnapshotError, match=path.name):
+        store.install(str(tmp_path / "snapshot"), progress(1000))
+    assert find(store, "old") == {"old": (4, 40)}
+
+
+def test_a_snapshot_without_numbers_does_not_serve_a_count_window(
+    key_store: KeyStore, tmp_path: Path
+) -> None:
+    """A count window needs acceptance numbers in the snapshot too."""
+    store = key_store.open(IDENTITY, Window(count=10))
+    write_snapshot(tmp_path / "plain", marks(("a", 1, 10)))
+    with pytest.raises(SnapshotError, match="acceptance numbers"):
+        store.install(str(tmp_path / "plain"), progress(1000))
+    write_snapshot(tmp_path / "numbered", marks(("a", 1, 10, 1)), window="10n")
+    store.install(str(tmp_path / "numbered"), progress(1000))
+    assert store.find(digest("a"), 1).numbers == [1]
+
+
+def test_a_partition_has_one_owner(key_store: KeyStore, store: PartitionStore) -> None:
+    """A second opening of the same partition is refused until the first is closed; another partition is free."""
+    with pytest.raises(StoreLockedError, match="another consumer"):
+        key_store.open(IDENTITY, WINDOW)
+    key_store.open(dataclasses.replace(IDENTITY, partition=4), WINDOW).close()
+    store.close()
+    key_store.open(IDENTITY, WINDOW).close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("topic_id", "t2"),
+        ("topic_id", ""),
+        ("id_spec", "key"),
+        ("digest", "md5"),
+        ("isolation", "read_uncommitted"),
+    ],
+)
+def test_a_foreign_store_is_refused(
+    key_store: KeyStore, store: PartitionStore, field: str, value: str
+) -> None:
+    """A store opened under another identity is refused, the message has both values, and its owner can still open it."""
+    store.flush(progress(5), marks(("a", 4, 40)))
+    store.close()
+    other: Identity = dataclasses.replace(IDENTITY, **{field: value})  # type: ignore[arg-type]
+    with pytest.raises(ForeignStoreError) as caught:
+        key_store.open(other, WINDOW)
+    assert f"{field}={getattr(IDENTITY, field)!r}, not {value!r}" in str(caught.value)
+    assert find(key_store.open(IDENTITY, WINDOW), "a") == {"a": (4, 40)}
+
+
+def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
+    """After close, which may be repeated, every method raises StoreError."""
+    store.close()
+    store.close()
+    calls: list[Callable[[], object]] = [
+        store.load,
+        lambda: store.append(progress(1), NO_MARKS),
+        lambda: store.find(digest("a"), 1),
+        lambda: store.flush(progress(1), NO_MARKS),
+        lambda: store.erase(digest("a"), 1),
+        lambda: store.expire(1),
+        lambda: store.install("nowhere", progress(1)),
+        lambda: store.reset(progress(1)),
+        lambda: list(store.scan()),
+        store.stats,
+    ]
+    for call in calls:
+        with pytest.raises(StoreError):
+            call()
+
+
+def test_closing_the_key_store_closes_its_partitions(key_store: KeyStore, store: PartitionStore) -> None:
+    """A key store closes what it handed out."""
+    key_store.close()
+    with pytest.raises(StoreError):
+        store.load()
+
+
+def test_half_a_digest_is_refused(store: PartitionStore) -> None:
+    """A look-up whose bytes are not so many digests is an error, not an empty answer."""
+    with pytest.raises(StoreError, match="31 bytes are not 2 digests"):
+        store.find(b"x" * 31, 2)
+
+
+def test_stats_count_marks(store: PartitionStore) -> None:
+    """Stats tell flushed from recent marks."""
+    store.flush(progress(2), marks(("a", 0, 10), ("b", 1, 11)))
+    store.append(progress(3), marks(("c", 2, 12)))
+    stats = store.stats()
+    assert (stats.marks, stats.recent) == (2, 1)
+    assert stats.filter_bytes > 0
