@@ -1,0 +1,25 @@
+"""The command ``dedup``: the demo, rebuilding key stores, and looking into them (extra ``[cli]``).
+
+Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to stdout, all talk to
+stderr; an error is one line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_EXTRA = frozenset({"typer", "rich"})
+
+
+def main() -> None:
+    """Run ``dedup`` with the arguments of this process, and exit."""
+    try:
+        from dedup_sdk.cli.handler import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _EXTRA:
+            raise
+        sys.exit(f"dedup: {error.name} is not installed: pip install 'dedup-sdk[cli]'")
+    sys.exit(run(sys.argv[1:]))
+
+
+__all__ = ["main"]

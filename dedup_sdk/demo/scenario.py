@@ -1,0 +1,253 @@
+"""The demo's five steps: a broker, an application that sends twice, two workers and a SIGKILL, a rebuild, a restart.
+
+Nothing in it is simulated but the workers' work: the broker, the lost answers, the kill, the Spark job and the lost disk
+are real, and all figures are counted afterwards (`dedup_sdk.demo.oracle`).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from dedup_sdk.demo.crew import Crew
+from dedup_sdk.demo.errors import DemoError
+from dedup_sdk.demo.flights import ALL_FLIGHTS, read_flights
+from dedup_sdk.demo.oracle import Judgement, judge, read_handled
+from dedup_sdk.demo.producer import ID_HEADER, RetryingProducer
+from dedup_sdk.demo.rebuild import Rebuilt, rebuild
+from dedup_sdk.demo.result import DemoResult, failures
+from dedup_sdk.demo.signals import ending_in_order
+from dedup_sdk.demo.stores import Comparison, compare
+from dedup_sdk.demo.topic import Topic
+from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
+from dedup_sdk.window import Window
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from dedup_sdk.demo.narrator import Narrator, Step
+
+TOPIC: Final = "flights"
+GROUP: Final = "billing"
+PARTITIONS: Final = 4
+WINDOW: Final = "7d"
+ID_SPEC: Final = f"header:{ID_HEADER}"
+LEAST_FLIGHTS: Final = 1_000
+"""With fewer there is no "half way" to kill a worker at."""
+
+_PROXIED = "PROXIED"
+_WORKERS = 2
+_REPEAT_SHARE = 0.01
+_RESENT_SHARE = 0.1
+_CUTS = 25
+_LEAST_BATCHES_A_CUT = 8
+_FLIGHTS_A_BATCH = 80
+# A handler that takes no time would be through with a few flights before the second worker has joined.
+_LEAST_HANDLING_S = 3.0
+_LEAST_SLEEP_US = 100
+_PAUSE_S = 0.02
+_COMMITTED_PAUSE_S = 0.2
+_STALLED_S = 60.0
+_SEED = 1903
+
+
+def run_demo(narrator: Narrator, flights: int | None = None) -> DemoResult:
+    """Run all five steps and return what was counted. Call it in the main thread.
+
+    Whatever ends it, also Ctrl-C and SIGTERM, takes broker, workers, Spark and all files with it.
+
+    Args:
+        narrator: is told what happens.
+        flights: how many to send, from `LEAST_FLIGHTS`; None = all 336,776.
+
+    Raises:
+        DedupError: the demo could not be carried out; what it found wrong is in the result instead.
+    """
+    wanted = ALL_FLIGHTS if flights is None else flights
+    if not LEAST_FLIGHTS <= wanted <= ALL_FLIGHTS:
+        raise DemoError(f"{wanted} flights: give a number from {LEAST_FLIGHTS} to {ALL_FLIGHTS}")
+    with ending_in_order(), ExitStack() as stack:
+        return Scenario(stack, narrator, wanted).run()
+
+
+class Scenario:
+    """One run of the demo; what it starts ends with ``stack``."""
+
+    def __init__(self, stack: ExitStack, narrator: Narrator, flights: int) -> None:
+        self._stack = stack
+        self._narrator = narrator
+        self._flights = flights
+        self._folder = Path(
+            stack.enter_context(TemporaryDirectory(prefix="dedup-demo-", ignore_cleanup_errors=True))
+        )
+        self._store = self._folder / "store"
+        self._snapshot = self._folder / "snapshot"
+
+    def run(self) -> DemoResult:
+        """Run the steps in order."""
+        began_s = time.monotonic()
+        self._start_broker()
+        counts = self._send()
+        judgement = self._consume(counts)
+        rebuilt, comparison = self._rebuild()
+        resent, resent_handled = self._restart()
+        return DemoResult(
+            broker="kafka",
+            records=judgement.records,
+            distinct_ids=judgement.distinct_ids,
+            duplicates_in_topic=judgement.duplicates_in_topic,
+            handled=judgement.handled,
+            lost=judgement.lost,
+            doubled=judgement.doubled,
+            doubled_bound=judgement.doubled_bound,
+            resent=resent,
+            resent_handled=resent_handled,
+            rebuild_records_per_second=round(rebuilt.records / rebuilt.seconds),
+            marks=comparison.marks,
+            stores_equal=comparison.equal,
+            seconds=round(time.monotonic() - began_s, 1),
+            failures=failures(judgement, comparison, resent_handled),
+        )
+
+    def _start_broker(self) -> None:
+        with self._narrator.step(1, "broker") as step:
+            step.doing("starting Apache Kafka (its jars are fetched the first time)")
+            port = free_port()
+            self._kafka = self._stack.enter_context(LocalKafka(extra_listeners={_PROXIED: port}))
+            self._kafka.create_topic(TOPIC, partitions=PARTITIONS)
+            self._proxy = self._stack.enter_context(
+                CuttingProxy(
+                    self._kafka.address(_PROXIED),
+                    listen_port=port,
+                    every=max(_LEAST_BATCHES_A_CUT, self._flights // _FLIGHTS_A_BATCH // _CUTS),
+                    seed=_SEED,
+                )
+            )
+            self._topic = self._stack.enter_context(
+                Topic(self._kafka.bootstrap, TOPIC, group=GROUP, partitions=PARTITIONS)
+            )
+            step.outcome = (
+                f"Apache Kafka at {self._kafka.bootstrap}, topic {TOPIC} with {PARTITIONS} partitions"
+            )
+
+    def _send(self) -> Counter[str]:
+        with self._narrator.step(2, "producer") as step:
+            producer = RetryingProducer(self._proxy.bootstrap, TOPIC, repeat_share=_REPEAT_SHARE)
+            step.doing("sending flights over connections that break", self._flights)
+            for sent in producer.send(read_flights(self._flights)):
+                step.at(sent)
+            step.doing("counting what is in the topic")
+            counts = self._topic.count_ids(self._topic.ends())
+            step.outcome = (
+                f"{len(counts):,} flights, {counts.total():,} records: {self._proxy.cuts} connections cut after the "
+                f"broker had the batch, {producer.retried:,} flights retried, {producer.repeated:,} sent twice"
+            )
+        return counts
+
+    def _consume(self, counts: Counter[str]) -> Judgement:
+        with self._narrator.step(3, "workers") as step, Crew(self._folder, self._worker_options()) as crew:
+            step.doing("two workers handle; one will be killed", len(counts))
+            for number in range(1, _WORKERS + 1):
+                crew.start(f"worker-{number}")
+            self._wait(crew, step, lambda: crew.handled_count() >= len(counts) // 2, _PAUSE_S)
+            killed = crew.kill_busiest()
+            committed = self._topic.committed()
+            crew.start(f"{killed.name}-again")
+            self._wait_until_committed(crew, step)
+            crew.end()
+            step.doing("judging")
+            runs = [read_handled(run.handled_file) for run in crew.runs]
+            judgement = judge(counts, runs, killed=read_handled(killed.handled_file), committed=committed)
+            step.outcome = (
+                f"{judgement.handled:,} handled by two; {killed.name} got a SIGKILL after "
+                f"{killed.handled_count():,} and was started again: {judgement.lost} lost, {judgement.doubled} twice"
+            )
+        return judgement
+
+    def _rebuild(self) -> tuple[Rebuilt, Comparison]:
+        with self._narrator.step(4, "rebuild") as step:
+            step.doing("Spark reads the topic and writes a key store")
+            rebuilt = rebuild(
+                {
+                    "bootstrap": self._kafka.bootstrap,
+                    "topic": TOPIC,
+                    "group": GROUP,
+                    "id": ID_SPEC,
+                    "window": WINDOW,
+                    "output": str(self._snapshot),
+                },
+                say=step.doing,
+            )
+            step.doing("comparing it with the stores of the workers")
+            comparison = compare(self._store, self._snapshot, Window.parse(WINDOW))
+            relation = "the same as" if comparison.equal else "NOT the same as"
+            step.outcome = (
+                f"spark-submit read {rebuilt.records:,} records and wrote {comparison.marks:,} marks: "
+                f"{relation} the workers' stores hold"
+            )
+        return rebuilt, comparison
+
+    def _restart(self) -> tuple[int, int]:
+        with self._narrator.step(5, "restart") as step:
+            shutil.rmtree(self._store)
+            folder = self._folder / "restart"
+            folder.mkdir()
+            options = {**self._worker_options(), "snapshot": str(self._snapshot)}
+            with Crew(folder, options) as crew:
+                for number in range(1, _WORKERS + 1):
+                    crew.start(f"worker-{number}")
+                resent = self._resend(step)
+                step.doing("the workers read it")
+                self._wait_until_committed(crew, step)
+                crew.end()
+                resent_handled = crew.handled_count()
+            step.outcome = (
+                f"all stores deleted, workers started from the snapshot, {resent:,} flights sent again: "
+                f"{resent_handled} handled again"
+            )
+        return resent, resent_handled
+
+    def _resend(self, step: Step) -> int:
+        wanted = round(self._flights * _RESENT_SHARE)
+        chosen = set(random.Random(_SEED).sample(range(self._flights), wanted))  # noqa: S311 (a sample, no secret)
+        step.doing("sending a tenth of the flights again", wanted)
+        producer = RetryingProducer(self._kafka.bootstrap, TOPIC)
+        sent = 0
+        for sent in producer.send(
+            flight for n, flight in enumerate(read_flights(self._flights)) if n in chosen
+        ):
+            step.at(sent)
+        return sent
+
+    def _worker_options(self) -> dict[str, str]:
+        work_us = round(_LEAST_HANDLING_S * _WORKERS / self._flights * 1_000_000)
+        return {
+            "bootstrap": self._kafka.bootstrap,
+            "group": GROUP,
+            "topic": TOPIC,
+            "store": str(self._store),
+            "window": WINDOW,
+            "work-us": str(work_us if work_us >= _LEAST_SLEEP_US else 0),
+        }
+
+    def _wait_until_committed(self, crew: Crew, step: Step) -> None:
+        ends = self._topic.ends()
+        self._wait(crew, step, lambda: self._topic.committed() == ends, _COMMITTED_PAUSE_S)
+
+    def _wait(self, crew: Crew, step: Step, done: Callable[[], bool], pause_s: float) -> None:
+        """Return when ``done``; raise `DemoError` when a worker ended, or nothing was handled for a minute."""
+        handled, moved_s = -1, time.monotonic()
+        while not done():
+            crew.check()
+            if (now := crew.handled_count()) != handled:
+                handled, moved_s = now, time.monotonic()
+                step.at(handled)
+            elif time.monotonic() - moved_s > _STALLED_S:
+                raise DemoError(f"the workers handled nothing for {_STALLED_S:g} s, after {handled} flights")
+            time.sleep(pause_s)

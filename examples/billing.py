@@ -1,0 +1,62 @@
+"""Charge each order once, although the topic holds some of them twice.
+
+Runs against librdkafka's mock cluster inside this process, so that nothing has to be installed or started:
+
+    python examples/billing.py
+
+With a real broker, only ``bootstrap.servers`` changes.
+"""
+
+from __future__ import annotations
+
+import json
+from tempfile import TemporaryDirectory
+
+from confluent_kafka import Message, Producer
+
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk.testing import MockKafka
+
+ORDERS = {"order-1": 30, "order-2": 12, "order-3": 99}
+SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "order-1"]
+
+
+def main() -> None:
+    """Send six records of three orders, and charge three."""
+    with MockKafka() as kafka, TemporaryDirectory() as store:
+        kafka.create_topic("orders")
+        send_orders(kafka.bootstrap)
+        with DedupConsumer(
+            {"bootstrap.servers": kafka.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
+            dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+            store=store,
+            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+        ) as consumer:
+            consumer.subscribe(["orders"])
+            for message in consumer:  # each logical message once
+                charge(message)
+            duplicates = consumer.counters.verdicts["duplicate"]
+        print(f"{len(SENT)} records, {duplicates} of them duplicates")
+
+
+def charge(message: Message) -> None:
+    """Charge an order."""
+    order = json.loads(message.value() or b"{}")
+    print(f"charge {order['id']}: {order['amount']} (offset {message.offset()})")
+
+
+def send_orders(bootstrap: str) -> None:
+    """Send the orders as an application does that retries: the same ID may come at several offsets."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for order in SENT:
+        producer.produce(
+            "orders",
+            key=order,
+            value=json.dumps({"id": order, "amount": ORDERS[order]}),
+            headers=[("dedup-id", order.encode())],
+        )
+    producer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PRINTED = {
+    "billing.py": """\
+charge order-1: 30 (offset 0)
+charge order-2: 12 (offset 1)
+charge order-3: 99 (offset 3)
+6 records, 3 of them duplicates
+""",
+    "plain_records.py": """\
+0 order-1: fresh
+1 order-2: fresh
+1 order-2: the handler failed
+1 order-2: fresh, attempt 2
+2 order-1: parked
+3 order-3: fresh
+4 order-2: duplicate
+0 order-1: redelivered
+1 order-2: redelivered
+2 order-1: redelivered
+done up to offset 5: {'fresh': 3, 'duplicate': 2, 'redelivered': 3}
+""",
+}
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_an_example_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    """Each example runs by its file name, from any folder, needs nothing started, and prints exactly this."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout) == (0, PRINTED[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_example_is_run() -> None:
+    """No example is left out of the test above."""
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
