@@ -81,6 +81,11 @@ class FilterSet:
     def append(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words as `write` does, add them, and return the file's end."""
         end = self.write(generation, start, words)
+        for segment in self._segments:
+            # An earlier attempt of the same flush, whose bytes were just written over.
+            segment.extents = [
+                known for known in segment.extents if known.generation != generation or known.start < start
+            ]
         self._add(Extent(generation, start, end - start, words.count), [words])
         return end
 

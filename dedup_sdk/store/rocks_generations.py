@@ -117,22 +117,22 @@ class RocksGenerations:
         kept[places] = marks.offsets[places] > offsets
         return select(marks, np.flatnonzero(kept))
 
-    def take_in(self, marks: Marks, window: Window, least_marks: int) -> State:
-        """Take in marks (ascending, at least one, `newer_than_stored`); return the state that is to become valid."""
+    def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
+        """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.takes(marks, window, least_marks):
             generation = self.create()
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
         write_marks(path, marks)
-        widened = generation.widened(marks)
+        words = filter_words(marks.digests)
+        end = self._filters.append(generation.number, generation.filter_bytes, words)
+        widened = replace(generation.widened(marks), filter_bytes=end)
         top_offset = max(self.state.top_offset, int(marks.offsets.max()))
-        # Before the file comes in: whatever of it is seen after a crash must not look older than it is.
+        # Filter and state go ahead of the file: whatever of it is there after a crash must be found, and not look older.
         self.state = replace(self.state.changed(widened), top_offset=top_offset)
         self._database.put(STATE, self.state.encode())
         self.ingest(generation, [path])
-        end = self._filters.append(generation.number, generation.filter_bytes, filter_words(marks.digests))
-        return self.state.changed(replace(widened, filter_bytes=end))
 
     def create(self) -> Generation:
         """Make the next generation, empty; it is removed by `clean` until a valid state names it."""

@@ -4,9 +4,9 @@ Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``jou
 `codec.encode_step`), and one a generation (key: digest; value: `codec.encode_values`). Beside the database lie
 ``filters/g<number>.filter`` (filter words) and ``incoming/`` (files on their way in, emptied on open).
 
-Order of a flush, each step safe to be the last before a crash: the generation is widened in the state; the file is taken
-in; its filter words are written; state, progress and the emptied journal become valid in one write. A crash in between
-leaves marks both in the journal and in the generation, which is harmless: the highest offset wins.
+Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
+widened in the state; the file is taken in; state, progress and the emptied journal become valid in one write. A crash in
+between leaves marks both in the journal and in the generation, which is harmless: the highest offset wins.
 """
 
 from __future__ import annotations
@@ -149,11 +149,9 @@ class RocksPartition:
         generations = self._open_generations()
         with translating(self._folder):
             kept = generations.newer_than_stored(newest_per_digest(marks))
-            state = generations.state
             if kept.count:
-                state = generations.take_in(kept, self._window, self._generation_marks)
-            self._settle(state, progress)
-            generations.state = state
+                generations.take_in(kept, self._window, self._generation_marks)
+            self._settle(generations.state, progress)
 
     def erase(self, digest: bytes, offset: int) -> None:
         """See `PartitionStore.erase`; older marks of the ID, which this one had replaced, go with it."""
