@@ -118,7 +118,7 @@ class DedupConsumer(Placement):
         self._implicit = completion == "on-next-call"
         self._idle_timeout_s = idle_timeout
         self._lock = RLock()
-        self._tidy_at = 0.0
+        self._tidy_at = self._heard_at = 0.0
         self._fetched = []
         self._assigning = None
         self._stopped = False
@@ -155,16 +155,16 @@ class DedupConsumer(Placement):
                 self._tidy()
                 self._guard.raise_kept()
                 got = self._hand.take(count)
-            if got:
-                return got
-            left = until - time.monotonic()
-            self._fetch(at_most, left, whole=count > 1)
-            with self._lock:
-                if self._fetched:
-                    self._judge_fetched()
-                elif left <= 0:
+            left_s = until - time.monotonic()
+            if not got:
+                self._fetch(at_most, left_s, whole=count > 1)
+                with self._lock:
+                    if self._fetched:
+                        self._judge_fetched()
                     self._guard.raise_kept()
-                    return []
+                    got = self._hand.take(count)
+            if got or left_s <= 0:
+                return got
 
     def _tidy(self) -> None:
         """Complete what the application had, write it, and look after recovery, commits and the group."""
@@ -175,16 +175,20 @@ class DedupConsumer(Placement):
             self._hand.leave()
         self._engine.trim()
         self._session.work()
-        if self._ready and not self._fetched:
+        now = time.monotonic()
+        if self._ready and now > self._heard_at + TIDY_S:
             # The group must hear from us also while there is enough to hand out: slow handlers.
+            self._heard_at = now
             message = super().poll(0)
             if message is not None:
                 self._fetched.append(message)
-        self._tidy_at = time.monotonic() + TIDY_S
+        self._tidy_at = now + TIDY_S
 
     def _fetch(self, at_most: int, left_s: float, *, whole: bool) -> None:
         """Fetch what is there at once, or what comes within the time that is left, into ``_fetched``."""
+        self._heard_at = time.monotonic()
         if self._fetched:
+            self._fetched += super().consume(at_most, 0)
             return
         pause_s = 0.0 if self._session.recovering else max(0.0, min(left_s, self._session.until_commit_s))
         if whole:

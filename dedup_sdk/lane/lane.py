@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from operator import is_not
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,10 +231,8 @@ class Lane:
         if self.ring is not None:
             met: Iterable[int] = range(len(offsets))
         else:
-            met = sorted(
-                {index for index, (was, offset) in enumerate(zip(before, offsets, strict=True)) if was is not offset}
-                | stored.keys()
-            )
+            known = set(compress(range(len(offsets)), map(is_not, before, offsets)))
+            met = sorted(known | stored.keys()) if stored else sorted(known)
         for index in met:
             self._meet(chunk, index if keyed is None else keyed[index], stored.get(index))
 
