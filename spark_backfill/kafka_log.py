@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import (
     Consumer,
@@ -52,6 +52,7 @@ class KafkaLog:
     def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
         self._bootstrap = bootstrap
         self.topic = topic
+        self.cluster = ""
         # librdkafka would write to stderr what is said here in one line.
         silent = logging.getLogger("spark_backfill.kafka")
         silent.disabled = True
@@ -89,7 +90,7 @@ class KafkaLog:
         found = metadata.topics.get(self.topic)
         if found is None or not found.partitions:
             raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")
-        self.cluster = str(metadata.cluster_id or "")
+        self.cluster = cast("str | None", metadata.cluster_id) or ""
         return sorted(found.partitions)
 
     def topic_id(self) -> str:

@@ -1,0 +1,73 @@
+"""A Spark session that reads Kafka and tries a failed task again, and what the tests here share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import KafkaHelperError
+from tests.support.naive_fold import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS = "partition int, offset long, timestamp_ms long, digest binary"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session for the whole run: two cores, three attempts a task, the Kafka connector, silent."""
+    pyspark_sql = pytest.importorskip("pyspark.sql")
+    from spark_backfill.launch import connector, environment
+    from spark_backfill.session import SETTINGS
+
+    folder = tmp_path_factory.mktemp("spark")
+    try:
+        variables = environment(folder)
+    except KafkaHelperError as error:
+        pytest.skip(str(error))
+    settings = {
+        **SETTINGS,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
+        "spark.jars.packages": connector(),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.artifact.root": str(folder / "artifacts"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "SPARK_SUBMIT_OPTS"):
+            patch.setenv(name, variables[name])
+        # Workers import the tests' own functions too.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]))
+        builder = pyspark_sql.SparkSession.builder.master("local[2,3]").appName("dedup-tests")
+        session = builder.config(map=settings).getOrCreate()
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def attempts(tmp_path: Path) -> Path:
+    """An empty folder for tasks to write in."""
+    folder = tmp_path / "attempts"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> object:
+    """Makes the DataFrame that the fold takes from rows written down as tuples."""
+
+    def make(rows: Sequence[Row]) -> DataFrame:
+        return spark.createDataFrame([tuple(row) for row in rows], _ROWS)
+
+    return make

@@ -1,0 +1,212 @@
+"""The fold as a function of a DataFrame: sorted files, one shuffle, nothing left by failed attempts."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk.window import Window
+from spark_backfill import slots
+from spark_backfill.fold import fold_to_files
+from spark_backfill.output import Output
+from spark_backfill.slots import SlotPlan, placement_column, plan_slots
+from spark_backfill.stretch import Stretch
+from tests.support.naive_fold import Row, as_dictionary, digest_of, naive_fold, read_sorted_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dedup_sdk.decision import Mark
+    from spark_backfill.fold import Task
+    from spark_backfill.slot_outcome import SlotOutcome
+
+Frame = "Callable[[Sequence[Row]], DataFrame]"
+DAY = Window(days=1)
+
+
+def rows_of(partitions: Sequence[int], count: int, *, names: int, seed: int = 3) -> list[Row]:
+    """A log with repetitions, records without an ID, and timestamps that run back and forth."""
+    source = random.Random(seed)
+    rows = []
+    for partition in partitions:
+        for offset in range(count):
+            digest = None if source.random() < 0.05 else digest_of(source.randrange(names))
+            rows.append(Row(partition, 2 * offset, 1_000 + offset + source.randrange(-50, 50), digest))
+    return rows
+
+
+def stretch_of(partition: int, high: int, keep_from_ms: int | None = None) -> Stretch:
+    return Stretch(
+        partition=partition, low=0, begin=0, high=high, complete=True, keep_from_ms=keep_from_ms
+    )
+
+
+def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[bytes, Mark]]:
+    from pathlib import Path
+
+    found: dict[int, dict[bytes, Mark]] = {}
+    for outcome in outcomes:
+        if outcome.file is not None:
+            content = read_sorted_file(Path(outcome.folder) / f"{outcome.file.name}.sst")
+            assert list(content) == sorted(content)
+            assert len(content) == outcome.file.marks
+            found.setdefault(plan.slots[outcome.slot].partition, {}).update(content)
+    return found
+
+
+def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split into digest ranges, each partition's files hold what a loop over its records remembers."""
+    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
+    rows = rows_of([0, 2, 3], 800, names=300)
+    stretches = [stretch_of(partition, 1_600) for partition in (0, 2, 3)]
+    plan, outcomes = fold_to_files(frame(rows), stretches, DAY, attempts)
+    assert len(plan.slots) == 12
+    expected = {
+        number: {
+            digest: mark._replace(number=0)
+            for digest, mark in naive_fold([row for row in rows if row.partition == number], DAY)[0].items()
+        }
+        for number in (0, 2, 3)
+    }
+    assert marks_of(plan, outcomes) == expected
+    assert sum(outcome.records for outcome in outcomes) == len(rows)
+    assert sum(outcome.unkeyed for outcome in outcomes) == sum(row.digest is None for row in rows)
+
+
+def test_digest_ranges_of_a_partition_do_not_overlap(
+    frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a partition ascend and keep apart, so that RocksDB takes them in at its lowest level."""
+    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 10)
+    monkeypatch.setattr(slots, "ROWS_PER_SLOT", 100)
+    plan, outcomes = fold_to_files(frame(rows_of([5], 300, names=250)), [stretch_of(5, 600)], DAY, attempts)
+    files = [outcome.file for outcome in sorted(outcomes, key=lambda each: each.slot) if outcome.file]
+    assert [file.name for file in files] == [f"{index:05d}" for index in range(6)]
+    assert all(one.largest < other.smallest for one, other in zip(files, files[1:], strict=False))
+    assert len(plan.slots) == 6
+
+
+@pytest.mark.parametrize("window", [Window(count=40), Window(count=40, milliseconds=120)])
+def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: Window) -> None:
+    """Shuffled rows of several partitions give the numbers that the rule gives in offset order."""
+    rows = rows_of([0, 1, 7], 300, names=120)
+    random.Random(1).shuffle(rows)
+    stretches = [stretch_of(partition, 600) for partition in (0, 1, 7)]
+    plan, outcomes = fold_to_files(frame(rows), stretches, window, attempts)
+    found = marks_of(plan, outcomes)
+    for outcome in outcomes:
+        number = plan.slots[outcome.slot].partition
+        marks, accepted = naive_fold([row for row in rows if row.partition == number], window)
+        assert outcome.accepted == accepted
+        assert found[number] == {d: m for d, m in marks.items() if accepted - m.number < 40}
+
+
+def test_what_is_older_than_the_window_is_left_out(frame: Any, attempts: Path) -> None:
+    """A mark before its partition's horizon is not written; the horizon of another partition does not matter."""
+    rows = [Row(0, 0, 10, digest_of("a")), Row(0, 1, 90, digest_of("b")), Row(1, 0, 10, digest_of("a"))]
+    plan, outcomes = fold_to_files(frame(rows), [stretch_of(0, 2, 50), stretch_of(1, 1)], DAY, attempts)
+    found = marks_of(plan, outcomes)
+    assert set(found[0]) == {digest_of("b")}
+    assert set(found[1]) == {digest_of("a")}
+    assert {plan.slots[each.slot].partition: each.forgotten_ms for each in outcomes} == {0: 10, 1: None}
+
+
+def test_records_without_ids_leave_counts_and_no_file(frame: Any, attempts: Path) -> None:
+    """A partition of unkeyed records is counted, dated, and has no file."""
+    _, (outcome,) = fold_to_files(frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [stretch_of(0, 5)], DAY, attempts)
+    assert outcome.file is None
+    assert (outcome.records, outcome.unkeyed, outcome.newest_ms) == (2, 2, 9)
+    assert (outcome.first_offset, outcome.first_ms) == (3, 9)
+
+
+def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:
+    """Spark's hash sends the placement of slot n to task n, for any number of slots."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (as Spark's documentation; Spark is optional)
+
+    for count in (1, 2, 7, 64):
+        numbered = spark.range(count).withColumn("slot", F.col("id").cast("int"))
+        placed = numbered.repartition(count, placement_column(spark, numbered["slot"], count))
+        rows = placed.select("slot", F.spark_partition_id().alias("task")).collect()
+        assert {row["slot"]: row["task"] for row in rows} == {number: number for number in range(count)}
+
+
+def test_slots_follow_the_number_of_offsets() -> None:
+    """Big partitions are split, small and empty ones are not, and a count window splits nothing."""
+    stretches = [stretch_of(0, 9_000_000), stretch_of(1, 10), stretch_of(2, 0)]
+    assert [slot.ranges for slot in plan_slots(stretches, split=True, parallelism=2).slots] == [5] * 5 + [1]
+    assert len(plan_slots(stretches, split=False, parallelism=2).slots) == 2
+    assert plan_slots([stretch_of(2, 0)], split=True, parallelism=2).slots == ()
+
+
+class FailsFirst:
+    """Lets the first attempt of every task fail, after it wrote everything."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
+        from pyspark import TaskContext  # noqa: PLC0415 (on the worker)
+
+        outcomes = list(self._task(batches))
+        context = TaskContext.get()
+        if context is None or context.attemptNumber() == 0:
+            raise RuntimeError("the disk of this worker is gone")
+        yield from outcomes
+
+
+class AlwaysFails:
+    """Lets every attempt fail, after it wrote everything."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
+        list(self._task(batches))
+        raise RuntimeError("the disk of every worker is gone")
+
+
+def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
+    """What the first attempt wrote is there, is not taken, and is gone when the snapshot is in its place."""
+    rows = rows_of([0, 1], 60, names=40)
+    target = tmp_path / "snapshot"
+    stretches = [stretch_of(0, 120), stretch_of(1, 120)]
+    with Output(target, overwrite=False) as output:
+        plan, outcomes = fold_to_files(frame(rows), stretches, DAY, output.attempts, around=FailsFirst)
+        assert len(list(output.attempts.iterdir())) == 2 * len(outcomes)
+        output.take(plan, outcomes)
+        output.publish()
+    assert sorted(path.relative_to(target).as_posix() for path in target.rglob("*.*")) == [
+        "0/00000.filter", "0/00000.sst", "1/00000.filter", "1/00000.sst",
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == [target]
+    assert set(read_sorted_file(target / "1" / "00000.sst")) == {
+        row.digest for row in rows if row.partition == 1 and row.digest
+    }
+
+
+def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
+    """When no attempt succeeds the error reaches the driver, and neither a snapshot nor a file stays."""
+    from spark_backfill.errors import one_line  # noqa: PLC0415 (beside its only use)
+
+    target = tmp_path / "snapshot"
+    with pytest.raises(Exception, match="every worker") as caught, Output(target, overwrite=False) as output:
+        fold_to_files(
+            frame(rows_of([0], 20, names=9)), [stretch_of(0, 40)], DAY, output.attempts, around=AlwaysFails
+        )
+    assert one_line(caught.value) == "RuntimeError: the disk of every worker is gone"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_marks_of_naive_and_columns_are_comparable() -> None:
+    """The comparison itself tells marks apart by offset, timestamp and number."""
+    marks, _ = naive_fold([Row(0, 1, 5, digest_of("a")), Row(0, 2, 6, digest_of("a"))], Window(count=2))
+    assert [tuple(mark) for mark in marks.values()] == [(2, 6, 1)]
+    from dedup_sdk.marks import NO_MARKS  # noqa: PLC0415 (beside its only use)
+
+    assert as_dictionary(NO_MARKS) == {}

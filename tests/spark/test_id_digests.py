@@ -1,0 +1,131 @@
+"""One ID language: the SDK and Spark give the same record the same digest, hostile records included."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
+from dedup_sdk.record import Record
+from spark_backfill import id_batches, id_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCHEMA = (
+    "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+_LIMIT = b"x" * MAX_ID_BYTES
+_NAMES = ["dedup-id", "Dedup-Id", "ce_id", "CE_ID", "ce_source", "Ce_Source", "trace", "", "ce_İd", "ce_ſource", "größe"]
+_BYTES = [
+    None, b"", b"a", b"ab", b"\x00", b"\xff\xfe", b"b" * 55, b"c" * 56, "größe".encode(), _LIMIT, _LIMIT + b"x",
+    b"y" * 40_000,
+]  # fmt: skip
+_VALUES = [
+    *_BYTES, b"{}", b'{"order":{"id":"5"}}', b'{"order":{"id":5}}', b'{"order":{"id":5.0}}', b'{"order":{"id":null}}',
+    b'{"order":{"id":true}}', b'{"order":{"id":"1"},"order":{"id":"2"}}', b'{"order":{"id":9223372036854775808}}',
+    b'{"order":{"id":-9223372036854775808}}', b'\xef\xbb\xbf{"order":{"id":"5"}}', b'{"order":{"id":"\\ud800"}}',
+    b'{"order":{"id":NaN}}', b"[" * 300, b'{"order":{"id":""}}', b'{"order":[1]}', b'{"order":{"id":1e400}}',
+    b'{"order":{"id":' + b"9" * 5_000 + b"}}",
+]  # fmt: skip
+
+
+def by_offset(record: Record) -> str | int | None:
+    """An ID of the user's own: sometimes a text, sometimes a number, sometimes none, sometimes an exception."""
+    if record.offset % 5 == 0:
+        raise LookupError(record.offset)
+    if record.offset % 5 == 1:
+        return None
+    if record.offset % 5 == 2:
+        return record.offset
+    return f"{record.topic}/{record.partition}/{record.timestamp_ms}/{len(record.headers)}/{record.key!r}"
+
+
+def _hostile_records(count: int) -> list[Record]:
+    source = random.Random(7)
+    records = []
+    for offset in range(count):
+        headers = [
+            (source.choice(_NAMES), source.choice(_BYTES[:9] if source.random() < 0.95 else _BYTES))
+            for _ in range(source.choice([0, 1, 1, 2, 3, 6]))
+        ]
+        records.append(
+            Record(
+                "orders", offset % 3, offset, source.choice([-1, 0, 1_700_000_000_000]), source.choice(_BYTES),
+                source.choice(_VALUES), headers,
+            )  # fmt: skip
+        )
+    return records
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """Records as a careless or hostile producer might send them."""
+    return _hostile_records(600)
+
+
+@pytest.fixture(scope="module")
+def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
+    """The same records with the columns of Spark's Kafka source, which knows no empty list of headers."""
+    rows = [
+        (each.topic, each.partition, each.offset, each.timestamp_ms, each.key, each.value, list(each.headers) or None)
+        for each in records
+    ]
+    return spark.createDataFrame(rows, _SCHEMA).repartition(3).cache()
+
+
+@pytest.mark.parametrize(
+    ("text", "in_the_jvm"),
+    [
+        ("header:dedup-id", True),
+        ("header:ce_id", True),
+        ("header:gr%C3%B6%C3%9Fe", True),
+        ("key", True),
+        ("value", True),
+        ("cloudevents", True),
+        ("header:dedup-id+key", True),
+        ("key+header:dedup-id", True),
+        ("key+value+header:trace", True),
+        ("cloudevents+key", True),
+        ("json:/order/id", False),
+        ("header:trace+json:/order/id", False),
+        ("json:/order/id+key", False),
+        ("py:tests.spark.test_id_digests:by_offset", False),
+        ("py:tests.spark.test_id_digests:by_offset+key", False),
+    ],
+)
+def test_spark_and_sdk_agree(text: str, in_the_jvm: bool, records: list[Record], kafka_rows: DataFrame) -> None:  # noqa: FBT001 (a parameter of the test)
+    """For every kind of spec and record, both give the same 16 bytes, or both give none."""
+    spec = id_spec(text)
+    assert id_columns.jvm_computes(spec) is in_the_jvm
+    way = id_columns if in_the_jvm else id_batches
+    expected = spec.digests(RecordFields(records)).digests
+    rows = way.with_digests(kafka_rows, spec).collect()
+    found = {row["offset"]: row["digest"] and bytes(row["digest"]) for row in rows}
+    assert [found[record.offset] for record in records] == expected
+    assert len(rows) == len(records)
+    assert None in expected
+    assert len(set(expected)) > 3
+
+
+@pytest.mark.parametrize("text", ["header:dedup-id", "key", "cloudevents", "header:dedup-id+key", "value"])
+def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: DataFrame) -> None:
+    """What the JVM computes, the Arrow batches compute too, so that a join may change the way but not the ID."""
+    spec = id_spec(text)
+    jvm = {row["offset"]: row["digest"] for row in id_columns.with_digests(kafka_rows, spec).collect()}
+    arrow = {row["offset"]: row["digest"] for row in id_batches.with_digests(kafka_rows, spec).collect()}
+    assert jvm == arrow
+    assert set(jvm) == {record.offset for record in records}
+
+
+def test_only_needed_columns_travel_to_python(kafka_rows: DataFrame) -> None:
+    """A JSON pointer does not carry keys and headers through Arrow."""
+    frame = id_batches.with_digests(kafka_rows, id_spec("json:/order/id"))
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    (project,) = [line for line in plan.splitlines() if "Project" in line][:1]
+    assert "value#" in project
+    assert "headers#" not in project
+    assert " key#" not in project

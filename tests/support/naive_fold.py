@@ -1,0 +1,84 @@
+"""The fold of a log as a loop over a dictionary: what every other fold is compared with."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from dedup_sdk.decision import Mark, decide
+from dedup_sdk.marks import Marks
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.store.codec import decode_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dedup_sdk.window import Window
+
+
+class Row(NamedTuple):
+    """A record of a log, as the fold sees it; ``digest`` None: no ID."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    digest: bytes | None
+
+
+def digest_of(name: object) -> bytes:
+    """Sixteen bytes that stand for an ID."""
+    return hashlib.sha256(str(name).encode()).digest()[:16]
+
+
+def naive_fold(rows: Iterable[Row], window: Window) -> tuple[dict[bytes, Mark], int]:
+    """Judge the records of one partition in offset order by the rule itself; return all marks and how many were accepted."""
+    marks: dict[bytes, Mark] = {}
+    accepted = 0
+    for row in sorted(rows, key=lambda row: row.offset):
+        if row.digest is None:
+            continue
+        mark = marks.get(row.digest)
+        verdict = decide(
+            row.offset, row.timestamp_ms, mark, keyed=True, low=row.offset, high=row.offset, done=(), covered=True,
+            window=window, accepted=accepted,
+        )  # fmt: skip
+        if verdict is VerdictKind.FRESH:
+            accepted += 1
+            mark = None
+        number = accepted if mark is None else mark.number
+        marks[row.digest] = Mark(row.offset, row.timestamp_ms, number)
+    return marks, accepted
+
+
+def live(marks: dict[bytes, Mark], window: Window, newest_ms: int, accepted: int) -> dict[bytes, Mark]:
+    """Return the marks that are still remembered when the newest record is that old and so many were accepted."""
+    return {
+        digest: mark
+        for digest, mark in marks.items()
+        if window.holds(newest_ms - mark.timestamp_ms, accepted - mark.number)
+    }
+
+
+def as_dictionary(marks: Marks) -> dict[bytes, Mark]:
+    """Return columns of marks by digest; the number is 0 where they bear none."""
+    digests = [marks.digests[at : at + 16] for at in range(0, len(marks.digests), 16)]
+    numbers = [0] * marks.count if marks.numbers is None else marks.numbers.tolist()
+    columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), numbers, strict=True)
+    return dict(zip(digests, (Mark(*column) for column in columns), strict=True))
+
+
+def read_sorted_file(path: Path) -> dict[bytes, Mark]:
+    """Return what a sorted file holds, in the order of the file, read by RocksDB itself."""
+    from rocksdict import Options, Rdict
+
+    folder = path.with_suffix(".db")
+    database = Rdict(str(folder), Options(raw_mode=True))
+    try:
+        database.ingest_external_file([str(path)])
+        entries = [(bytes(key), bytes(value)) for key, value in database.items()]
+    finally:
+        database.close()
+    offsets, timestamps, numbers = decode_values([value for _, value in entries])
+    columns = Marks(b"".join(key for key, _ in entries), offsets, timestamps, numbers)
+    return as_dictionary(columns)
