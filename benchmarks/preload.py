@@ -84,7 +84,7 @@ def _pages(count: int, partition: int) -> Iterator[Marks]:
 
 def _names(bootstrap: str, topic: str) -> tuple[str, str]:
     """The cluster's and the topic's IDs, as the consumer asks for them."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     cluster = str(admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
     described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
     return cluster, str(described.result().topic_id or "")

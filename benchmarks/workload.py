@@ -34,7 +34,7 @@ REACH_RECORDS = 50_000
 _UUID_BYTES = 16
 _FILLER_BYTES = 1 << 16
 _TIMEOUT_S = 60.0
-_CONTACT_S = 10.0
+_CONTACT_S = 5.0
 
 
 class WorkloadError(Exception):
@@ -97,7 +97,7 @@ class Workload:
 
 def ensure_topic(bootstrap: str, topic: str, workload: Workload) -> float | None:
     """Send the workload to a new topic and return the seconds it took; None where the topic holds it already."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     seconds = None
     try:
         topics = admin.list_topics(timeout=_CONTACT_S).topics
