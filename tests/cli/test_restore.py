@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dedup_sdk.ids import digest_one
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.sorted_file import SortedFileWriter
+from tests.cli.conftest import NEWEST_MS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Dedup
+
+IDS = [f"order-{number}".encode() for number in range(50)]
+LOW, CUT = 100, 150
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """A snapshot of two partitions (one of them empty) of group ``billing``, cut at its committed offset."""
+    folder = tmp_path / "snapshot"
+    (folder / "0").mkdir(parents=True)
+    offsets = np.arange(LOW, CUT, dtype=np.int64)
+    marks = newest_per_digest(Marks(b"".join(map(digest_one, IDS)), offsets, offsets + NEWEST_MS))
+    with SortedFileWriter(folder / "0" / "part.sst") as writer:
+        writer.add(marks)
+        file = writer.finish()
+    entry = PartitionManifest(
+        partition=0,
+        low=LOW,
+        high=CUT,
+        since_ms=None,
+        accepted=0,
+        since_number=None,
+        newest_ms=NEWEST_MS + CUT - 1,
+        marks=len(IDS),
+        files=(file,),
+    )
+    empty = replace(entry, partition=1, low=7, high=7, newest_ms=-1, marks=0, files=())
+    manifest = Manifest(
+        cluster="c1",
+        topic="orders",
+        topic_id="t1",
+        id_spec="header:dedup-id",
+        digest="sha256-16",
+        isolation="read_committed",
+        window="7d",
+        group="billing",
+        vouched=False,
+        created_ms=NEWEST_MS,
+        partitions=(entry, empty),
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+def vouch(snapshot: Path) -> None:
+    """Turn the snapshot into one that was made without a group."""
+    content = json.loads((snapshot / "manifest.json").read_text())
+    entries = content.pop("partitions")
+    for name in ("format", "checksum"):
+        del content[name]
+    content |= {"group": None, "vouched": True}
+    partitions = tuple(
+        PartitionManifest(**{**entry, "files": ()}) for entry in entries if entry["partition"] == 1
+    )
+    write_manifest(snapshot, Manifest(**content, partitions=partitions))
+
+
+def test_a_restored_store_has_the_snapshot_and_its_progress(
+    dedup: Dedup, snapshot: Path, tmp_path: Path
+) -> None:
+    """Every partition is there, with all marks, the cut as what is completed and committed, and the identity."""
+    store = tmp_path / "var" / "dedup"
+    done = dedup("restore", "--snapshot", str(snapshot), "--store", str(store), "--json")
+    assert done.status == 0
+    assert json.loads(done.stdout) == {
+        "store": str(store),
+        "topic": "orders",
+        "group": "billing",
+        "partitions": 2,
+        "marks": 50,
+    }
+    first, last = list_partitions(store)
+    with read_partition(first.path) as opened:
+        assert (opened.identity.group, opened.identity.topic_id) == ("billing", "t1")
+        assert opened.progress is not None
+        assert (opened.progress.low, opened.progress.high, opened.progress.committed) == (LOW, CUT, CUT)
+        assert sum(page.count for page in opened.scan_all()) == len(IDS)
+        assert [mark.offset for mark in opened.find_all(digest_one(IDS[3]))] == [LOW + 3]
+    with read_partition(last.path) as opened:
+        assert opened.progress is not None
+        assert (opened.progress.low, opened.progress.high) == (7, 7)
+
+
+def test_the_restored_store_answers_look_ups(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+    """What was in the snapshot is found by ``dedup lookup``."""
+    store = str(tmp_path / "store")
+    assert dedup("restore", "--snapshot", str(snapshot), "--store", store, "--quiet").stderr == ""
+    done = dedup("lookup", "--store", store, "--topic", "orders", "order-49")
+    assert done.status == 0
+    assert done.stdout.startswith(f"orders[0] offset {CUT - 1}, ")
+
+
+def test_a_folder_in_use_is_left_alone(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+    """A folder with anything in it is refused and untouched; an empty one is taken."""
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "precious").write_text("kept")
+    done = dedup("restore", "--snapshot", str(snapshot), "--store", str(store))
+    assert (done.status, done.stdout) == (1, "")
+    assert f"{store} is not empty" in done.stderr
+    assert [path.name for path in store.iterdir()] == ["precious"]
+    (store / "precious").unlink()
+    assert dedup("restore", "--snapshot", str(snapshot), "--store", str(store)).status == 0
+
+
+def test_a_damaged_snapshot_leaves_nothing_behind(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+    """One flipped byte in a file is one line on stderr, and neither a store nor a partial one."""
+    file = snapshot / "0" / "part.sst"
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    done = dedup("restore", "--snapshot", str(snapshot), "--store", str(tmp_path / "store"))
+    assert done.status == 1
+    (line,) = done.stderr.splitlines()
+    assert "part.sst" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot"]
+
+
+def test_another_group_cannot_have_it(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+    """What one group has processed is not what another has."""
+    done = dedup(
+        "restore", "--snapshot", str(snapshot), "--store", str(tmp_path / "store"), "--group", "audit"
+    )
+    assert done.status == 1
+    assert "is of group 'billing', not 'audit'" in done.stderr
+
+
+def test_a_snapshot_without_a_group_must_be_vouched_for(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+    """Without knowing what a group has processed, nothing counts as processed until the user says so."""
+    vouch(snapshot)
+    store = tmp_path / "store"
+    command = ("restore", "--snapshot", str(snapshot), "--store", str(store))
+    nobody = dedup(*command)
+    assert (nobody.status, "--group" in nobody.stderr) == (2, True)
+    unvouched = dedup(*command, "--group", "audit")
+    assert (unvouched.status, "--assume-processed" in unvouched.stderr) == (2, True)
+    assert not store.exists()
+    assert dedup(*command, "--group", "audit", "--assume-processed").status == 0
+    (only,) = list_partitions(store)
+    with read_partition(only.path) as opened:
+        assert (opened.identity.group, only.group) == ("audit", "audit")
+        assert opened.progress is not None
+        assert opened.progress.committed is None
+
+
+def test_a_missing_snapshot_is_one_line(dedup: Dedup, tmp_path: Path) -> None:
+    """A folder without a manifest is named, with status 1."""
+    done = dedup("restore", "--snapshot", str(tmp_path / "no"), "--store", str(tmp_path / "store"))
+    assert done.status == 1
+    (line,) = done.stderr.splitlines()
+    assert str(tmp_path / "no") in line
