@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
@@ -66,16 +65,33 @@ def get_values(family: Rdict, keys: list[bytes]) -> list[bytes | None]:
     return cast("list[bytes | None]", family.get(cast("list[str | int | float | bytes | bool]", keys)))
 
 
-def all_items(
-    family: Rdict, options: ReadOptions | None = None, from_key: bytes | None = None
-) -> Iterator[tuple[bytes, bytes]]:
-    """Return an iterator over keys and values, ascending."""
-    return cast("Iterator[tuple[bytes, bytes]]", family.items(from_key=from_key, read_opt=options))
+def read_items(family: Rdict, lower: bytes = b"", upper: bytes | None = None) -> list[tuple[bytes, bytes]]:
+    """Return keys and values from ``lower`` to below ``upper``, ascending.
+
+    Raises RocksDB's exception when it cannot read one of them.
+    """
+    options = ReadOptions()
+    if upper is not None:
+        options.set_iterate_upper_bound(upper)
+    items = cast("list[tuple[bytes, bytes]]", list(family.items(from_key=lower, read_opt=options)))
+    # Such an iteration ends at an error as it does at the end. One that can be asked goes the last step again.
+    cursor = family.iter(options)
+    cursor.seek(items[-1][0] if items else lower)
+    if items and cursor.valid():
+        cursor.next()
+    cursor.status()
+    if cursor.valid():
+        message = f"reading stopped before key {cast('bytes', cursor.key()).hex()}; move the store away and rebuild it"
+        raise StoreCorruptError(message)
+    return items
 
 
-def all_keys(family: Rdict, *, backwards: bool = False) -> Iterator[bytes]:
-    """Return an iterator over the keys."""
-    return cast("Iterator[bytes]", family.keys(backwards=backwards))
+def last_key(family: Rdict) -> bytes | None:
+    """Return the highest key, None when there is none; raises RocksDB's exception when it cannot be read."""
+    cursor = family.iter()
+    cursor.seek_to_last()
+    cursor.status()
+    return cast("bytes", cursor.key()) if cursor.valid() else None
 
 
 def families_with_bloom(folder: Path) -> set[str]:

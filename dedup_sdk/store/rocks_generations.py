@@ -25,7 +25,7 @@ from dedup_sdk.store.generations import Generation, State
 from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.options import SharedMemory, generation_options
 from dedup_sdk.store.paths import PRIVATE
-from dedup_sdk.store.rocks_scan import key_pages, scan_families
+from dedup_sdk.store.rocks_scan import scan_families
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, write_marks
 from dedup_sdk.store.words import take_digests
 from dedup_sdk.window import Window
@@ -206,7 +206,8 @@ class RocksGenerations:
             self._remake_filter(generation)
 
     def _remake_filter(self, generation: Generation) -> None:
-        words = merge_words([filter_words(page) for page in key_pages(self._families[generation.number])])
+        pages = scan_families([self._families[generation.number]], generation.marks)
+        words = merge_words([filter_words(page.digests) for page in pages])
         end = self._filters.append(generation.number, 0, words)
         self.state = self.state.changed(replace(generation, filter_bytes=end))
         self._database.put(STATE, self.state.encode())

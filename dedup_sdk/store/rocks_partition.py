@@ -29,8 +29,8 @@ from dedup_sdk.store.database import (
     JOURNAL,
     PROGRESS,
     STATE,
-    all_keys,
     close_database,
+    last_key,
     open_database,
     sequence_key,
 )
@@ -83,7 +83,7 @@ class RocksPartition:
             self._database = open_database(folder, memory)
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
-                last = next(all_keys(self._journal, backwards=True), None)
+                last = last_key(self._journal)
                 self._first = self._next = 0 if last is None else int.from_bytes(last, "big") + 1
                 state = self._recognise(is_new=last is None)
                 self._generations = RocksGenerations(self._database, folder, state, memory)

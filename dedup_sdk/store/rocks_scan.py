@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from rocksdict import Rdict, ReadOptions
+from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.columns import cut_marks, join_marks
-from dedup_sdk.store.database import all_items, all_keys
+from dedup_sdk.store.database import read_items
 from dedup_sdk.store.mark_sort import newest_per_digest
 
 PAGE_MARKS: Final = 50_000
@@ -28,7 +28,7 @@ def read_journal(journal: Rdict) -> tuple[Progress | None, list[Marks], int, int
     progress: Progress | None = None
     marks: list[Marks] = []
     first = following = 0
-    for key, record in all_items(journal):
+    for key, record in read_items(journal):
         sequence = int.from_bytes(key, "big")
         if progress is not None and sequence != following:
             message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
@@ -58,23 +58,8 @@ def scan_families(families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS)
             yield newest_per_digest(join_marks(pages))
 
 
-def key_pages(family: Rdict) -> Iterator[bytes]:
-    """Yield the digests of a family, ascending, joined, in pages of at most `PAGE_MARKS`."""
-    page: list[bytes] = []
-    for key in all_keys(family):
-        page.append(key)
-        if len(page) == PAGE_MARKS:
-            yield b"".join(page)
-            page.clear()
-    if page:
-        yield b"".join(page)
-
-
 def _slice(family: Rdict, lower: bytes, upper: bytes | None) -> Marks:
-    options = ReadOptions()
-    if upper is not None:
-        options.set_iterate_upper_bound(upper)
-    items = list(all_items(family, options, lower))
+    items = read_items(family, lower, upper)
     digests = b"".join([key for key, _ in items])
     if len(digests) != DIGEST_BYTES * len(items):
         message = f"{len(items)} marks have keys of {len(digests)} bytes, not {DIGEST_BYTES} each; rebuild the store"

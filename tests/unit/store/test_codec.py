@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.codec import decode_step, decode_values, encode_step, encode_values
+from tests.support.marks import marks, progress
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "store"
+
+FULL = Progress(
+    low=1, high=2**40, done=((2**40 + 1, 2**40 + 3),), committed=0, era="neu", since_ms=-1, accepted=6, since_number=0, newest_ms=8
+)  # fmt: skip
+STEPS = {
+    "plain": (progress(3), marks(("a", 1, 1_700_000_000_001), ("b", 2, -1))),
+    "numbered": (FULL, marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
+    "empty": (Progress(low=7, high=7), NO_MARKS),
+}
+
+
+def same(left: Marks, right: Marks) -> bool:
+    """Whether two batches of marks are equal, column by column."""
+    if (left.numbers is None) != (right.numbers is None):
+        return False
+    pairs = [(left.offsets, right.offsets), (left.timestamps, right.timestamps)]
+    if left.numbers is not None and right.numbers is not None:
+        pairs.append((left.numbers, right.numbers))
+    return left.digests == right.digests and all(np.array_equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_comes_back_as_it_was(name: str) -> None:
+    """Decoding a journal record gives the progress and the marks that were encoded."""
+    before, held = STEPS[name]
+    after, decoded = decode_step(encode_step(before, held))
+    assert after == before
+    assert same(decoded, held)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_layout_of_a_step_does_not_change(name: str) -> None:
+    """Records written by this format's first version are read for ever, and written alike."""
+    golden = bytes.fromhex((GOLDEN / f"step-{name}.hex").read_text())
+    assert encode_step(*STEPS[name]) == golden
+    assert decode_step(golden)[0] == STEPS[name][0]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_changed_bit_goes_unseen(name: str) -> None:
+    """Every single flipped bit, every cut and every added byte of a journal record is an error."""
+    record = encode_step(*STEPS[name])
+    for place in range(len(record)):
+        for bit in range(8):
+            changed = bytearray(record)
+            changed[place] ^= 1 << bit
+            with pytest.raises(StoreCorruptError):
+                decode_step(bytes(changed))
+        with pytest.raises(StoreCorruptError):
+            decode_step(record[:place])
+    with pytest.raises(StoreCorruptError):
+        decode_step(record + b"\0")
+
+
+def test_a_newer_format_is_named() -> None:
+    """A record of a later format, though whole, is refused with both numbers."""
+    body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
+    body[2] = 2
+    with pytest.raises(StoreCorruptError, match="its format is 2, this version reads 1"):
+        decode_step(bytes(body) + struct.pack("<I", crc32(body)))
+
+
+def test_a_record_is_checked_before_memory_is_taken() -> None:
+    """A header that promises more marks than there are bytes is refused at once."""
+    body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
+    body[4:8] = b"\xff" * 4
+    with pytest.raises(StoreCorruptError, match="wants"):
+        decode_step(bytes(body) + struct.pack("<I", crc32(body)))
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    """Marks whose columns differ in length are never written."""
+    good = marks(("a", 1, 10), ("b", 2, 20))
+    with pytest.raises(StoreError, match="columns differ"):
+        encode_step(progress(1), Marks(good.digests, good.offsets, good.timestamps[:1]))
+    with pytest.raises(StoreError, match="columns differ"):
+        encode_step(progress(1), Marks(good.digests[:16], good.offsets, good.timestamps))
+    with pytest.raises(StoreError, match="columns differ"):
+        encode_step(progress(1), Marks(good.digests, good.offsets, good.timestamps, good.offsets[:1]))
+
+
+def test_a_number_beyond_64_bits_is_refused() -> None:
+    """A progress that does not fit is an error of this package, in one line."""
+    with pytest.raises(StoreError, match="cannot be stored"):
+        encode_step(progress(2**63), NO_MARKS)
+
+
+def test_values_have_their_documented_layout() -> None:
+    """A mark's value is offset and timestamp as little-endian 64-bit numbers, and its number where there is one."""
+    assert encode_values(marks(("a", 258, -1))) == [b"\x02\x01" + b"\0" * 6 + b"\xff" * 8]
+    assert encode_values(marks(("a", 1, 2, 3))) == [struct.pack("<qqq", 1, 2, 3)]
+
+
+def test_values_of_both_widths_are_read_together() -> None:
+    """Where only some values have a number, the others have 0; where none has, there are none."""
+    offsets, timestamps, numbers = decode_values([struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)])
+    assert numbers is not None
+    assert (offsets.tolist(), timestamps.tolist(), numbers.tolist()) == ([1, 3], [2, 4], [0, 5])
+    assert decode_values([struct.pack("<qq", 1, 2)])[2] is None
+    assert len(decode_values([])[0]) == 0
+
+
+@pytest.mark.parametrize("values", [[b""], [b"x" * 15], [b"x" * 16, b"x" * 17], [b"x" * 25, b"x" * 16]])
+def test_a_value_of_another_width_is_refused(values: list[bytes]) -> None:
+    """A value that is neither 16 nor 24 bytes long is damage, not a mark."""
+    with pytest.raises(StoreCorruptError, match="is not of 16 or 24"):
+        decode_values(values)

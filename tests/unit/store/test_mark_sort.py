@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.store.columns import join_marks
+from dedup_sdk.store.fingerprint import fingerprint
+from dedup_sdk.store.mark_sort import newest_per_digest
+from tests.support.marks import marks, random_marks
+
+# Few bytes, so that digests agree in their first 8 bytes, in the last 8, or altogether.
+DIGESTS = st.tuples(
+    st.sampled_from([b"\0", b"\x7f", b"\x80", b"\xff"]), st.sampled_from([b"\0", b"\x80", b"\x81"])
+).map(lambda ends: ends[0] * 8 + ends[1] * 8)
+ROWS = st.lists(st.tuples(DIGESTS, st.integers(0, 9), st.integers(-1, 99), st.integers(0, 9)), max_size=40)
+
+
+def columns(rows: list[tuple[bytes, int, int, int]]) -> Marks:
+    """Return rows of (digest, offset, timestamp, number) as marks."""
+    return Marks(
+        b"".join(row[0] for row in rows),
+        *(np.array([row[index] for row in rows], np.int64) for index in (1, 2, 3)),
+    )
+
+
+@given(ROWS)
+def test_the_highest_offset_of_each_digest_in_byte_order(rows: list[tuple[bytes, int, int, int]]) -> None:
+    """Sorting is what a plain dictionary and sorted() say: the last mark at the highest offset of each digest."""
+    newest: dict[bytes, tuple[bytes, int, int, int]] = {}
+    for row in rows:
+        if row[0] not in newest or newest[row[0]][1] <= row[1]:
+            newest[row[0]] = row
+    expected = [newest[key] for key in sorted(newest)]
+    found = newest_per_digest(columns(rows))
+    assert found.numbers is not None
+    assert found.digests == b"".join(row[0] for row in expected)
+    assert found.offsets.tolist() == [row[1] for row in expected]
+    assert found.timestamps.tolist() == [row[2] for row in expected]
+    assert found.numbers.tolist() == [row[3] for row in expected]
+
+
+def test_nothing_sorts_to_nothing() -> None:
+    """No marks stay no marks, and no numbers stay none."""
+    assert newest_per_digest(NO_MARKS).count == 0
+    assert newest_per_digest(marks(("a", 1, 2))).numbers is None
+
+
+def test_a_fingerprint_depends_on_the_set_alone() -> None:
+    """Order and paging do not matter; any changed offset, timestamp or digest does."""
+    held = random_marks(1_000, 1)
+    order = np.random.default_rng(2).permutation(1_000)
+    table = np.frombuffer(held.digests, "V16")
+    shuffled = Marks(table[order].tobytes(), held.offsets[order], held.timestamps[order])
+    halves = [
+        Marks(shuffled.digests[: 16 * 300], shuffled.offsets[:300], shuffled.timestamps[:300]),
+        NO_MARKS,
+        Marks(shuffled.digests[16 * 300 :], shuffled.offsets[300:], shuffled.timestamps[300:]),
+    ]
+    whole = fingerprint([held])
+    assert fingerprint(halves) == whole
+    assert len(whole) == 32
+    assert fingerprint([]) == "0" * 32
+    bump = np.zeros(1_000, np.int64)
+    bump[500] = 1
+    changed = [
+        Marks(held.digests, held.offsets + bump, held.timestamps),
+        Marks(held.digests, held.offsets, held.timestamps + bump),
+        Marks(held.digests[:-1] + bytes([held.digests[-1] ^ 1]), held.offsets, held.timestamps),
+        Marks(held.digests[:-16], held.offsets[:-1], held.timestamps[:-1]),
+    ]
+    assert len({whole, *(fingerprint([other]) for other in changed)}) == 5
+
+
+def test_the_fingerprint_of_known_marks_does_not_change() -> None:
+    """A fingerprint made elsewhere, or long ago, can be compared."""
+    assert (
+        fingerprint([marks(("a", 1, 1_700_000_000_000), ("b", 2, -1))]) == "991582bf5959091f75f30f33392756a2"
+    )
+
+
+def test_pages_with_and_without_numbers_join() -> None:
+    """A page without numbers gets zeros beside one that has them."""
+    joined = join_marks([marks(("a", 1, 2)), marks(("b", 3, 4, 5))])
+    assert joined.numbers is not None
+    assert joined.numbers.tolist() == [0, 5]
+    assert join_marks([]).count == 0

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rocksdict import AccessType, Options, Rdict
+
+from dedup_sdk.decision import Mark
+from dedup_sdk.errors import (
+    ConfigurationError,
+    ForeignStoreError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+)
+from dedup_sdk.store.paths import escape, list_partitions, unescape
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
+
+WINDOW = Window(days=7)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the store lies."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[RocksPartition]:
+    """An open partition store."""
+    partition = open_store(root)
+    yield partition
+    partition.close()
+
+
+def open_store(root: Path, **settings: int) -> RocksPartition:
+    """Open the partition of these tests."""
+    return RocksStore(root, **settings).open(IDENTITY, WINDOW)  # type: ignore[arg-type]
+
+
+def only_folder(root: Path) -> Path:
+    """Return the folder of the only partition."""
+    (entry,) = list_partitions(root)
+    return entry.path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "../../x", "%", "%2E", "a\0b", "ü" * 40, "a" * 249, "\n", "CON", "~", "-rf"],
+)
+def test_names_cannot_leave_their_folder(name: str) -> None:
+    """Every name becomes one plain file name of at most 255 bytes, from which it can be read back."""
+    escaped = escape(name)
+    assert Path("root", escaped).name == escaped
+    assert escaped not in ("", ".", "..")
+    assert "/" not in escaped
+    assert len(escaped.encode()) <= 255
+    assert unescape(escaped) == name
+
+
+def test_long_names_stay_different() -> None:
+    """Names too long for a file system are cut, and still differ."""
+    one, two = escape("ü" * 300 + "1"), escape("ü" * 300 + "2")
+    assert one != two
+    assert len(one) <= 255
+
+
+def test_hostile_names_stay_inside_the_store(root: Path) -> None:
+    """Clusters, groups and topics with path parts in their names lie inside the store, and are listed under their own names."""
+    names = ["..", "", "a/../../b", "x" * 600]
+    store = RocksStore(root)
+    for name in names:
+        identity = dataclasses.replace(IDENTITY, cluster=name, group=name, topic=name)
+        partition = store.open(identity, WINDOW)
+        partition.append(progress(1), marks(("a", 0, 0)))
+        partition.close()
+    listed = list_partitions(root)
+    assert len(listed) == 4
+    for entry in listed:
+        assert root.resolve() in entry.path.resolve().parents
+        with read_partition(entry.path) as held:
+            assert held.identity.topic in names
+            assert held.identity.topic == entry.topic or len(held.identity.topic) > 255
+    assert sorted(path.name for path in root.parent.iterdir()) == ["store"]
+
+
+def test_folders_are_private(root: Path, store: RocksPartition) -> None:
+    """Every folder of a store can be entered by its owner only."""
+    store.flush(progress(1), marks(("a", 0, 0)))
+    for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) -> None:
+    """A second store object on the same folder is refused while the first has the partition open."""
+    store.append(progress(1), marks(("a", 0, 0)))
+    with pytest.raises(StoreLockedError, match=str(root)):
+        open_store(root)
+
+
+def test_looking_in_needs_no_lock(root: Path, store: RocksPartition) -> None:
+    """A reader sees flushed and recent marks of a store that is open elsewhere, each ID once, and of a closed one as well."""
+    store.flush(progress(2), marks(("a", 0, 10), ("b", 1, 11)))
+    store.append(progress(6), marks(("a", 5, 50), ("c", 4, 40)))
+    expected = {digest("a"): (5, 50), digest("b"): (1, 11), digest("c"): (4, 40)}
+    for _ in range(2):
+        with read_partition(only_folder(root)) as held:
+            assert held.identity == IDENTITY
+            assert held.progress == progress(6)
+            assert rows(held.scan_all()) == expected
+            assert held.find_all(digest("a")) == [Mark(5, 50), Mark(0, 10)]
+            assert held.find_all(digest("x")) == []
+        store.close()
+    store = open_store(root)
+    loaded = store.load()
+    store.close()
+    assert loaded is not None
+    assert loaded.recent.count == 2
+
+
+def test_looking_into_nothing_is_an_error(tmp_path: Path) -> None:
+    """A folder without a store is refused, and nothing is made in it; a missing store has no partitions."""
+    with pytest.raises(StoreError, match="has no partition store"):
+        read_partition(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert list_partitions(tmp_path / "missing") == []
+
+
+def test_options_survive_a_reopening(root: Path, store: RocksPartition) -> None:
+    """After reopening, every generation still has RocksDB's Bloom filter, by RocksDB's own account."""
+    store.flush(progress(1), marks(("a", 0, 0)))
+    assert store.stats().details == {"generations": 1, "bloom_generations": 1}
+    store.close()
+    again = open_store(root)
+    assert again.stats().details == {"generations": 1, "bloom_generations": 1}
+    again.close()
+
+
+def test_a_store_without_bloom_filters_says_so(
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where RocksDB's Bloom filters are off, the store works, logs an error and counts it."""
+    store = open_store(root)
+    store.flush(progress(1), marks(("a", 0, 0)))
+    store.close()
+    monkeypatch.setattr(
+        "dedup_sdk.store.options.BlockBasedOptions.set_bloom_filter", lambda *_, **__: None, raising=False
+    )
+    monkeypatch.setattr("dedup_sdk.store.database.generation_options", lambda _: Options(raw_mode=True))
+    with caplog.at_level(logging.ERROR):
+        again = open_store(root)
+    assert "Bloom filters are off" in caplog.text
+    assert again.stats().details["bloom_generations"] == 0
+    assert again.find(digest("a"), 1).offsets == [0]
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "empty"])
+def test_damaged_filter_words_are_made_again(
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Filter words that are missing or damaged are made again from the keys, with a warning, and nothing is missed."""
+    store = open_store(root)
+    held = random_marks(5_000, 1)
+    store.flush(progress(5_000), held)
+    store.close()
+    (path,) = (only_folder(root) / "filters").iterdir()
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"cut": data[:-10], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}[damage]
+        )
+    with caplog.at_level(logging.WARNING):
+        again = open_store(root)
+    assert "is made again from its keys" in caplog.text
+    assert len(again.find(held.digests, 5_000).indexes) == 5_000
+    again.flush(progress(5_001), marks(("a", 5_000, 0)))
+    again.close()
+    caplog.clear()
+    once_more = open_store(root)
+    assert caplog.text == ""
+    assert len(once_more.find(held.digests + digest("a"), 5_001).indexes) == 5_001
+    once_more.close()
+
+
+def test_a_lost_head_is_no_empty_store(root: Path) -> None:
+    """A database whose CURRENT file is gone is refused as damaged, not made anew, and stays as evidence."""
+    store = open_store(root)
+    store.flush(progress(1), marks(("a", 0, 0)))
+    store.close()
+    folder = only_folder(root)
+    (folder / "CURRENT").unlink()
+    before = sorted(path.name for path in folder.glob("*.sst"))
+    with pytest.raises(StoreCorruptError, match="no CURRENT"):
+        open_store(root)
+    assert sorted(path.name for path in folder.glob("*.sst")) == before
+
+
+@pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*", "CURRENT"])
+def test_spoilt_files_are_no_empty_store(root: Path, pattern: str) -> None:
+    """A store with a cut or emptied file opens with an error of this package that names the folder, never as a new one."""
+    store = open_store(root)
+    store.flush(progress(20_000), random_marks(20_000, 1))
+    store.close()
+    folder = only_folder(root)
+    target = max(folder.glob(pattern), key=lambda path: path.stat().st_size)
+    target.write_bytes(target.read_bytes()[: target.stat().st_size // 2])
+    with pytest.raises(StoreCorruptError, match=str(folder)):
+        open_store(root)
+
+
+def test_changed_marks_are_an_error_not_another_answer(root: Path) -> None:
+    """Marks that were changed on disk are noticed when they are read."""
+    store = open_store(root)
+    held = random_marks(20_000, 1)
+    store.flush(progress(20_000), held)
+    store.close()
+    path = max(only_folder(root).glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    for place in range(1_000, len(data) // 2, 1_000):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    again = open_store(root)
+    with pytest.raises(StoreCorruptError, match=str(root)):
+        again.find(held.digests, held.count)
+    with pytest.raises(StoreCorruptError):
+        list(again.scan())
+    again.close()
+
+
+def test_a_damaged_log_goes_back_to_an_earlier_step_or_fails(root: Path, tmp_path: Path) -> None:
+    """However the write-ahead log was changed, the store is at one of its steps, whole, or opens with an error."""
+    store = open_store(root)
+    steps = [marks((f"id{number}", number, 10 * number)) for number in range(6)]
+    for number, step in enumerate(steps):
+        store.append(progress(number + 1), step)
+    store.close()
+    folder = only_folder(root)
+    log = max(folder.glob("*.log"), key=lambda path: path.stat().st_size)
+    size = log.stat().st_size
+    for place in range(0, size, max(1, size // 40)):
+        copy = tmp_path / f"copy{place}"
+        shutil.copytree(root, copy)
+        target = copy / log.relative_to(root)
+        data = bytearray(target.read_bytes())
+        data[place] ^= 0x55
+        target.write_bytes(data)
+        try:
+            again = open_store(copy)
+        except StoreCorruptError:
+            continue
+        loaded = again.load()
+        if loaded is not None:
+            assert loaded.recent.offsets.tolist() == list(range(loaded.progress.high))
+        again.close()
+
+
+def test_a_hole_in_the_journal_is_an_error(root: Path) -> None:
+    """A step missing between others is damage."""
+    store = open_store(root)
+    for number in range(3):
+        store.append(progress(number + 1), marks((f"id{number}", number, 0)))
+    store.close()
+    edit(root, "journal", lambda family: family.delete((1).to_bytes(8, "big")))
+    again = open_store(root)
+    with pytest.raises(StoreCorruptError, match="lacks step 1 before step 2"):
+        again.load()
+    again.close()
+
+
+def edit(root: Path, family: str, change: object) -> None:
+    """Change a column family behind the store's back."""
+    folder = str(only_folder(root))
+    names = Rdict.list_cf(folder)
+    database = Rdict(
+        folder,
+        Options(raw_mode=True),
+        column_families={name: Options(raw_mode=True) for name in names},
+        access_type=AccessType.read_write(),
+    )
+    assert callable(change)
+    change(database.get_column_family(family))
+    database.close()
+
+
+def test_a_newer_store_is_refused(root: Path) -> None:
+    """A store whose format is newer is refused with both numbers."""
+    open_store(root).close()
+    newer = {"format": 2, "something": "else"}
+    edit(root, "default", lambda family: family.put(b"identity", json.dumps(newer).encode()))
+    with pytest.raises(ForeignStoreError, match="has format 2, this version reads 1"):
+        open_store(root)
+    with pytest.raises(ForeignStoreError, match="has format 2"):
+        read_partition(only_folder(root))
+
+
+@pytest.mark.parametrize("key", [b"identity", b"state"])
+def test_a_store_that_lost_its_identity_is_refused(root: Path, key: bytes) -> None:
+    """Without identity or state a store is damaged, not new."""
+    store = open_store(root)
+    store.append(progress(1), marks(("a", 0, 0)))
+    store.close()
+    edit(root, "default", lambda family: family.delete(key))
+    with pytest.raises(StoreCorruptError, match="lost its identity or its state"):
+        open_store(root)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b'{"format": 1, "generations": 5, "next": 1, "top_offset": 0}', b"\xff"]
+)
+def test_an_unreadable_state_is_damage(root: Path, value: bytes) -> None:
+    """A state that is not the documented object is refused."""
+    open_store(root).close()
+    edit(root, "default", lambda family: family.put(b"state", value))
+    with pytest.raises(StoreCorruptError, match="cannot be read"):
+        open_store(root)
+
+
+def test_generations_follow_the_window(root: Path) -> None:
+    """A generation ends after an eighth of the window once it is large enough; one timestamp from the future does not end it."""
+    store = open_store(root, generation_marks=4)
+    day_ms = 86_400_000
+    far_ms = 10**14
+    for day in range(6):
+        future = (f"future{day}", 100 + day, far_ms if day == 1 else day * day_ms)
+        store.flush(
+            progress(day + 1),
+            marks((f"a{day}", day, day * day_ms), (f"b{day}", 50 + day, day * day_ms), future),
+        )
+    assert store.stats().details["generations"] == 3
+    store.close()
+
+
+def test_a_compaction_keeps_marks_and_disk_small(root: Path) -> None:
+    """After compaction a store takes at most 40 bytes an ID, all in."""
+    store = open_store(root)
+    for part in range(10):
+        store.flush(progress(10**6), random_marks(20_000, part, offset=10**9 + 20_000 * part, step_ms=37))
+    store._database.get_column_family("g1").compact_range(None, None)
+    store.close()
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    assert size <= 40 * 200_000
+    again = open_store(root)
+    assert sum(page.count for page in again.scan()) == 200_000
+    again.close()
+
+
+@pytest.mark.parametrize("settings", [{"block_cache_bytes": 0}, {"generation_marks": -1}])
+def test_wrong_settings_are_refused(root: Path, settings: dict[str, int]) -> None:
+    """A setting that is not positive is refused by name and value."""
+    (name, value) = next(iter(settings.items()))
+    with pytest.raises(ConfigurationError, match=f"{name}={value}"):
+        RocksStore(root, **settings)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A store whose folder is a file is refused in one line with its name."""
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(StoreError, match="cannot be made") as caught:
+        open_store(tmp_path / "store")
+    assert "\n" not in str(caught.value)

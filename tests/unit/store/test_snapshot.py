@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup_sdk.errors import SnapshotError, StoreError
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.sorted_file import SortedFileWriter
+from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "store" / "snapshot"
+
+Content = dict[str, Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A snapshot of 40 marks in two files."""
+    write_snapshot(tmp_path / "snapshot", random_marks(40, 1), cuts=(15,))
+    return tmp_path / "snapshot"
+
+
+def change(folder: Path, edit: Callable[[Content], object]) -> None:
+    """Edit the manifest and give it a valid checksum again."""
+    path = folder / MANIFEST_NAME
+    content = json.loads(path.read_text())
+    edit(content)
+    content.pop("checksum", None)
+    body = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({**content, "checksum": hashlib.sha256(body.encode()).hexdigest()}))
+
+
+def test_a_manifest_comes_back_as_it_was(folder: Path) -> None:
+    """Reading gives what was written, and the files check."""
+    manifest = read_manifest(folder)
+    write_manifest(folder, manifest)
+    assert read_manifest(folder) == manifest
+    assert verify_snapshot(folder) == manifest
+    assert verify_snapshot(folder, 3) == manifest
+    assert not list(folder.glob("*.partial"))
+
+
+def test_the_first_version_of_the_format_is_still_read() -> None:
+    """A snapshot written when the format was new verifies, and its marks are read."""
+    manifest = verify_snapshot(GOLDEN)
+    entry = manifest.partition(3)
+    assert entry is not None
+    expected = {digest(f"id{number}"): (number, 1_700_000_000_000 + number) for number in range(40)}
+    assert rows(read_snapshot(GOLDEN, entry)) == expected
+
+
+def partition(content: Content) -> Content:
+    """The only partition of a manifest."""
+    found: Content = content["partitions"][0]
+    return found
+
+
+def file(content: Content) -> Content:
+    """The first file of its only partition."""
+    found: Content = partition(content)["files"][0]
+    return found
+
+
+HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
+    "negative offset": (lambda c: partition(c).update(low=-1), r"partitions\[0\]\.low=-1"),
+    "cut below low": (lambda c: partition(c).update(high=-5), r"partitions\[0\]\.high=-5"),
+    "offset as text": (lambda c: partition(c).update(high="7"), r"partitions\[0\]\.high='7'"),
+    "offset as float": (lambda c: partition(c).update(high=7.0), r"high=7\.0"),
+    "offset as truth": (lambda c: partition(c).update(high=True), r"high=True"),
+    "offset beyond 64 bits": (lambda c: partition(c).update(high=2**63), r"high=9223372036854775808"),
+    "partition negative": (lambda c: partition(c).update(partition=-1), r"partition=-1"),
+    "partition as path": (lambda c: partition(c).update(partition="../3"), r"partition='\.\./3'"),
+    "partition twice": (lambda c: c["partitions"].append(partition(c)), r"partitions=\[3, 3\]"),
+    "no partitions": (lambda c: c.pop("partitions"), r"partitions is missing"),
+    "partitions no list": (lambda c: c.update(partitions={}), r"partitions=\{\}"),
+    "partition no object": (lambda c: c.update(partitions=[5]), r"partitions\[0\] is 5"),
+    "no topic": (lambda c: c.pop("topic"), r"topic is missing"),
+    "topic a number": (lambda c: c.update(topic=5), r"topic=5"),
+    "topic endless": (lambda c: c.update(topic="x" * 5000), r"topic='xxx"),
+    "vouched as text": (lambda c: c.update(vouched="yes"), r"vouched='yes'"),
+    "newer format": (lambda c: c.update(format=2), r"format=2: this version reads format 1"),
+    "name leaves the folder": (
+        lambda c: file(c).update(name="../../etc/passwd"),
+        r"name='\.\./\.\./etc/passwd'",
+    ),
+    "name with dots": (lambda c: file(c).update(name="a..b"), r"name='a\.\.b'"),
+    "name absolute": (lambda c: file(c).update(name="/etc/passwd"), r"name='/etc/passwd'"),
+    "name with a zero": (lambda c: file(c).update(name="a\0b"), r"name='a\\x00b'"),
+    "name empty": (lambda c: file(c).update(name=""), r"name=''"),
+    "name twice": (lambda c: partition(c)["files"][1].update(name="0000"), r"files=\['0000', '0000'\]"),
+    "marks do not add up": (lambda c: partition(c).update(marks=41), r"marks=41"),
+    "no marks in a file": (lambda c: file(c).update(marks=0), r"files\[0\]\.marks=0"),
+    "checksum not hexadecimal": (lambda c: file(c).update(sha256="z" * 64), r"sha256='zzz"),
+    "digest too short": (lambda c: file(c).update(smallest="00"), r"smallest='00'"),
+    "range upside down": (lambda c: file(c).update(largest="0" * 32), r"largest='000"),
+    "ranges overlap": (lambda c: file(c).update(largest="f" * 32), r"ranges overlap"),
+    "newest before oldest": (lambda c: file(c).update(newest_ms=-10), r"newest_ms=-10"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_manifest_is_refused_in_one_line(folder: Path, name: str) -> None:
+    """Whatever a manifest's maker put into a field, the error is one line with the file, the field and its value."""
+    edit, told = HOSTILE[name]
+    change(folder, edit)
+    with pytest.raises(SnapshotError, match=told) as caught:
+        read_manifest(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder / MANIFEST_NAME) in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_manifest_is_refused(folder: Path, data: bytes) -> None:
+    """Bytes that are not a JSON object are refused in one line that names the file."""
+    (folder / MANIFEST_NAME).write_bytes(data)
+    with pytest.raises(SnapshotError, match=MANIFEST_NAME) as caught:
+        read_manifest(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_edited_manifest_is_noticed(folder: Path) -> None:
+    """A manifest that was changed without its checksum is refused."""
+    path = folder / MANIFEST_NAME
+    path.write_text(path.read_text().replace('"topic": "orders"', '"topic": "others"'))
+    with pytest.raises(SnapshotError, match="changed after it was written"):
+        read_manifest(folder)
+
+
+def test_a_folder_without_a_manifest_is_no_snapshot(tmp_path: Path) -> None:
+    """Files without a manifest are what an unfinished backfill leaves: no snapshot."""
+    with pytest.raises(SnapshotError, match="is not a snapshot"):
+        read_manifest(tmp_path)
+
+
+def test_files_are_checked(folder: Path) -> None:
+    """A missing, cut, lengthened or changed file is refused by name."""
+    spoilings: list[Callable[[Path], object]] = [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.write_bytes(b"x" + path.read_bytes()[1:]),
+    ]
+    for spoil in spoilings:
+        for name in ("0001.sst", "0001.filter"):
+            copy = folder.with_name("copy")
+            shutil.copytree(folder, copy)
+            spoil(copy / "3" / name)
+            with pytest.raises(SnapshotError, match=name):
+                verify_snapshot(copy)
+            shutil.rmtree(copy)
+
+
+def test_links_and_pipes_are_not_followed(folder: Path) -> None:
+    """A link or a pipe in place of a file is refused at once, whatever it leads to."""
+    path = folder / "3" / "0000.sst"
+    elsewhere = folder / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(SnapshotError, match=r"0000\.sst"):
+        verify_snapshot(folder)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(SnapshotError, match=r"0000\.sst is not a regular file"):
+        verify_snapshot(folder)
+
+
+def test_an_unknown_partition_is_named(folder: Path) -> None:
+    """Asking for a partition that is not there says which are."""
+    with pytest.raises(SnapshotError, match=r"no partition 4; it has \[3\]"):
+        verify_snapshot(folder, 4)
+
+
+def test_a_manifest_that_lies_about_its_marks_is_caught_when_they_are_read(folder: Path) -> None:
+    """Counts that add up but are not those of the files are found by reading them."""
+
+    def shift(content: Content) -> None:
+        one, two = partition(content)["files"]
+        one["marks"] -= 1
+        two["marks"] += 2
+        partition(content)["marks"] += 1
+
+    change(folder, shift)
+    entry = verify_snapshot(folder).partition(3)
+    assert entry is not None
+    with pytest.raises(SnapshotError, match="the manifest says"):
+        list(read_snapshot(folder, entry))
+
+
+def test_a_writer_describes_what_it_wrote(tmp_path: Path) -> None:
+    """A sorted file's description has its count, range, timestamps, numbers and checksums."""
+    ordered = sorted([("a", 7, 50, 3), ("b", 9, 40, 4), ("c", 8, 60, 2)], key=lambda row: digest(row[0]))
+    with SortedFileWriter(tmp_path / "x.sst") as writer:
+        writer.add(marks(ordered[0]))
+        writer.add(marks(*ordered[1:]))
+        described = writer.finish()
+    assert (described.name, described.marks) == ("x", 3)
+    assert (described.smallest, described.largest) == (
+        digest(ordered[0][0]).hex(),
+        digest(ordered[2][0]).hex(),
+    )
+    assert (described.oldest_ms, described.newest_ms, described.newest_number) == (40, 60, 4)
+    assert described.bytes == (tmp_path / "x.sst").stat().st_size
+    assert described.sha256 == hashlib.sha256((tmp_path / "x.sst").read_bytes()).hexdigest()
+    assert described.filter_sha256 == hashlib.sha256((tmp_path / "x.filter").read_bytes()).hexdigest()
+
+
+def test_a_sorted_file_stays_within_its_size(tmp_path: Path) -> None:
+    """A large file with its filter words takes at most 40 bytes a mark, with either compression."""
+    held = random_marks(50_000, 1, offset=10**9, step_ms=37)
+    table = sorted(
+        zip(
+            [held.digests[at : at + 16] for at in range(0, len(held.digests), 16)], range(50_000), strict=True
+        )
+    )
+    order = [index for _, index in table]
+    ordered = Marks(b"".join(key for key, _ in table), held.offsets[order], held.timestamps[order])
+    for compression in ("lz4", "zstd"):
+        with SortedFileWriter(tmp_path / f"{compression}.sst", compression=compression) as writer:
+            writer.add(ordered)
+            writer.finish()
+        both = (tmp_path / f"{compression}{suffix}" for suffix in (".sst", ".filter"))
+        assert sum(path.stat().st_size for path in both) <= 40 * 50_000
+
+
+def test_what_does_not_ascend_is_refused(tmp_path: Path) -> None:
+    """A digest at or below the one before it is refused, within a page and across pages, and nothing is left behind."""
+    low, high = sorted([digest("a"), digest("b")])
+    one = marks(("a", 1, 1))
+    two = marks(("a", 1, 1), ("b", 1, 1))
+
+    def write(*pages: bytes) -> None:
+        with SortedFileWriter(tmp_path / "x.sst") as writer:
+            for page in pages:
+                columns = one if len(page) == 16 else two
+                writer.add(Marks(page, columns.offsets, columns.timestamps))
+
+    for pages, wrong in [
+        ((high + low,), low),
+        ((low + low,), low),
+        ((high, low), low),
+        ((low, high, high), high),
+    ]:
+        with pytest.raises(StoreError, match=f"digest {wrong.hex()} does not ascend"):
+            write(*pages)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_or_unfinished_file_leaves_nothing(tmp_path: Path) -> None:
+    """A writer that got nothing, or was left before it finished, leaves no file."""
+    with pytest.raises(StoreError, match="has no marks"), SortedFileWriter(tmp_path / "x.sst") as writer:
+        writer.finish()
+    with SortedFileWriter(tmp_path / "x.sst") as writer:
+        writer.add(marks(("a", 1, 1)))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError, match=r"\.sst"):
+        SortedFileWriter(tmp_path / "x.txt")
+    with pytest.raises(StoreError, match="missing"):
+        SortedFileWriter(tmp_path / "missing" / "x.sst")
