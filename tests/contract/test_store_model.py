@@ -1,0 +1,171 @@
+"""Both stores against a dictionary, through random histories of everything a store can do."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import KeyStore, PartitionStore
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, digest, progress, rows, write_snapshot
+
+WINDOW = Window(milliseconds=80)
+NAMES = [f"id{number}" for number in range(12)]
+BATCHES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60), st.integers(-1, 200)), max_size=6)
+
+Known = dict[str, tuple[int, int]]
+
+
+def columns(rows_: list[tuple[str, int, int]]) -> Marks:
+    """Return marks of (ID, offset, timestamp)."""
+    return Marks(
+        b"".join(digest(name) for name, _, _ in rows_),
+        np.array([offset for _, offset, _ in rows_], np.int64),
+        np.array([timestamp for _, _, timestamp in rows_], np.int64),
+    )
+
+
+class StoreHistory(RuleBasedStateMachine):
+    """RocksStore and MemoryStore do the same; the model says what must be known, and what may be after an expiry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="dedup-model-"))
+        self.key_stores: list[KeyStore] = [
+            RocksStore(self.folder / "store", generation_marks=3),
+            MemoryStore(),
+        ]
+        self.stores: list[PartitionStore] = []
+        self.flushed: Known = {}
+        self.everything: set[tuple[str, int, int]] = set()
+        self.horizon_ms = -2
+        self.recent: list[tuple[str, int, int]] = []
+        self.high: int | None = None
+        self.snapshots = 0
+
+    @initialize()
+    def open(self) -> None:
+        """Open both."""
+        self.stores = [store.open(IDENTITY, WINDOW) for store in self.key_stores]
+
+    @rule(batch=BATCHES)
+    def append(self, batch: list[tuple[str, int, int]]) -> None:
+        """One step."""
+        self.high = 100 if self.high is None else self.high + 1
+        for store in self.stores:
+            store.append(progress(self.high), columns(batch))
+        self.recent += batch
+
+    @rule(more=BATCHES)
+    def flush(self, more: list[tuple[str, int, int]]) -> None:
+        """Recent marks and some more become sorted files."""
+        self.high = 100 if self.high is None else self.high + 1
+        batch = [*self.recent, *more]
+        for store in self.stores:
+            store.flush(progress(self.high), columns(batch))
+        # A mark below one that is stored already is not taken in.
+        for name, offset, timestamp in batch:
+            if name not in self.flushed or self.flushed[name][0] <= offset:
+                self.flushed[name] = (offset, timestamp)
+        self.everything |= {(name, offset, timestamp) for name, offset, timestamp in batch}
+        self.recent.clear()
+
+    @rule(name=st.sampled_from(NAMES), exact=st.booleans())
+    def erase(self, name: str, *, exact: bool) -> None:
+        """An ID is dead-lettered, at its mark or elsewhere."""
+        if name in self.flushed and self.flushed[name][1] < self.horizon_ms:
+            return
+        offset = self.flushed[name][0] if exact and name in self.flushed else 10_000
+        for store in self.stores:
+            store.erase(digest(name), offset)
+        if exact and name in self.flushed:
+            del self.flushed[name]
+            self.everything = {row for row in self.everything if row[0] != name}
+
+    @rule(before_ms=st.integers(0, 250))
+    def expire(self, before_ms: int) -> None:
+        """The window moves on."""
+        self.horizon_ms = max(self.horizon_ms, before_ms)
+        for store in self.stores:
+            newest_ms = store.expire(before_ms)
+            assert newest_ms is None or newest_ms < before_ms
+
+    @rule()
+    def reset(self) -> None:
+        """Begin anew."""
+        self.high = 500
+        for store in self.stores:
+            store.reset(progress(self.high))
+        self._forget()
+
+    @rule(batch=BATCHES)
+    def install(self, batch: list[tuple[str, int, int]]) -> None:
+        """Take over a snapshot."""
+        self.snapshots += 1
+        folder = self.folder / f"snapshot{self.snapshots}"
+        write_snapshot(folder, columns(batch), high=400)
+        self.high = 400
+        for store in self.stores:
+            store.install(str(folder), progress(self.high))
+        self._forget()
+        for name, offset, timestamp in batch:
+            if name not in self.flushed or self.flushed[name][0] <= offset:
+                self.flushed[name] = (offset, timestamp)
+        self.everything = set(batch)
+
+    @rule()
+    def reopen(self) -> None:
+        """Close and open again."""
+        for store in self.stores:
+            store.close()
+        self.stores = [store.open(IDENTITY, WINDOW) for store in self.key_stores]
+
+    @invariant()
+    def everything_is_known(self) -> None:
+        """What was written is found, scanned and loaded, in both stores, and nothing that was not."""
+        for store in self.stores:
+            loaded = store.load()
+            assert (None if loaded is None else loaded.progress.high) == self.high
+            recent = columns(self.recent)
+            assert loaded is None or loaded.recent.digests == recent.digests
+            assert loaded is None or loaded.recent.offsets.tolist() == recent.offsets.tolist()
+            found = store.find(b"".join(map(digest, NAMES)), len(NAMES))
+            known = {
+                NAMES[index]: (offset, timestamp)
+                for index, offset, timestamp in zip(
+                    found.indexes, found.offsets, found.timestamps, strict=True
+                )
+            }
+            assert rows(store.scan()) == {digest(name): mark for name, mark in known.items()}
+            for name, mark in self.flushed.items():
+                # Only what lies before the horizon may be gone, or show an older mark of the ID.
+                if mark[1] >= self.horizon_ms:
+                    assert known[name][0] == mark[0]
+            assert all((name, *mark) in self.everything for name, mark in known.items())
+
+    def _forget(self) -> None:
+        self.flushed = {}
+        self.everything = set()
+        self.recent = []
+        self.horizon_ms = -2
+
+    def teardown(self) -> None:
+        """Leave nothing behind."""
+        for store in self.key_stores:
+            store.close()
+        shutil.rmtree(self.folder)
+
+
+TestStoreHistory = StoreHistory.TestCase
+TestStoreHistory.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
