@@ -19,7 +19,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.handout import HandOut
-from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.judging import Judge, collector_paused
 from dedup_sdk.kafka.placement import Placement
 from dedup_sdk.kafka.recovery import History, RecoverySettings
 from dedup_sdk.kafka.session import Session
@@ -191,11 +191,11 @@ class DedupConsumer(Placement):
             self._fetched += super().consume(at_most, 0)
             return
         pause_s = 0.0 if self._session.recovering else max(0.0, min(left_s, self._session.until_commit_s))
-        if whole:
-            self._fetched = list(super().consume(at_most, pause_s))
-            return
-        self._fetched = list(super().consume(at_most, 0))
-        if not self._fetched and pause_s > 0:
+        with collector_paused():
+            self._fetched = list(super().consume(at_most, 0))
+        if whole and pause_s > 0 and len(self._fetched) < at_most:
+            self._fetched += super().consume(at_most - len(self._fetched), pause_s)
+        elif not self._fetched and pause_s > 0:
             first = super().poll(pause_s)
             if first is not None:
                 self._fetched = [first, *super().consume(at_most - 1, 0)] if at_most > 1 else [first]

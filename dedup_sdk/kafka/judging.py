@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
+from operator import ne
 from typing import Any, NamedTuple
 
 from dedup_sdk.engine.deduplicator import Deduplicator
@@ -15,6 +16,7 @@ from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.fields import MessageFields, coordinates_of, offsets_of, timestamps_ms
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import OFFERED, Chunk
+from dedup_sdk.marks import Int64s
 
 
 class Held(NamedTuple):
@@ -63,66 +65,67 @@ class Judge:
         """
         with collector_paused():
             ids = self._spec.digests(MessageFields(batch))
-            stamps = timestamps_ms(batch)
             offsets = offsets_of(batch)
             runs = _runs(batch)
             if ids.missing:
-                for (topic, partition), rows in runs.items():
-                    self._refuse(ids, topic, partition, offsets, rows)
-            if len(runs) == 1:
-                ((topic, partition),) = runs
-                held = self._held(topic, partition)
+                for run in runs:
+                    self._engine.refuse_missing(_cut(ids, run.rows), run.topic, run.partition, offsets[run.rows])
+            columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
+            judged: list[Held] = []
+            messages: list[Any] = []
+            for run in runs:
+                held = self._held(run.topic, run.partition)
                 if held is None:
-                    return Judged([], [])
-                chunks = held.admit(offsets, stamps, ids, batch, discard_unkeyed=self._discard)
-                return Judged(self._deliver(batch, chunks), [Held(held, chunk) for chunk in chunks])
-            return self._judge_runs(batch, runs, offsets, stamps, ids)
+                    continue
+                part = columns if len(runs) == 1 else columns.cut(run.rows)
+                chunks = held.admit(
+                    part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard
+                )
+                judged += [Held(held, chunk) for chunk in chunks]
+                messages += self._deliver(part.messages, chunks)
+            return Judged(messages, judged)
 
-    def _judge_runs(
-        self, batch: list[Any], runs: dict[tuple[str, int], list[int]], offsets: list[int], stamps: Any, ids: Ids
-    ) -> Judged:
-        mask = bytearray(len(batch))
-        judged: list[Held] = []
-        for (topic, partition), rows in runs.items():
-            held = self._held(topic, partition)
-            if held is None:
-                continue
-            missing = {at: ids.missing[row] for at, row in enumerate(rows) if row in ids.missing} if ids.missing else {}
-            chunks = held.admit(
-                [offsets[row] for row in rows], stamps[rows], Ids([ids.digests[row] for row in rows], missing),
-                [batch[row] for row in rows], discard_unkeyed=self._discard,
-            )  # fmt: skip
-            at = 0
-            for chunk in chunks:
-                judged.append(Held(held, chunk))
-                for row, state in zip(rows[at : at + len(chunk.states)], chunk.states, strict=True):
-                    mask[row] = self._observing or state == OFFERED
-                at += len(chunk.states)
-        return Judged(batch if all(mask) else list(compress(batch, mask)), judged)
-
-    def _deliver(self, batch: list[Any], chunks: Sequence[Chunk]) -> list[Any]:
+    def _deliver(self, messages: list[Any], chunks: Sequence[Chunk]) -> list[Any]:
         if self._observing or all(chunk.states.count(OFFERED) == len(chunk.states) for chunk in chunks):
-            return batch
+            return messages
         states = b"".join(chunk.states for chunk in chunks)
-        return [message for message, state in zip(batch, states, strict=True) if state == OFFERED]
+        return list(compress(messages, map(OFFERED.__eq__, states)))
 
     def _held(self, topic: str, partition: int) -> Partition | None:
         assigned = self._session.assigned.get((topic, partition))
         return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
 
-    def _refuse(self, ids: Ids, topic: str, partition: int, offsets: list[int], rows: list[int]) -> None:
-        missing = {at: ids.missing[row] for at, row in enumerate(rows) if row in ids.missing}
-        self._engine.refuse_missing(Ids([], missing), topic, partition, [offsets[row] for row in rows])
+
+class _Run(NamedTuple):
+    """Rows of a batch that are of one partition, one after the other: a fetch brings them so."""
+
+    topic: str
+    partition: int
+    rows: slice
 
 
-def _runs(batch: list[Any]) -> dict[tuple[str, int], list[int]]:
-    """Return the rows of each partition, in order."""
+def _runs(batch: list[Any]) -> list[_Run]:
     topics, partitions = coordinates_of(batch)
-    if partitions.count(partitions[0]) == len(batch) and topics.count(topics[0]) == len(batch):
-        return {(topics[0], partitions[0]): list(range(len(batch)))}
-    runs: dict[tuple[str, int], list[int]] = {}
-    for row, coordinates in enumerate(zip(topics, partitions, strict=True)):
-        runs.setdefault(coordinates, []).append(row)
-    return runs
+    count = len(batch)
+    if partitions.count(partitions[0]) == count and topics.count(topics[0]) == count:
+        return [_Run(topics[0], partitions[0], slice(0, count))]
+    starts = [0, *compress(range(1, count), map(ne, zip(topics, partitions, strict=False), zip(topics[1:], partitions[1:], strict=False)))]
+    return [_Run(topics[at], partitions[at], slice(at, end)) for at, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
+def _cut(ids: Ids, rows: slice) -> Ids:
+    missing = {row - rows.start: why for row, why in ids.missing.items() if rows.start <= row < rows.stop}
+    return Ids(ids.digests[rows], missing)
+
+
+class _Columns(NamedTuple):
+    """Messages and what is read of them, parallel."""
+
+    messages: list[Any]
+    offsets: list[int]
+    timestamps: Int64s
+    ids: Ids
+
+    def cut(self, rows: slice) -> _Columns:
+        """Return some rows of every column."""
+        return _Columns(self.messages[rows], self.offsets[rows], self.timestamps[rows], _cut(self.ids, rows))

@@ -111,6 +111,11 @@ class Lane:
             newest_ms=self.newest_ms,
         )  # fmt: skip
 
+    def begin(self, offset: int) -> None:
+        """Begin the history at this offset; only before the first record."""
+        self.low = self.high = self.position = offset
+        self._moved = True
+
     def note_committed(self, offset: int) -> None:
         """Remember the last offset known to be committed."""
         if self.committed is None or offset > self.committed:
@@ -254,19 +259,18 @@ class Lane:
 
     def _meet(self, chunk: Chunk, index: int, stored: Mark | None) -> None:
         """Judge one record whose ID may be known."""
-        waiting = Waiting(chunk, index, stored)
         if self.ring is not None:
             self.ring.consider(chunk.offsets[index])
         digest = _digest(chunk, index)
-        if digest in self.parked or not self._settle_one(waiting):
+        if digest in self.parked or not self._settle_one(chunk, index, stored):
             chunk.states[index] = PARKED
             chunk.kinds[index] = PARKED_KIND
             chunk.reasons[index] = "in-flight"
-            self.parked.setdefault(digest, deque()).append(waiting)
+            self.parked.setdefault(digest, deque()).append(Waiting(chunk, index, stored))
 
-    def _settle_one(self, waiting: Waiting) -> bool:
+    def _settle_one(self, chunk: Chunk, index: int, stored: Mark | None) -> bool:
         """Give a record its verdict and return True, or False while that hangs on what is in flight."""
-        chunk, index, mark = waiting
+        mark = stored
         digest, offset, timestamp = _digest(chunk, index), chunk.offsets[index], int(chunk.timestamps[index])
         leader = self.recent.offsets.get(digest, offset)
         if leader != offset:
@@ -282,7 +286,7 @@ class Lane:
             mark = mark._replace(number=-after)
         kind = decide(
             offset, timestamp, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
-            covered=self.covers(timestamp),
+            covered=mark is not None or self.covers(timestamp),
         )  # fmt: skip
         chunk.kinds[index] = KINDS.index(kind)
         chunk.reasons.pop(index, None)
@@ -292,8 +296,8 @@ class Lane:
             self.recent.offsets[digest] = offset
             if self.ring is not None:
                 self.ring.forget(digest, offset)
-                if waiting.stored is not None:
-                    self.ring.numbers.setdefault(digest, waiting.stored.number)
+                if stored is not None:
+                    self.ring.numbers.setdefault(digest, stored.number)
             return True
         if kind is VerdictKind.UNVERIFIED:
             chunk.reasons[index] = "uncovered"
@@ -361,7 +365,7 @@ class Lane:
             progressed = False
             for digest in list(self.parked):
                 queue = self.parked[digest]
-                while queue and self._settle_one(queue[0]):
+                while queue and self._settle_one(*queue[0]):
                     chunk, index, _ = queue.popleft()
                     progressed = True
                     self.settled.append(Place(chunk, index))
