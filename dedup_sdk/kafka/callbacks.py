@@ -24,10 +24,14 @@ class Guard:
         try:
             callback(*arguments)
         except BaseException as error:  # noqa: BLE001 (also an interrupt must not cost a message)
-            if self._kept is None:
-                self._kept = error
-            else:
-                logger.error("a second callback failed before the first was raised: %r", error)
+            self.keep(error)
+
+    def keep(self, error: BaseException) -> None:
+        """Keep an exception until `raise_kept`; a second one is logged."""
+        if self._kept is None:
+            self._kept = error
+        else:
+            logger.warning("a second failure before the first was raised: %r", error)
 
     def raise_kept(self) -> None:
         """Raise what was kept, once."""

@@ -204,18 +204,17 @@ class DedupConsumer(Placement):
         """Judge what was fetched; events of the client go to the application untouched, in their place."""
         batch = self._fetched
         errors = list(map(Message.error, batch))
-        if errors.count(None) == len(batch):
-            self._hand.fill(self._judge.judge(batch))
-            self._fetched = []
-            return
-        first = next(row for row, error in enumerate(errors) if error is not None)
+        first = next((row for row, error in enumerate(errors) if error is not None), len(batch))
         if first == 0:
             self._fetched = batch[1:]
             if not self._session.absorbs(batch[0]):
                 self._hand.apart.append(batch[0])
-        else:
-            self._hand.fill(self._judge.judge(batch[:first]))
-            self._fetched = batch[first:]
+            return
+        judged = self._judge.judge(batch[:first])
+        self._hand.fill(judged)
+        self._fetched = judged.rest + batch[first:]
+        if judged.error is not None:
+            self._guard.keep(judged.error)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield messages until `stop`, or until ``idle_timeout`` seconds pass without one; raise fatal errors, log others."""

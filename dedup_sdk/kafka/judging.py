@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.fields import MessageFields, coordinates_of, offsets_of, timestamps_ms
@@ -27,10 +28,15 @@ class Held(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What became of a batch: the messages to deliver, in the batch's order, and the chunks they are in."""
+    """What became of a batch: the messages to deliver, in the batch's order, and the chunks they are in.
+
+    ``rest`` are messages that were not judged, because of ``error``; what is before them stands.
+    """
 
     messages: list[Any]
     chunks: list[Held]
+    rest: list[Any]
+    error: DedupError | None = None
 
 
 @contextmanager
@@ -57,19 +63,19 @@ class Judge:
         self._observing = observing
         self._spec = engine.strategy.id
         self._discard = engine.strategy.on_missing_id == "discard"
+        self._fail = engine.strategy.on_missing_id == "fail"
 
     def judge(self, batch: list[Any]) -> Judged:
         """Judge messages without errors. Those of partitions that do not deliver are dropped: they come again.
 
-        Raises `MissingIdError`, with nothing admitted, where the strategy says so.
+        A run of one partition is judged whole or not at all.
         """
         with collector_paused():
             ids = self._spec.digests(MessageFields(batch))
             offsets = offsets_of(batch)
             runs = _runs(batch)
-            if ids.missing:
-                for run in runs:
-                    self._engine.refuse_missing(_cut(ids, run.rows), run.topic, run.partition, offsets[run.rows])
+            if ids.missing and self._fail:
+                return self._up_to_missing(batch, ids, runs, offsets)
             columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
             judged: list[Held] = []
             messages: list[Any] = []
@@ -78,12 +84,26 @@ class Judge:
                 if held is None:
                     continue
                 part = columns if len(runs) == 1 else columns.cut(run.rows)
-                chunks = held.admit(
-                    part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard
-                )
+                try:
+                    chunks = held.admit(
+                        part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard
+                    )
+                except DedupError as error:
+                    return Judged(messages, judged, batch[run.rows.start :], error)
                 judged += [Held(held, chunk) for chunk in chunks]
                 messages += self._deliver(part.messages, chunks)
-            return Judged(messages, judged)
+            return Judged(messages, judged, [])
+
+    def _up_to_missing(self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int]) -> Judged:
+        """Judge what lies before the first message without an ID; with that one in front, refuse."""
+        first = min(ids.missing)
+        if first:
+            return self.judge(batch[:first])._replace(rest=batch[first:])
+        try:
+            self._engine.refuse_missing(ids, runs[0].topic, runs[0].partition, offsets)
+        except DedupError as error:
+            return Judged([], [], batch, error)
+        raise AssertionError("a missing ID was not refused")
 
     def _deliver(self, messages: list[Any], chunks: Sequence[Chunk]) -> list[Any]:
         if self._observing or all(chunk.states.count(OFFERED) == len(chunk.states) for chunk in chunks):

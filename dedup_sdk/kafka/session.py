@@ -110,16 +110,16 @@ class Session:
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Write, commit and close: the partitions go to another member in order."""
         mine = [self.assigned[tp.topic, tp.partition] for tp in partitions if (tp.topic, tp.partition) in self.assigned]
-        for assigned in mine:
-            if assigned.held is not None:
-                assigned.held.persist()
         try:
             self._commit(mine, asynchronous=False)
-        except KafkaException as error:
+        except (KafkaException, DedupError) as error:
             logger.warning("commit on revoke failed (%s): the next owner sees again what was not committed", error)
         for assigned in mine:
             self._drop(assigned)
-            self.engine.close(assigned.topic, assigned.partition)
+            try:
+                self.engine.close(assigned.topic, assigned.partition)
+            except DedupError as error:
+                logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
         self._log_rebalance("revoked", mine)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
@@ -225,7 +225,11 @@ class Session:
     def _activate(self, finished: list[Assigned]) -> None:
         """Say at once where each history begins, then let the partitions deliver."""
         stated = [assigned for assigned in finished if assigned.held is not None]
-        self._commit([a for a in stated if a.start is None or a.start.metadata is None], asynchronous=False, always=True)
+        try:
+            silent = [a for a in stated if a.start is None or a.start.metadata is None]
+            self._commit(silent, asynchronous=False, always=True)
+        except KafkaException as error:
+            logger.warning("the beginning of the history is not committed yet (%s); it goes with the next commit", error)
         for assigned in stated:
             assigned.state = State.ACTIVE
             if assigned.start is not None and assigned.start.seek:
@@ -300,7 +304,8 @@ class Session:
             if error is not None or tp.error is not None:
                 assigned.requested = -1
                 logger.warning("%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error)
-            elif assigned.held is not None and assigned.held.started:
+            elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
+                # Above that it is the late answer to a commit from before a seek.
                 assigned.held.lane.note_committed(tp.offset)
 
     # --- the line in the log -------------------------------------------------------------------------------------
