@@ -29,6 +29,11 @@ class Progress:
     since_number: int | None = None
     newest_ms: int = -1
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything is known to be completed or committed, so that ``low`` says where the history begins."""
+        return self.high > self.low or bool(self.done) or self.committed is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:

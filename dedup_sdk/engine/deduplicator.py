@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -56,7 +57,9 @@ class Deduplicator:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if recent_marks < 1:
-            raise ConfigurationError(f"recent_marks={recent_marks}: at least one mark is kept; leave it out for {RECENT_MARKS}")
+            raise ConfigurationError(
+                f"recent_marks={recent_marks}: at least one mark is kept; leave it out for {RECENT_MARKS}"
+            )
         self.strategy = strategy
         self.counters = Counters()
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -72,12 +75,16 @@ class Deduplicator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.shut()
 
     # --- partitions ----------------------------------------------------------------------------------------------
 
-    def attach(self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None) -> Partition:
+    def attach(
+        self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None
+    ) -> Partition:
         """Open the partition's store without deciding yet how it starts; see `dedup_sdk.lane.plan`.
 
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
@@ -90,7 +97,9 @@ class Deduplicator:
         )  # fmt: skip
         store = self._store.open(identity, self.strategy.window)
         try:
-            held = Partition(topic, partition, store, self.strategy, self.counters, self._observers, self._clock)
+            held = Partition(
+                topic, partition, store, self.strategy, self.counters, self._observers, self._clock
+            )
         except BaseException:
             store.close()
             raise
@@ -111,16 +120,23 @@ class Deduplicator:
         Marks of ``[low, committed)`` that the store does not have are not made up: the coverage says what is missing.
         """
         if (low is not None and low < 0) or (committed is not None and committed < 0):
-            raise ConfigurationError(f"low={low}, committed={committed}: offsets are not negative; leave out what is unknown")
+            raise ConfigurationError(
+                f"low={low}, committed={committed}: offsets are not negative; leave out what is unknown"
+            )
         held = self.attach(topic, partition)
         stored = held.loaded.progress if held.loaded else None
-        new = stored is None and committed is None
+        told, new = committed is not None, stored is None and committed is None
         if committed is None:
             committed = low or 0 if stored is None else max(stored.high, low or 0)
+        begun = told or low is not None or (stored is not None and stored.begun)
         if low is None:
             low = stored.low if stored is not None else committed
         plan = plan_start(stored, committed=committed, low=low, era=stored.era if stored else "", new=new)
-        held.start(plan)
+        if not told:
+            # Nobody said that anything is committed, and what is not known to be committed may come again.
+            known = stored.committed if stored is not None else None
+            plan = replace(plan, progress=replace(plan.progress, committed=known))
+        held.start(plan, begun=begun)
         if plan.replay_to > plan.replay_from:
             held.skip_to(plan.replay_to)
         return held.coverage
@@ -167,7 +183,9 @@ class Deduplicator:
             for run in _ascending(batch):
                 part = batch[run]
                 missing = {i - run.start: why for i, why in ids.missing.items() if run.start <= i < run.stop}
-                for index, verdict in zip(indexes[run], self._admit(part, Ids(ids.digests[run], missing)), strict=True):
+                for index, verdict in zip(
+                    indexes[run], self._admit(part, Ids(ids.digests[run], missing)), strict=True
+                ):
                     verdicts[index] = verdict
         return [verdict for verdict in verdicts if verdict is not None]
 
@@ -193,7 +211,10 @@ class Deduplicator:
             )
 
     def complete(self, records: Iterable[Record]) -> list[Settled]:
-        """Remember records as done; return the parked ones that are judged now and are to be delivered next."""
+        """Remember records as done; return the parked ones that are judged now, ascending by offset in each partition.
+
+        Those whose verdict says ``deliver`` are to be delivered before new ones; the others were duplicates after all.
+        """
         return self._end(records, Partition.complete)
 
     def release(self, records: Iterable[Record]) -> list[Settled]:
@@ -201,7 +222,10 @@ class Deduplicator:
         return self._end(records, Partition.release)
 
     def dead_letter(self, records: Iterable[Record]) -> list[Settled]:
-        """End records that will not be handled: they leave no mark, and a parked twin takes their place."""
+        """End records that will not be handled: they leave no mark, and a parked twin takes their place.
+
+        Returns as `complete` does.
+        """
         return self._end(records, Partition.bury)
 
     def _end(
@@ -216,16 +240,21 @@ class Deduplicator:
             if held is None:
                 self.counters.stale += len(ended)
                 continue
-            for chunk, row in end(held, ended):
-                settled.append(Settled(chunk.items[row], chunk.verdict(row)))
+            places = {place.offset: place for place in [*end(held, ended), *held.judged]}
+            settled += [
+                Settled(chunk.items[row], chunk.verdict(row)) for _, (chunk, row) in sorted(places.items())
+            ]
             held.persist()
         self.trim()
         return settled
 
     def next_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset that may be committed (everything before it is completed), None for a partition not open."""
+        """Return the offset that may be committed: everything before it is completed.
+
+        None for a partition that is not open, or whose history begins with a record that has not come yet.
+        """
         held = self.partitions.get((topic, partition))
-        return None if held is None else held.lane.high
+        return held.lane.high if held is not None and held.begun else None
 
     def trim(self) -> None:
         """Flush partitions to sorted files while too many marks are in memory, or a journal is too long."""

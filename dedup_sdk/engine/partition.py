@@ -28,7 +28,10 @@ _JOURNAL_STEPS = 20_000
 
 
 class Partition:
-    """The engine's hold on one partition. Not thread-safe; its owner takes care of that."""
+    """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
+
+    ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,13 @@ class Partition:
         self.partition = partition
         self.store = store
         self.loaded: Loaded | None = store.load()
+        self.judged: list[Place] = []
         self.id_spec = str(strategy.id)
         self.window = strategy.window
         self._counters = counters
         self._observers = observers
         self._clock = clock
+        self.begun = True
         self._lane: Lane | None = None
         self._clock_ms = -1
         self._steps = 0
@@ -63,9 +68,13 @@ class Partition:
             raise AssertionError(f"{self.topic}[{self.partition}] was used before it started")
         return self._lane
 
-    def start(self, plan: StartPlan) -> None:
-        """Begin as planned: with the store's marks, or with none."""
+    def start(self, plan: StartPlan, *, begun: bool = True) -> None:
+        """Begin as planned: with the store's marks, or with none.
+
+        ``begun`` false: the group is new, and its history begins with the first record that comes.
+        """
         loaded, self.loaded = self.loaded, None
+        self.begun = begun
         if plan.keep and loaded is not None:
             self._lane = Lane(self.window, plan.progress, loaded.recent)
             self.store.append(plan.progress, NO_MARKS)
@@ -110,6 +119,9 @@ class Partition:
     ) -> list[Chunk]:
         """Judge records, ascending by offset; return their chunks in the same order."""
         lane = self.lane
+        if not self.begun:
+            lane.begin(offsets[0])
+            self.begun = True
         late: list[Chunk] = []
         if offsets[0] < lane.position:
             cut = int(np.searchsorted(np.asarray(offsets), lane.position))
@@ -123,7 +135,13 @@ class Partition:
             lane.since_ms = int(timestamps[0])
         self._tick(timestamps)
         chunk = lane.admit(
-            offsets, timestamps, ids.digests, ids.missing, self.store.find, items, discard_unkeyed=discard_unkeyed
+            offsets,
+            timestamps,
+            ids.digests,
+            ids.missing,
+            self.store.find,
+            items,
+            discard_unkeyed=discard_unkeyed,
         )
         self._count(chunk)
         return [*late, chunk]
@@ -177,6 +195,7 @@ class Partition:
 
     def release(self, offsets: Iterable[int]) -> list[Place]:
         """Hand records back: each is to be delivered again, its attempt counted up."""
+        self.judged = []
         offered: list[Place] = []
         for offset in offsets:
             place = self.lane.place(offset)
@@ -278,8 +297,8 @@ class Partition:
                     self._tell(chunk, index)
 
     def _settled(self, offered: list[Place]) -> list[Place]:
-        settled, self.lane.settled = self.lane.settled, []
-        for chunk, index in settled:
+        self.judged, self.lane.settled = self.lane.settled, []
+        for chunk, index in self.judged:
             kind = KINDS[chunk.kinds[index]].value
             self._counters.verdicts[kind] += 1
             if index in chunk.reasons:
@@ -296,4 +315,6 @@ class Partition:
                 observer(event)
             except Exception:
                 self._counters.observer_errors += 1
-                logger.exception("an observer failed at %s[%d]@%d; going on", self.topic, self.partition, event.offset)
+                logger.exception(
+                    "an observer failed at %s[%d]@%d; going on", self.topic, self.partition, event.offset
+                )

@@ -86,7 +86,9 @@ class Chunk:
         """Return what is completed at or above ``high`` as half-open offset ranges, ascending."""
         done = np.frombuffer(self.states, np.uint8) == DONE
         edges = np.flatnonzero(np.diff(np.concatenate(([False], done, [False])).astype(np.int8)))
-        ranges = ((self.offsets[start], self.offsets[end - 1] + 1) for start, end in edges.reshape(-1, 2).tolist())
+        ranges = (
+            (self.offsets[start], self.offsets[end - 1] + 1) for start, end in edges.reshape(-1, 2).tolist()
+        )
         return [(start, end) for start, end in ranges if end > high]
 
     def row_of(self, offset: int) -> int | None:
@@ -113,3 +115,8 @@ class Place(NamedTuple):
 
     chunk: Chunk
     row: int
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self.chunk.offsets[self.row]

@@ -81,7 +81,9 @@ class Lane:
         order = np.argsort(recent.offsets, kind="stable")
         digests = [recent.digests[at : at + 16] for at in range(0, len(recent.digests), 16)]
         self.recent.fold(
-            [digests[index] for index in order.tolist()], recent.offsets[order].tolist(), recent.timestamps[order]
+            [digests[index] for index in order.tolist()],
+            recent.offsets[order].tolist(),
+            recent.timestamps[order],
         )
         if self.ring and recent.numbers is not None:
             for index in order.tolist():
@@ -418,7 +420,9 @@ class Lane:
         else:
             keyed = [index for index, digest in enumerate(digests) if digest is not None]
             self.recent.fold(
-                [_digest(chunk, index) for index in keyed], [offsets[index] for index in keyed], timestamps[keyed]
+                [_digest(chunk, index) for index in keyed],
+                [offsets[index] for index in keyed],
+                timestamps[keyed],
             )
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
         chunk.finish_offered()
@@ -464,7 +468,12 @@ class Lane:
         return Step(self.progress, _joined(parts))
 
     def _columns(self, chunk: Chunk, indexes: np.ndarray[Any, np.dtype[np.intp]]) -> Marks:
-        if chunk.joined is not None and len(indexes) == len(chunk.offsets) and not chunk.unmarked and self.ring is None:
+        if (
+            chunk.joined is not None
+            and len(indexes) == len(chunk.offsets)
+            and not chunk.unmarked
+            and self.ring is None
+        ):
             return Marks(chunk.joined, np.asarray(chunk.offsets, np.int64), chunk.timestamps)
         marked = [index for index in indexes.tolist() if index not in chunk.unmarked]
         digests = [_digest(chunk, index) for index in marked]
@@ -479,9 +488,14 @@ class Lane:
 
         What is left out lies before the window of every record that is not older than the clock; coverage says so.
         """
+        # What waits for its number is judged by recent marks only, so that these stay, besides going to the store.
+        waited_for = {digest: self.recent.mark(digest) for digest in self.parked} if self.ring else {}
         marks = self.recent.take(self._completed_mask, None if self.ring is None else self.ring.numbers)
         for chunk in self._chunks:
             self.recent.timeline.extend(chunk.offsets, chunk.timestamps)
+        for digest, mark in waited_for.items():
+            if mark is not None and digest not in self.recent.offsets:
+                self.recent.restore(digest, mark)
         live = np.ones(marks.count, np.bool_)
         if self.window.time_ms is not None:
             horizon = self.horizon_ms(clock_ms)
@@ -512,6 +526,9 @@ class Lane:
 
     def _completed_mask(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = offsets < self.high
+        if self.ring is not None:
+            # Above the watermark a record has no number yet, and a mark without one would be taken for ancient.
+            return mask
         for index in np.flatnonzero(~mask).tolist():
             mask[index] = not self._is_open(int(offsets[index]))
         return mask

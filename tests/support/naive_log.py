@@ -1,0 +1,76 @@
+"""The rule in the plainest way: every record and how it ended, kept in a list and read again for every question.
+
+Nothing here is taken from the code under test: it follows the words of the rule. A record that bears the ID of one in
+flight waits; one that is completed leaves a mark, one that is dead-lettered does not; a duplicate moves the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class End(Enum):
+    """How a record stands."""
+
+    OPEN = "in flight, or waiting"
+    HANDLED = "handled"
+    DUPLICATE = "judged a duplicate"
+    DEAD = "dead-lettered"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One record of the log: ``ident`` None has no ID; ``doubtful`` was delivered as unverified."""
+
+    offset: int
+    ident: str | None
+    timestamp_ms: int
+    end: End = End.OPEN
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the log says of an ID: its last completed record, and the rank of its last accepted one."""
+
+    offset: int
+    timestamp_ms: int
+    number: int
+
+
+def judge(entry: Entry, seen: Sighting | None, accepted: int, time_ms: int | None, count: int | None) -> bool:
+    """Whether a record is a duplicate of what was seen, ``accepted`` IDs having been accepted before it."""
+    if seen is None or seen.offset >= entry.offset:
+        return False
+    in_time = time_ms is None or entry.timestamp_ms - seen.timestamp_ms <= time_ms
+    in_count = count is None or accepted - seen.number < count
+    return in_time and in_count
+
+
+def expected_duplicates(log: Iterable[Entry], time_ms: int | None, count: int | None) -> dict[int, Sighting]:
+    """Return what every duplicate of the log is a duplicate of, by offset.
+
+    The log is read in offset order. What was dead-lettered leaves nothing; what was delivered in doubt was accepted.
+    """
+    seen: dict[str, Sighting] = {}
+    accepted = 0
+    duplicates: dict[int, Sighting] = {}
+    for entry in sorted(log, key=lambda entry: entry.offset):
+        if entry.ident is None:
+            continue
+        sighting = seen.get(entry.ident)
+        if not entry.doubtful and sighting and judge(entry, sighting, accepted, time_ms, count):
+            duplicates[entry.offset] = sighting
+            seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, sighting.number)
+        elif entry.end is not End.DEAD:
+            accepted += 1
+            seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, accepted)
+    return duplicates
+
+
+def first_open(log: list[Entry]) -> int:
+    """Return the offset that may be committed: that of the first record that is not over, else the one after the last."""
+    still_open = [entry.offset for entry in log if entry.end is End.OPEN]
+    return min(still_open) if still_open else max(entry.offset for entry in log) + 1
