@@ -14,7 +14,7 @@ from benchmarks import report
 from benchmarks.contender import DEDUP, FIRST_SIGHTINGS, Run, strategy
 from benchmarks.preload import commit_beginning, preload
 from benchmarks.rounds import ContenderError, orders, run
-from benchmarks.store_size import flushed_size
+from benchmarks.store_size import compacted_size
 from benchmarks.workload import PARTITIONS, Workload, ensure_topic
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Comparison:
             np.array_equal(np.sort(seen[seen[:, 0] == partition, 1]), self._firsts[partition])
             for partition in range(PARTITIONS)
         )
-        size = flushed_size(self._store, strategy().window)
+        size = compacted_size(self._store, strategy().window)
         stored = self._distinct + self._ids
         if size.marks < stored:
             raise ContenderError(

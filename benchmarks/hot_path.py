@@ -41,7 +41,7 @@ STAGES: Final = {
     "digests": "headers, IDs, SHA-256",
     "columns": "offsets and timestamps",
     "judge": "recent marks, filter, look-up, verdicts",
-    "complete": "the batch is done",
+    "complete": "the batch is done, and the messages of one before it are freed",
     "journal": "marks and progress, one atomic write",
     "flush": "recent marks to sorted files, when there are enough",
 }

@@ -1,10 +1,12 @@
-"""What a key store takes on the disk, once what is recent lies in sorted files too."""
+"""What a key store takes on the disk, once what is recent lies in sorted files too and dead data is compacted away."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dedup_sdk.store.database import close_database, open_database
 from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from dedup_sdk.window import Window
 
+_CACHE_BYTES = 8 << 20
+
 
 class StoreSize(NamedTuple):
     """All files below a store's folder, in bytes (logs, filters and manifests included), and the marks in them."""
@@ -22,8 +26,8 @@ class StoreSize(NamedTuple):
     marks: int
 
 
-def flushed_size(folder: Path, window: Window) -> StoreSize:
-    """Flush every partition below `folder` and return what is there then."""
+def compacted_size(folder: Path, window: Window) -> StoreSize:
+    """Flush and compact every partition below `folder`, which nobody has open, and return what is there then."""
     marks = 0
     store = RocksStore(folder)
     try:
@@ -36,6 +40,18 @@ def flushed_size(folder: Path, window: Window) -> StoreSize:
                 held.flush(loaded.progress, newest_per_digest(loaded.recent))
             marks += held.stats().marks
             held.close()
+            _compact(entry.path)
     finally:
         store.close()
     return StoreSize(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), marks)
+
+
+def _compact(folder: Path) -> None:
+    database = open_database(folder, SharedMemory(_CACHE_BYTES))
+    families = [database.get_column_family(name) for name in database.list_cf(str(folder))]
+    for family in families:
+        family.flush()
+        family.compact_range(None, None)
+    # A handle that lives on would keep the database open.
+    del families, family
+    close_database(database)
