@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds, peak_rss_mib
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
@@ -203,7 +204,7 @@ def _options() -> argparse.Namespace:
         "--ids", type=_sizes, default=[1_000_000, 10_000_000], help="records seen, ascending, by commas"
     )
     parser.add_argument(
-        "--window-ids", type=int, default=0, help="records that fill the window (default: all)"
+        "--window-ids", type=at_least(1), default=None, help="records that fill the window (default: all)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     return parser.parse_args()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
+from benchmarks.arguments import at_least
 from benchmarks.contender import strategy
 from benchmarks.workload import HEADER, PARTITIONS, Workload
 from dedup_sdk.engine.deduplicator import Deduplicator
@@ -110,7 +111,7 @@ def _batches(workload: Workload) -> Iterator[list[Message]]:
 def main() -> int:
     """Measure, print, and return the exit status."""
     parser = argparse.ArgumentParser(description="Where the microseconds of a batch go.")
-    parser.add_argument("--records", type=int, default=1_000_000, help="records to send through")
+    parser.add_argument("--records", type=at_least(1), default=1_000_000, help="records to send through")
     parser.add_argument(
         "--store", choices=("rocks", "memory"), default="rocks", help="the key store under it"
     )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from benchmarks import report
+from benchmarks.arguments import at_least
 from benchmarks.comparison import Comparison
 from benchmarks.contender import LOOPS
 from benchmarks.rounds import ContenderError
@@ -29,7 +30,7 @@ from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import LocalKafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _LEAST_RECORDS = 100
 
@@ -58,13 +59,13 @@ def _options() -> argparse.Namespace:
         description="Throughput of the deduplicating consumer beside bare loops."
     )
     parser.add_argument(
-        "--records", type=_at_least(_LEAST_RECORDS), default=1_000_000, help="records in the topic"
+        "--records", type=at_least(_LEAST_RECORDS), default=1_000_000, help="records in the topic"
     )
     parser.add_argument(
-        "--ids", type=_at_least(0), default=0, help="other IDs that the key store knows beforehand"
+        "--ids", type=at_least(0), default=0, help="other IDs that the key store knows beforehand"
     )
     parser.add_argument(
-        "--rounds", type=_at_least(1), default=3, help="runs of each contender; medians are reported"
+        "--rounds", type=at_least(1), default=3, help="runs of each contender; medians are reported"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument(
@@ -74,15 +75,6 @@ def _options() -> argparse.Namespace:
         "--bootstrap", help="a running broker; its topic is kept and used again (default: start one)"
     )
     return parser.parse_args()
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return number
 
 
 @contextmanager

@@ -34,6 +34,7 @@ def result(broker: Broker, *arguments: str) -> dict[str, Any]:
     return printed
 
 
+@pytest.mark.slow
 def test_every_contender_is_reported_and_ours_are_exact(broker: Broker) -> None:
     """One JSON object has the figures of every contender, and ours handle each ID once, at its first record."""
     printed = result(broker, "--records", str(RECORDS))
@@ -52,6 +53,7 @@ def test_every_contender_is_reported_and_ours_are_exact(broker: Broker) -> None:
         assert printed[name] > 0
 
 
+@pytest.mark.slow
 def test_a_preloaded_store_is_taken_for_the_groups_own(broker: Broker) -> None:
     """With --ids the consumer goes on with the store it finds (else the script fails), and stays exact."""
     printed = result(broker, "--records", str(RECORDS), "--ids", "20000", "--only", "dedup_consume")
