@@ -104,5 +104,8 @@ def families_with_bloom(folder: Path) -> set[str]:
 
 
 def _families(names: list[str], memory: SharedMemory | None) -> dict[str, Options]:
-    makers = {DEFAULT: database_options, JOURNAL: journal_options}
-    return {name: makers.get(name, generation_options)(memory) for name in names}
+    options = {DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}
+    generations = sorted((name for name in names if name not in options), key=lambda name: (len(name), name))
+    for name in generations:
+        options[name] = generation_options(memory, growing=name == generations[-1])
+    return options

@@ -23,6 +23,9 @@ WAL_BYTES: Final = 32 * 2**20
 WRITE_BUFFERS_BYTES: Final = 64 * 2**20
 JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
 SMALL_BUFFER_BYTES: Final = 2**20
+GROWING_RUNS: Final = 8
+GROWN_RUNS: Final = 2
+MERGE_FULLY: Final = {"level0_file_num_compaction_trigger": str(GROWN_RUNS)}
 _TABLE_FORMAT: Final = 5
 
 
@@ -88,13 +91,17 @@ def journal_options(memory: SharedMemory | None) -> Options:
     return options
 
 
-def generation_options(memory: SharedMemory | None) -> Options:
-    """Return the options of a generation of marks: files come in whole, few and large, and are merged rarely."""
+def generation_options(memory: SharedMemory | None, *, growing: bool = True) -> Options:
+    """Return the options of a generation of marks: files come in whole, and are merged rarely while it grows.
+
+    One that does not grow any more is merged to two runs at most (see `MERGE_FULLY`): every look-up that a filter lets pass asks
+    each run of each generation.
+    """
     options = _base(memory)
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(-14, 1, 0, 0)
     options.set_compaction_style(DBCompactionStyle.universal())
-    options.set_level_zero_file_num_compaction_trigger(8)
+    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS if growing else GROWN_RUNS)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
     return options

@@ -23,7 +23,7 @@ from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.filter_words import FilterWords, filter_words, merge_words
 from dedup_sdk.store.generations import Generation, State
 from dedup_sdk.store.mark_sort import select
-from dedup_sdk.store.options import SharedMemory, generation_options
+from dedup_sdk.store.options import MERGE_FULLY, SharedMemory, generation_options
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.rocks_scan import scan_families
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, write_marks
@@ -121,6 +121,8 @@ class RocksGenerations:
         """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.takes(marks, window, least_marks):
+            if generation is not None:
+                self._families[generation.number].set_options(MERGE_FULLY)
             generation = self.create()
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
