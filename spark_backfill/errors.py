@@ -30,7 +30,7 @@ def one_line(error: BaseException) -> str:
             "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:<the version of Spark>"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+    if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
     return _flat(_CLASS.sub(r"\1: ", lines[0])) if lines else type(error).__name__
 

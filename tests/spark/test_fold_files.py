@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +17,10 @@ from spark_backfill.stretch import Stretch
 from tests.support.naive_fold import Row, as_dictionary, digest_of, naive_fold, read_sorted_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from dedup_sdk.decision import Mark
     from spark_backfill.fold import Task
@@ -41,12 +42,12 @@ def rows_of(partitions: Sequence[int], count: int, *, names: int, seed: int = 3)
 
 
 def stretch_of(partition: int, high: int, keep_from_ms: int | None = None) -> Stretch:
-    return Stretch(
-        partition=partition, low=0, begin=0, high=high, complete=True, keep_from_ms=keep_from_ms
-    )
+    """A stretch from the beginning of a complete history."""
+    return Stretch(partition=partition, low=0, begin=0, high=high, complete=True, keep_from_ms=keep_from_ms)
 
 
 def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[bytes, Mark]]:
+    """The marks of each partition, read back from its files, whose order is checked."""
     from pathlib import Path
 
     found: dict[int, dict[bytes, Mark]] = {}
@@ -88,7 +89,7 @@ def test_digest_ranges_of_a_partition_do_not_overlap(
     plan, outcomes = fold_to_files(frame(rows_of([5], 300, names=250)), [stretch_of(5, 600)], DAY, attempts)
     files = [outcome.file for outcome in sorted(outcomes, key=lambda each: each.slot) if outcome.file]
     assert [file.name for file in files] == [f"{index:05d}" for index in range(6)]
-    assert all(one.largest < other.smallest for one, other in zip(files, files[1:], strict=False))
+    assert all(one.largest < other.smallest for one, other in pairwise(files))
     assert len(plan.slots) == 6
 
 
@@ -119,7 +120,9 @@ def test_what_is_older_than_the_window_is_left_out(frame: Any, attempts: Path) -
 
 def test_records_without_ids_leave_counts_and_no_file(frame: Any, attempts: Path) -> None:
     """A partition of unkeyed records is counted, dated, and has no file."""
-    _, (outcome,) = fold_to_files(frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [stretch_of(0, 5)], DAY, attempts)
+    _, (outcome,) = fold_to_files(
+        frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [stretch_of(0, 5)], DAY, attempts
+    )
     assert outcome.file is None
     assert (outcome.records, outcome.unkeyed, outcome.newest_ms) == (2, 2, 9)
     assert (outcome.first_offset, outcome.first_ms) == (3, 9)
@@ -127,7 +130,7 @@ def test_records_without_ids_leave_counts_and_no_file(frame: Any, attempts: Path
 
 def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:
     """Spark's hash sends the placement of slot n to task n, for any number of slots."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 (as Spark's documentation; Spark is optional)
+    from pyspark.sql import functions as F  # noqa: N812 (as Spark's documentation; Spark is optional)
 
     for count in (1, 2, 7, 64):
         numbered = spark.range(count).withColumn("slot", F.col("id").cast("int"))
@@ -151,7 +154,8 @@ class FailsFirst:
         self._task = task
 
     def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
-        from pyspark import TaskContext  # noqa: PLC0415 (on the worker)
+        """Run the task, and fail unless it is tried again."""
+        from pyspark import TaskContext
 
         outcomes = list(self._task(batches))
         context = TaskContext.get()
@@ -167,6 +171,7 @@ class AlwaysFails:
         self._task = task
 
     def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Run the task, and fail."""
         list(self._task(batches))
         raise RuntimeError("the disk of every worker is gone")
 
@@ -192,7 +197,7 @@ def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
 
 def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     """When no attempt succeeds the error reaches the driver, and neither a snapshot nor a file stays."""
-    from spark_backfill.errors import one_line  # noqa: PLC0415 (beside its only use)
+    from spark_backfill.errors import one_line
 
     target = tmp_path / "snapshot"
     with pytest.raises(Exception, match="every worker") as caught, Output(target, overwrite=False) as output:
@@ -207,6 +212,6 @@ def test_marks_of_naive_and_columns_are_comparable() -> None:
     """The comparison itself tells marks apart by offset, timestamp and number."""
     marks, _ = naive_fold([Row(0, 1, 5, digest_of("a")), Row(0, 2, 6, digest_of("a"))], Window(count=2))
     assert [tuple(mark) for mark in marks.values()] == [(2, 6, 1)]
-    from dedup_sdk.marks import NO_MARKS  # noqa: PLC0415 (beside its only use)
+    from dedup_sdk.marks import NO_MARKS
 
     assert as_dictionary(NO_MARKS) == {}

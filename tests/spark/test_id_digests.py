@@ -19,7 +19,19 @@ _SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 _LIMIT = b"x" * MAX_ID_BYTES
-_NAMES = ["dedup-id", "Dedup-Id", "ce_id", "CE_ID", "ce_source", "Ce_Source", "trace", "", "ce_İd", "ce_ſource", "größe"]
+_NAMES = [
+    "dedup-id",
+    "Dedup-Id",
+    "ce_id",
+    "CE_ID",
+    "ce_source",
+    "Ce_Source",
+    "trace",
+    "",
+    "ce_İd",
+    "ce_\u017fource",
+    "größe",
+]
 _BYTES = [
     None, b"", b"a", b"ab", b"\x00", b"\xff\xfe", b"b" * 55, b"c" * 56, "größe".encode(), _LIMIT, _LIMIT + b"x",
     b"y" * 40_000,
@@ -54,9 +66,14 @@ def _hostile_records(count: int) -> list[Record]:
         ]
         records.append(
             Record(
-                "orders", offset % 3, offset, source.choice([-1, 0, 1_700_000_000_000]), source.choice(_BYTES),
-                source.choice(_VALUES), headers,
-            )  # fmt: skip
+                "orders",
+                offset % 3,
+                offset,
+                source.choice([-1, 0, 1_700_000_000_000]),
+                source.choice(_BYTES),
+                source.choice(_VALUES),
+                headers,
+            )
         )
     return records
 
@@ -71,7 +88,15 @@ def records() -> list[Record]:
 def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
     """The same records with the columns of Spark's Kafka source, which knows no empty list of headers."""
     rows = [
-        (each.topic, each.partition, each.offset, each.timestamp_ms, each.key, each.value, list(each.headers) or None)
+        (
+            each.topic,
+            each.partition,
+            each.offset,
+            each.timestamp_ms,
+            each.key,
+            each.value,
+            list(each.headers) or None,
+        )
         for each in records
     ]
     return spark.createDataFrame(rows, _SCHEMA).repartition(3).cache()
@@ -97,7 +122,9 @@ def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
         ("py:tests.spark.test_id_digests:by_offset+key", False),
     ],
 )
-def test_spark_and_sdk_agree(text: str, in_the_jvm: bool, records: list[Record], kafka_rows: DataFrame) -> None:  # noqa: FBT001 (a parameter of the test)
+def test_spark_and_sdk_agree(
+    text: str, *, in_the_jvm: bool, records: list[Record], kafka_rows: DataFrame
+) -> None:
     """For every kind of spec and record, both give the same 16 bytes, or both give none."""
     spec = id_spec(text)
     assert id_columns.jvm_computes(spec) is in_the_jvm
@@ -124,7 +151,7 @@ def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: 
 def test_only_needed_columns_travel_to_python(kafka_rows: DataFrame) -> None:
     """A JSON pointer does not carry keys and headers through Arrow."""
     frame = id_batches.with_digests(kafka_rows, id_spec("json:/order/id"))
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
     (project,) = [line for line in plan.splitlines() if "Project" in line][:1]
     assert "value#" in project
     assert "headers#" not in project

@@ -14,6 +14,7 @@ HOUR_MS = 3_600_000
 
 
 def plan(**given: Any) -> Stretch:
+    """Plan offsets 0 to 100 of a complete history and a window of an hour, unless given otherwise."""
     usual: dict[str, Any] = {
         "low": 0, "high": 100, "log_start": 0, "complete": True, "window": HOUR, "keep_from_ms": 5_000, "first_kept": 0,
     }  # fmt: skip
@@ -76,7 +77,9 @@ def test_a_count_window_is_folded_from_low() -> None:
         (None, 11 * HOUR_MS, None),
     ],
 )
-def test_the_horizon_is_not_pushed_by_the_future(last_ms: int | None, now_ms: int, expected: int | None) -> None:
+def test_the_horizon_is_not_pushed_by_the_future(
+    last_ms: int | None, now_ms: int, expected: int | None
+) -> None:
     """One window and a sixteenth before the last record; one from the future counts as now, one without time as nothing."""
     assert horizon_ms(HOUR, last_ms, now_ms) == expected
     assert horizon_ms(Window(count=3), last_ms, now_ms) is None

@@ -17,6 +17,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 200)), max_size=60)
 
 
 def fold(rows: list[Row], keep_from_ms: int | None, batch: int) -> time_fold.Folded:
+    """Fold rows, so many a batch."""
     folding = TimeFold(keep_from_ms)
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]

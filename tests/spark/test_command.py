@@ -1,0 +1,180 @@
+"""The command as its users run it: spark-submit, exit statuses, one line of error, one line of report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.testing import free_port
+from spark_backfill import launch
+from spark_backfill.errors import BackfillError
+from tests.support.producing import with_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.brokers import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+
+
+def arguments(bootstrap: str, topic: str, output: Path, *more: str) -> list[str]:
+    """The job's command line, with a spec and a window."""
+    usual = ["--bootstrap", bootstrap, "--topic", topic, "--id", "header:dedup-id", "--window", "1d"]
+    return [*usual, "--output", str(output), *more]
+
+
+def submit(tmp_path: Path, *job_arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the very command line that the documentation gives."""
+    cache = Path(os.environ["DEDUP_CACHE"]) / "ivy"
+    command = [
+        "spark-submit", "--conf", f"spark.jars.ivy={cache}", "--packages", launch.connector(),
+        str(ROOT / "spark_backfill" / "job.py"), *job_arguments,
+    ]  # fmt: skip
+    variables = launch.environment(tmp_path)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path, env=variables
+    )
+
+
+def ours(stderr: str) -> list[str]:
+    """The job's own lines."""
+    return [line for line in stderr.splitlines() if line.startswith("backfill: ")]
+
+
+def test_spark_submit_makes_a_snapshot(
+    broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], tmp_path: Path
+) -> None:
+    """Status 0, the report as the last line of stdout, and a snapshot that checks."""
+    topic = make_topic(1)
+    produce(topic, with_ids("a", "b", "a"))
+    done = submit(tmp_path, *arguments(broker.bootstrap, topic, tmp_path / "snapshot"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["records"], report["marks"], report["topic"]) == (3, 2, topic)
+    assert verify_snapshot(tmp_path / "snapshot").partitions[0].marks == 2
+    assert ours(done.stderr) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
+
+
+def test_spark_submit_fails_in_one_line(broker: Broker, tmp_path: Path) -> None:
+    """An unknown topic is status 1, a wrong window status 2; one line of ours, no traceback of Python or Java, no output."""
+    output = tmp_path / "snapshot"
+    unknown = submit(tmp_path, *arguments(broker.bootstrap, "no-such-topic", output))
+    wrong = submit(tmp_path, *arguments(broker.bootstrap, "orders", output, "--window", "soon"))
+    for done, status, named in ((unknown, 1, "'no-such-topic'"), (wrong, 2, "'soon'")):
+        assert done.returncode == status
+        (line,) = ours(done.stderr)
+        assert named in line
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        assert "\tat " not in done.stderr
+    assert not output.exists()
+
+
+def test_the_launcher_finds_everything_itself(
+    broker: Broker,
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    *,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From any folder, with a relative output: the report alone on stdout, a line on stderr, nothing left beside."""
+    monkeypatch.chdir(tmp_path)
+    topic = make_topic(1)
+    produce(topic, with_ids("a", "b", "a"))
+    assert launch.run(arguments(broker.bootstrap, topic, Path("snapshot"))) == 0
+    out, err = capfd.readouterr()
+    (line,) = out.splitlines()
+    assert json.loads(line)["marks"] == 2
+    assert err == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
+    assert verify_snapshot("snapshot").topic == topic
+    assert list(tmp_path.iterdir()) == [tmp_path / "snapshot"]
+
+
+def test_the_launcher_passes_failures_on(
+    broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A failing job is status 1 with its own single line, and from Python an exception with the same words."""
+    given = arguments(broker.bootstrap, "no-such-topic", tmp_path / "snapshot")
+    assert launch.run(given) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert (
+        err == f"backfill: error: topic 'no-such-topic' does not exist at {broker.bootstrap}: check --topic\n"
+    )
+    with pytest.raises(BackfillError, match="'no-such-topic' does not exist"):
+        launch.backfill(given)
+
+
+def test_an_unreachable_broker_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody listening is status 1 and one line with the address."""
+    address = f"127.0.0.1:{free_port()}"
+    assert launch.run(arguments(address, "orders", tmp_path / "snapshot")) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"backfill: error: no Kafka answers at {address}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [(["--window", "0s"], "window of zero"), (["--id", "headr:x"], "'headr:x'"), (["--nope"], "--nope")],
+)
+def test_wrong_usage_starts_no_java(
+    wrong: list[str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """The command line is read before anything is started: status 2 and one line, or `ConfigurationError` from Python."""
+    monkeypatch.setattr(launch, "command", lambda *_, **__: pytest.fail("a command was made"))
+    given = arguments("127.0.0.1:1", "orders", tmp_path / "snapshot", *wrong)
+    assert launch.run(given) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert named in line
+    with pytest.raises(ConfigurationError, match=named):
+        launch.backfill(given)
+
+
+def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    """``--help`` prints every option and ends with status 0."""
+    assert launch.run(["--help"]) == 0
+    out = capfd.readouterr().out
+    assert all(option in out for option in ("--bootstrap", "--group", "--assume-processed", "--overwrite"))
+
+
+def test_a_connector_that_cannot_be_had_is_named(
+    broker: Broker, make_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """When Ivy does not find the coordinates, the line names them."""
+    given = arguments(broker.bootstrap, make_topic(1), tmp_path / "snapshot")
+    assert launch.run(given, packages="local.nowhere:nothing_2.13:0.0.1") == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "local.nowhere#nothing_2.13;0.0.1" in line
+
+
+def test_coordinates_follow_the_installed_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The connector has pyspark's own version, the environment overrides it, and empty means none."""
+    import pyspark
+
+    monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
+    assert launch.connector() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    monkeypatch.setenv("DEDUP_SPARK_PACKAGES", "a:b:1,c:d:2")
+    command = launch.command([], ivy=tmp_path, logging=tmp_path / "log4j2.properties")
+    assert command[command.index("--packages") + 1] == "a:b:1,c:d:2"
+    assert "--packages" not in launch.command([], packages="", ivy=tmp_path, logging=tmp_path / "x")
+    monkeypatch.setenv("DEDUP_SPARK_ARGS", "--master 'local[1]'")
+    command = launch.command(["--help"], ivy=tmp_path, logging=tmp_path / "x")
+    assert command[command.index("--master") + 1] == "local[1]"
+    assert command[-1] == "--help"
+    assert launch.environment(tmp_path)["PATH"].startswith(str(Path(sys.executable).parent))

@@ -1,0 +1,222 @@
+"""Which history is folded, asked of a real broker: only that one knows transactions, timestamps and metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.window import Window
+from spark_backfill.errors import BackfillError
+from spark_backfill.history import History, resolve_history
+from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.stretch import Stretch
+from tests.support.producing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.brokers import Broker
+
+MINUTE_MS = 60_000
+BASE_MS = 1_700_000_000_000
+
+
+def commit(broker: Broker, group: str, topic: str, offsets: dict[int, tuple[int, str]]) -> None:
+    """Commit an offset with its text for each partition."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        consumer.commit(
+            offsets=[TopicPartition(topic, number, *each) for number, each in offsets.items()],
+            asynchronous=False,
+        )
+    finally:
+        consumer.close()
+
+
+def minutes(count: int, partition: int = 0) -> list[Outgoing]:
+    """One record a minute."""
+    return [
+        Outgoing(value=b"x", partition=partition, timestamp_ms=BASE_MS + each * MINUTE_MS)
+        for each in range(count)
+    ]
+
+
+@pytest.fixture
+def resolve(broker: Broker) -> Callable[..., History]:
+    """Resolves a topic's history: ``resolve(topic, Window(...), group=...)``."""
+
+    def history(topic: str, window: Window, **given: Any) -> History:
+        usual: dict[str, Any] = {"group": None, "assume_processed": False, "now_ms": BASE_MS + 10**9}
+        with KafkaLog(broker.bootstrap, topic, {}) as log:
+            return resolve_history(log, window, **{**usual, **given})
+
+    return history
+
+
+def test_vouched_history_is_the_whole_log(
+    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int]
+) -> None:
+    """Without a group everything up to the end counts, complete where the log begins at 0, with both identities."""
+    topic = make_topic(2)
+    produce(topic, minutes(3))
+    history = resolve(topic, Window(days=1))
+    assert [(each.low, each.begin, each.high, each.complete) for each in history.stretches] == [
+        (0, 0, 3, True),
+        (0, 0, 0, True),
+    ]
+    assert history.cluster
+    assert len(history.topic_id) > 10
+    assert history.topic_id != resolve(make_topic(1), Window(days=1)).topic_id
+
+
+def test_reading_begins_at_the_first_record_inside_the_window(
+    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int]
+) -> None:
+    """With 100 minutes of log and a window of 16, reading begins 17 minutes before the last record; with a count at 0."""
+    topic = make_topic(1)
+    produce(topic, minutes(100))
+    (stretch,) = resolve(topic, Window(minutes=16)).stretches
+    assert stretch.keep_from_ms == BASE_MS + 82 * MINUTE_MS
+    assert 81 <= stretch.begin <= 82
+    assert not stretch.complete
+    (counted,) = resolve(topic, Window(minutes=16, count=5)).stretches
+    assert (counted.begin, counted.keep_from_ms) == (0, BASE_MS + 82 * MINUTE_MS)
+
+
+def test_the_cut_is_what_the_group_committed(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """The stretch of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
+    topic = make_topic(4)
+    for partition in range(4):
+        produce(topic, minutes(10, partition))
+    commit(
+        broker,
+        group,
+        topic,
+        {
+            0: (7, str(CommitMetadata(low=2, complete=True))),
+            1: (6, str(CommitMetadata(low=3))),
+            2: (5, "another client's words"),
+        },
+    )
+    history = resolve(topic, Window(days=1), group=group)
+    assert [
+        (each.partition, each.low, each.begin, each.high, each.complete) for each in history.stretches
+    ] == [
+        (0, 2, 2, 7, True),
+        (1, 3, 3, 6, False),
+    ]
+    assert history.skipped == {2: "committed without this package's metadata", 3: "nothing committed"}
+
+
+def test_assumed_history_keeps_the_cut(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """A user who vouches for what lies before the commits gets all of it, and nothing beyond them."""
+    topic = make_topic(1)
+    produce(topic, minutes(10))
+    commit(broker, group, topic, {0: (4, "")})
+    (stretch,) = resolve(topic, Window(days=1), group=group, assume_processed=True).stretches
+    assert (stretch.low, stretch.high, stretch.complete) == (0, 4, True)
+
+
+def test_a_group_without_history_is_an_error(
+    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int], group: str
+) -> None:
+    """A group that committed nothing ends in one line that names it and the ways out."""
+    topic = make_topic(1)
+    produce(topic, minutes(2))
+    with pytest.raises(
+        BackfillError, match=rf"group '{group}' has no history .*nothing committed.*--assume-processed"
+    ):
+        resolve(topic, Window(days=1), group=group)
+
+
+def test_a_commit_beyond_the_log_is_an_error(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """Offsets that this log never had belong to another topic of the same name."""
+    topic = make_topic(1)
+    produce(topic, minutes(2))
+    commit(broker, group, topic, {0: (50, str(CommitMetadata(low=0, complete=True)))})
+    with pytest.raises(BackfillError, match=r"committed offset 50 lies beyond the log's end 2"):
+        resolve(topic, Window(days=1), group=group)
+
+
+def test_an_open_transaction_bounds_the_cut(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+) -> None:
+    """Records that may still be aborted are not folded, and aborted ones do not hide the last timestamp."""
+    topic = make_topic(1)
+    produce(topic, minutes(3))
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(50):
+        producer.produce(topic, b"aborted", partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    producer.flush(30)
+    try:
+        (stretch,) = resolve(topic, Window(minutes=16)).stretches
+    finally:
+        producer.abort_transaction(30)
+    assert stretch.high == 54
+    assert stretch.keep_from_ms == BASE_MS + (2 - 17) * MINUTE_MS
+
+
+def test_retention_shortens_what_is_known(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """Deleted records are not read and coverage is no longer complete, while low stays the group's own."""
+    from confluent_kafka.admin import AdminClient
+
+    topic = make_topic(1)
+    produce(topic, minutes(10))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        answer.result(30)
+    (vouched,) = resolve(topic, Window(days=1)).stretches
+    assert (vouched.low, vouched.begin, vouched.complete) == (6, 6, False)
+    commit(broker, group, topic, {0: (8, str(CommitMetadata(low=1, complete=True)))})
+    (stretch,) = resolve(topic, Window(days=1), group=group).stretches
+    assert stretch == Stretch(
+        partition=0, low=1, begin=6, high=8, complete=False, keep_from_ms=stretch.keep_from_ms
+    )
+    assert stretch.since_ms(BASE_MS + 6 * MINUTE_MS, None) == BASE_MS + 6 * MINUTE_MS
+
+
+def test_unknown_topics_and_settings_are_named(broker: Broker) -> None:
+    """A topic that is not there and a setting that librdkafka refuses end in one line each."""
+    with (
+        KafkaLog(broker.bootstrap, "no-such-topic", {}) as log,
+        pytest.raises(BackfillError, match="'no-such-topic'"),
+    ):
+        log.partitions()
+    with pytest.raises(BackfillError, match=r"no\.such\.setting.*--admin-config"):
+        KafkaLog(broker.bootstrap, "orders", {"no.such.setting": "1"})
