@@ -153,8 +153,9 @@ def test_a_store_without_bloom_filters_says_so(
     store = open_store(root)
     store.flush(progress(1), marks(("a", 0, 0)))
     store.close()
+    monkeypatch.setattr(
+        "dedup_sdk.store.database.generation_options", lambda *_, **__: Options(raw_mode=True)
     )
-    monkeypatch.setattr("dedup_sdk.store.database.generation_options", lambda *_, **__: Options(raw_mode=True))
     with caplog.at_level(logging.ERROR):
         again = open_store(root)
     assert "Bloom filters are off" in caplog.text
