@@ -157,10 +157,8 @@ class DedupConsumer(Placement):
                 got = self._hand.take(count)
             left_s = until - time.monotonic()
             if not got:
-                self._fetch(at_most, left_s, whole=count > 1)
+                self._fetch_and_judge(at_most, left_s, whole=count > 1)
                 with self._lock:
-                    if self._fetched:
-                        self._judge_fetched()
                     self._guard.raise_kept()
                     got = self._hand.take(count)
             if got or left_s <= 0:
@@ -184,25 +182,34 @@ class DedupConsumer(Placement):
                 self._fetched.append(message)
         self._tidy_at = now + TIDY_S
 
-    def _fetch(self, at_most: int, left_s: float, *, whole: bool) -> None:
-        """Fetch what is there at once, or what comes within the time that is left, into ``_fetched``."""
+    def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:
+        """Judge what is there at once, or what comes within the time that is left."""
         self._heard_at = time.monotonic()
-        if self._fetched:
-            self._fetched += super().consume(at_most, 0)
-            return
-        pause_s = 0.0 if self._session.recovering else max(0.0, min(left_s, self._session.until_commit_s))
         with collector_paused():
-            self._fetched = list(super().consume(at_most, 0))
-        if whole and pause_s > 0 and len(self._fetched) < at_most:
+            if len(self._fetched) < at_most:
+                self._fetched += super().consume(at_most - len(self._fetched), 0)
+            if len(self._fetched) >= (at_most if whole else 1) or left_s <= 0:
+                self._judge_fetched()
+                return
+        pause_s = 0.0 if self._session.recovering else max(0.0, min(left_s, self._session.until_commit_s))
+        if whole:
             self._fetched += super().consume(at_most - len(self._fetched), pause_s)
-        elif not self._fetched and pause_s > 0:
+        else:
             first = super().poll(pause_s)
             if first is not None:
                 self._fetched = [first, *super().consume(at_most - 1, 0)] if at_most > 1 else [first]
+        with collector_paused():
+            self._judge_fetched()
 
     def _judge_fetched(self) -> None:
         """Judge what was fetched; events of the client go to the application untouched, in their place."""
+        with self._lock:
+            self._judge_batch()
+
+    def _judge_batch(self) -> None:
         batch = self._fetched
+        if not batch:
+            return
         errors = list(map(Message.error, batch))
         first = next((row for row, error in enumerate(errors) if error is not None), len(batch))
         if first == 0:

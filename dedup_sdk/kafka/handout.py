@@ -33,12 +33,16 @@ class HandOut:
         self._finished = 0
         self._apart_handed: list[Any] = []
         self._last = 1
+        # A batch that is through is let go when the next one is here, while the collector is paused: a thousand messages
+        # freed then outweigh the thousand that came, so that they do not set it off.
+        self._through: tuple[list[Any], list[Held]] = ([], [])
 
     # --- giving out ----------------------------------------------------------------------------------------------
 
     def fill(self, judged: Judged) -> None:
         """Make a judged batch the current one; the last one is through."""
         self._batch, self._chunks, self._finished = judged.messages, judged.chunks, 0
+        self._through = ([], [])
         self.ready.clear()
         self.ready.extend(judged.messages)
 
@@ -93,8 +97,9 @@ class HandOut:
                 self._finish_each(self._batch[self._finished : self._handed], touched, (OFFERED,))
                 self._finished = self._handed
             else:
-                chunks, self._chunks = self._chunks, []
-                self._batch, self._finished = [], 0
+                chunks = self._chunks
+                self._through = (self._batch, chunks)
+                self._batch, self._chunks, self._finished = [], [], 0
                 for partition, chunk in chunks:
                     touched[id(partition)] = partition
                     self.offer(partition, partition.complete_chunk(chunk))
