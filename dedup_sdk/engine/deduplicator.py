@@ -187,6 +187,7 @@ class Deduplicator:
                     indexes[run], self._admit(part, Ids(ids.digests[run], missing)), strict=True
                 ):
                     verdicts[index] = verdict
+        self.trim()
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _admit(self, batch: list[Record], ids: Ids) -> list[Verdict]:
@@ -199,6 +200,9 @@ class Deduplicator:
         chunks = held.admit(
             [record.offset for record in batch], timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed
         )
+        if any(chunk.open < len(chunk.offsets) for chunk in chunks):
+            # Duplicates complete by themselves, and what may be committed has to be in the store.
+            held.persist()
         return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
 
     def refuse_missing(self, ids: Ids, topic: str, partition: int, offsets: Sequence[int]) -> None:

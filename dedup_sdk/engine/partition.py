@@ -13,7 +13,7 @@ from dedup_sdk.lane.chunk import (
     APART, DONE, KINDS, OFFERED, PARKED_KIND, REDELIVERED, UNVERIFIED, Chunk, Place,
 )  # fmt: skip
 from dedup_sdk.lane.lane import Lane
-from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.lane.plan import StartPlan
 from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage
@@ -82,14 +82,14 @@ class Partition:
         else:
             self.store.reset(plan.progress)
             self._lane = Lane(self.window, plan.progress)
-        self._clock_ms = self.lane.newest_ms
+        self._set_clock()
 
     def install(self, snapshot: str, plan: StartPlan) -> None:
         """Begin with the marks of a snapshot folder instead; raises `SnapshotError` if it does not check."""
         self.store.install(snapshot, plan.progress)
         self.loaded = None
         self._lane = Lane(self.window, plan.progress)
-        self._clock_ms = self.lane.newest_ms
+        self._set_clock()
 
     @property
     def started(self) -> bool:
@@ -131,8 +131,7 @@ class Partition:
             offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
             missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
             ids = Ids(ids.digests[cut:], missing)
-        if lane.since_ms == NOTHING_KNOWN:
-            lane.since_ms = int(timestamps[0])
+        lane.know_from(timestamps)
         self._tick(timestamps)
         chunk = lane.admit(
             offsets,
@@ -146,9 +145,13 @@ class Partition:
         self._count(chunk)
         return [*late, chunk]
 
+    def _set_clock(self) -> None:
+        self._clock_ms = min(self.lane.newest_ms, int(self._clock() * 1000))
+
     def _tick(self, timestamps: Int64s) -> None:
         newest = int(timestamps.max())
         if newest > self._clock_ms:
+            # A record from the future counts as now: it must not make everything else look old.
             self._clock_ms = max(self._clock_ms, min(newest, int(self._clock() * 1000)))
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
@@ -224,8 +227,7 @@ class Partition:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
         lane = self.lane
         if offsets:
-            if lane.since_ms == NOTHING_KNOWN:
-                lane.since_ms = int(timestamps[0])
+            lane.know_from(timestamps)
             self._tick(timestamps)
         step = lane.fold(offsets, timestamps, digests, self.store.find, end)
         self._append(step.progress, step.marks)
@@ -259,13 +261,11 @@ class Partition:
         marks = lane.take_recent(self._clock_ms)
         self.store.flush(lane.progress, marks)
         self._steps = self._journaled = 0
-        horizon = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
-        ranked_below = lane.ring.accepted - lane.ring.size if lane.ring else None
-        dropped_ms = self.store.expire(horizon, ranked_below)
-        if dropped_ms is not None:
-            lane.forgot_before(dropped_ms + 1)
-            if lane.ring is not None and ranked_below is not None:
-                lane.since_number = max(ranked_below, 0)
+        horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
+        dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
+        if dropped_ms is not None and horizon_ms is not None:
+            # What went for its number alone is inside no window, so that the horizon is bound enough.
+            lane.forgot_before(min(dropped_ms + 1, horizon_ms))
             self.store.append(lane.progress, NO_MARKS)
 
     def close(self) -> None:

@@ -79,15 +79,16 @@ class Lane:
 
     def _load(self, recent: Marks) -> None:
         order = np.argsort(recent.offsets, kind="stable")
-        digests = [recent.digests[at : at + 16] for at in range(0, len(recent.digests), 16)]
-        self.recent.fold(
-            [digests[index] for index in order.tolist()],
-            recent.offsets[order].tolist(),
-            recent.timestamps[order],
-        )
+        digests = [recent.digests[16 * at : 16 * at + 16] for at in order.tolist()]
+        offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
+        below = bisect_left(offsets, self.high)
+        self.recent.fold(digests[:below], offsets[:below], timestamps[:below])
+        # Above the watermark records come again, so that these marks stand apart from the log that passes by.
+        above = zip(digests[below:], offsets[below:], timestamps[below:].tolist(), strict=True)
+        for digest, offset, timestamp_ms in above:
+            self.recent.restore(digest, Mark(offset, timestamp_ms))
         if self.ring and recent.numbers is not None:
-            for index in order.tolist():
-                self.ring.numbers[digests[index]] = int(recent.numbers[index])
+            self.ring.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
 
     # --- what is known -------------------------------------------------------------------------------------------
 
@@ -190,8 +191,11 @@ class Lane:
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)
         self._firsts.append(offsets[0])
-        self.recent.timeline.extend(offsets, timestamps)
         keyed = None if not chunk.unmarked else [i for i in range(len(offsets)) if i not in chunk.unmarked]
+        if keyed is None:
+            self.recent.timeline.extend(offsets, timestamps)
+        else:
+            self.recent.timeline.extend([offsets[index] for index in keyed], timestamps[keyed])
         self._judge(chunk, keyed, find)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
@@ -517,8 +521,17 @@ class Lane:
         return clock_ms - window_ms - window_ms // GRACE
 
     def forgot_before(self, timestamp_ms: int) -> None:
-        """Note that sightings before this timestamp are no longer known."""
+        """Note that sightings before this timestamp are no longer known, whatever their numbers."""
         self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
+        if self.ring is not None:
+            self.since_number = self.ring.accepted
+
+    def know_from(self, timestamps: Int64s) -> None:
+        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known."""
+        if self.since_ms == NOTHING_KNOWN:
+            real = timestamps[timestamps >= 0]
+            if real.size:
+                self.since_ms = int(real[0])
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""
