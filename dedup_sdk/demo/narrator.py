@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,22 +21,44 @@ STEPS = 5
 _TITLE_WIDTH = 11
 
 
+class _Count(MofNCompleteColumn):
+    """``12/1,000``; nothing where nobody knows how much there is."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
+class _Seconds(ProgressColumn):
+    """How long the whole step has taken."""
+
+    def __init__(self, began_s: float) -> None:
+        super().__init__()
+        self._began_s = began_s
+
+    def render(self, _: Task) -> Text:
+        return Text(f"{time.monotonic() - self._began_s:.0f} s", style="dim")
+
+
 class Step:
     """One step under way: tell it how far it is, and at last what it found."""
 
-    def __init__(self, progress: Progress, title: str) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task(title, total=None)
+        self._task = progress.add_task("", total=None)
+        self._total: int | None = None
         self.outcome = ""
         """What is printed when the step is over."""
 
     def doing(self, what: str, total: int | None = None) -> None:
         """Name what happens now, and how much of it there is (None: nobody knows)."""
-        self._progress.reset(self._task, total=total, description=what)
+        self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(what, total=total)
+        self._total = total
 
     def at(self, completed: int) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=completed)
+        """Move the bar; not beyond its end."""
+        shown = completed if self._total is None else min(completed, self._total)
+        self._progress.update(self._task, completed=shown)
 
 
 class Narrator:
@@ -57,14 +79,14 @@ class Narrator:
             TextColumn(f"{number}/{STEPS} [bold]{title:<{_TITLE_WIDTH}}[/bold]"),
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            _Count(),
+            _Seconds(began_s),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
         )
         with progress:
-            step = Step(progress, "")
+            step = Step(progress)
             yield step
         line = Text.assemble(
             f"{number}/{STEPS} ",

@@ -46,7 +46,7 @@ _WORKERS = 2
 _REPEAT_SHARE = 0.01
 _RESENT_SHARE = 0.1
 _CUTS = 25
-_LEAST_BATCHES_A_CUT = 8
+_LEAST_BATCHES_A_CUT = 10
 _FLIGHTS_A_BATCH = 80
 # A handler that takes no time would be through with a few flights before the second worker has joined.
 _LEAST_HANDLING_S = 3.0
@@ -145,8 +145,8 @@ class Scenario:
             step.doing("counting what is in the topic")
             counts = self._topic.count_ids(self._topic.ends())
             step.outcome = (
-                f"{len(counts):,} flights, {counts.total():,} records: {self._proxy.cuts} connections cut after the "
-                f"broker had the batch, {producer.retried:,} flights retried, {producer.repeated:,} sent twice"
+                f"{len(counts):,} flights, {counts.total():,} records: {producer.retried:,} flights sent again because "
+                f"{self._proxy.cuts} answers of the broker were cut off, {producer.repeated:,} for no reason"
             )
         return counts
 
@@ -159,14 +159,15 @@ class Scenario:
             killed = crew.kill_busiest()
             committed = self._topic.committed()
             crew.start(f"{killed.name}-again")
+            step.doing(f"{killed.name} was killed and starts again", len(counts))
             self._wait_until_committed(crew, step)
             crew.end()
             step.doing("judging")
             runs = [read_handled(run.handled_file) for run in crew.runs]
             judgement = judge(counts, runs, killed=read_handled(killed.handled_file), committed=committed)
             step.outcome = (
-                f"{judgement.handled:,} handled by two; {killed.name} got a SIGKILL after "
-                f"{killed.handled_count():,} and was started again: {judgement.lost} lost, {judgement.doubled} twice"
+                f"{judgement.handled:,} handled; {killed.name} was killed after {killed.handled_count():,} and started "
+                f"again: {judgement.lost:,} lost, {judgement.doubled:,} handled twice"
             )
         return judgement
 
@@ -186,10 +187,10 @@ class Scenario:
             )
             step.doing("comparing it with the stores of the workers")
             comparison = compare(self._store, self._snapshot, Window.parse(WINDOW))
-            relation = "the same as" if comparison.equal else "NOT the same as"
+            relation = "the same as in" if comparison.equal else "NOT the same as in"
             step.outcome = (
-                f"spark-submit read {rebuilt.records:,} records and wrote {comparison.marks:,} marks: "
-                f"{relation} the workers' stores hold"
+                f"spark-submit read {rebuilt.records:,} records; its {comparison.marks:,} marks are {relation} the "
+                "workers' stores"
             )
         return rebuilt, comparison
 
@@ -208,8 +209,8 @@ class Scenario:
                 crew.end()
                 resent_handled = crew.handled_count()
             step.outcome = (
-                f"all stores deleted, workers started from the snapshot, {resent:,} flights sent again: "
-                f"{resent_handled} handled again"
+                f"stores deleted, workers started from the snapshot, {resent:,} flights sent again: "
+                f"{resent_handled:,} handled again"
             )
         return resent, resent_handled
 

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.marks import NO_MARKS, Marks
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.sorted_file import SortedFileWriter
 from tests.cli.conftest import NEWEST_MS
+from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,55 +23,16 @@ LOW, CUT = 100, 150
 
 
 @pytest.fixture
-def snapshot(tmp_path: Path) -> Path:
-    """A snapshot of two partitions (one of them empty) of group ``billing``, cut at its committed offset."""
-    folder = tmp_path / "snapshot"
-    (folder / "0").mkdir(parents=True)
+def marks() -> Marks:
+    """Fifty marks at the offsets from `LOW` to below `CUT`."""
     offsets = np.arange(LOW, CUT, dtype=np.int64)
-    marks = newest_per_digest(Marks(b"".join(map(digest_one, IDS)), offsets, offsets + NEWEST_MS))
-    with SortedFileWriter(folder / "0" / "part.sst") as writer:
-        writer.add(marks)
-        file = writer.finish()
-    entry = PartitionManifest(
-        partition=0,
-        low=LOW,
-        high=CUT,
-        since_ms=None,
-        accepted=0,
-        since_number=None,
-        newest_ms=NEWEST_MS + CUT - 1,
-        marks=len(IDS),
-        files=(file,),
-    )
-    empty = replace(entry, partition=1, low=7, high=7, newest_ms=-1, marks=0, files=())
-    manifest = Manifest(
-        cluster="c1",
-        topic="orders",
-        topic_id="t1",
-        id_spec="header:dedup-id",
-        digest="sha256-16",
-        isolation="read_committed",
-        window="7d",
-        group="billing",
-        vouched=False,
-        created_ms=NEWEST_MS,
-        partitions=(entry, empty),
-    )
-    write_manifest(folder, manifest)
-    return folder
+    return Marks(b"".join(map(digest_one, IDS)), offsets, offsets + NEWEST_MS)
 
 
-def vouch(snapshot: Path) -> None:
-    """Turn the snapshot into one that was made without a group."""
-    content = json.loads((snapshot / "manifest.json").read_text())
-    entries = content.pop("partitions")
-    for name in ("format", "checksum"):
-        del content[name]
-    content |= {"group": None, "vouched": True}
-    partitions = tuple(
-        PartitionManifest(**{**entry, "files": ()}) for entry in entries if entry["partition"] == 1
-    )
-    write_manifest(snapshot, Manifest(**content, partitions=partitions))
+@pytest.fixture
+def snapshot(tmp_path: Path, marks: Marks) -> Path:
+    """A snapshot of two partitions (one of them empty) of group ``billing``, cut at its committed offset."""
+    return write_snapshot(tmp_path / "snapshot", {0: marks, 1: NO_MARKS})
 
 
 def test_a_restored_store_has_the_snapshot_and_its_progress(
@@ -100,7 +58,7 @@ def test_a_restored_store_has_the_snapshot_and_its_progress(
         assert [mark.offset for mark in opened.find_all(digest_one(IDS[3]))] == [LOW + 3]
     with read_partition(last.path) as opened:
         assert opened.progress is not None
-        assert (opened.progress.low, opened.progress.high) == (7, 7)
+        assert (opened.progress.low, opened.progress.high) == (0, 0)
 
 
 def test_the_restored_store_answers_look_ups(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
@@ -147,9 +105,9 @@ def test_another_group_cannot_have_it(dedup: Dedup, snapshot: Path, tmp_path: Pa
     assert "is of group 'billing', not 'audit'" in done.stderr
 
 
-def test_a_snapshot_without_a_group_must_be_vouched_for(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
+def test_a_snapshot_without_a_group_must_be_vouched_for(dedup: Dedup, marks: Marks, tmp_path: Path) -> None:
     """Without knowing what a group has processed, nothing counts as processed until the user says so."""
-    vouch(snapshot)
+    snapshot = write_snapshot(tmp_path / "snapshot", {0: marks}, group=None)
     store = tmp_path / "store"
     command = ("restore", "--snapshot", str(snapshot), "--store", str(store))
     nobody = dedup(*command)
