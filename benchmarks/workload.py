@@ -115,7 +115,7 @@ def ensure_topic(bootstrap: str, topic: str, workload: Workload) -> float | None
 
 def _produce(bootstrap: str, topic: str, workload: Workload) -> float:
     # Idempotent, because a producer's own duplicate would make the generator's word on the offsets wrong.
-    settings = {"compression.type": "lz4", "linger.ms": 50, "enable.idempotence": True}
+    settings = {"compression.type": "lz4", "enable.idempotence": True}
     # The coordinator of a broker that has just started is not at home at once; librdkafka asks again by itself.
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 3, **settings})
     began = time.perf_counter()
