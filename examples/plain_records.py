@@ -28,20 +28,29 @@ def main() -> None:
 
 def handle(engine: Deduplicator, batch: list[Record]) -> None:
     """Admit a batch, and carry on until nothing of it is in flight any more."""
-    waiting = deque(zip(batch, engine.admit(batch), strict=True))
-    while waiting:
-        record, verdict = waiting.popleft()
-        name = f"{record.offset} {(record.headers[0][1] or b'').decode()}"
-        print(f"{name}: {verdict.kind.value}{f', attempt {verdict.attempt}' if verdict.attempt > 1 else ''}")
+    judged = deque(zip(batch, engine.admit(batch), strict=True))
+    for record, verdict in judged:
+        print(f"{name(record)}: {verdict.kind.value}")
+    while judged:
+        record, verdict = judged.popleft()
         if not verdict.deliver:
             continue
         if record.offset in FAILS_ONCE and verdict.attempt == 1:
-            print(f"{name}: the handler failed")
             settled = engine.release([record])
+            print(f"{name(record)}: its handler failed")
         else:
             settled = engine.complete([record])
+            print(f"{name(record)}: handled")
         # What had to wait for this record is judged now, and comes before anything new.
-        waiting.extendleft((each.record, each.verdict) for each in reversed(settled))
+        for each in reversed(settled):
+            again = f", attempt {each.verdict.attempt}" if each.verdict.deliver else ""
+            print(f"{name(each.record)}: {each.verdict.kind.value}{again}")
+            judged.appendleft((each.record, each.verdict))
+
+
+def name(record: Record) -> str:
+    """Offset and ID."""
+    return f"{record.offset} {(record.headers[0][1] or b'').decode()}"
 
 
 def records(*ids: str, begin: int) -> list[Record]:

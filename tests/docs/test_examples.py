@@ -18,11 +18,15 @@ charge order-3: 99 (offset 3)
     "plain_records.py": """\
 0 order-1: fresh
 1 order-2: fresh
-1 order-2: the handler failed
-1 order-2: fresh, attempt 2
 2 order-1: parked
+0 order-1: handled
+2 order-1: duplicate
+1 order-2: its handler failed
+1 order-2: fresh, attempt 2
+1 order-2: handled
 3 order-3: fresh
 4 order-2: duplicate
+3 order-3: handled
 0 order-1: redelivered
 1 order-2: redelivered
 2 order-1: redelivered
