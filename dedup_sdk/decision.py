@@ -18,8 +18,16 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk.marks import Int64s
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
+
+
+_FARTHEST_MS = 2**61
+"""Timestamps beyond this are no nearer to each other for it: their differences have to fit into 64 bits."""
 
 
 class Mark(NamedTuple):
@@ -57,3 +65,18 @@ def decide(  # noqa: PLR0913 (the rule has that many inputs; a bundle would hide
     if mark.offset < offset and window.holds(timestamp_ms - mark.timestamp_ms, accepted - mark.number):
         return VerdictKind.DUPLICATE
     return VerdictKind.FRESH
+
+
+def decide_marked(
+    offsets: Int64s, timestamps_ms: Int64s, mark_offsets: Int64s, mark_timestamps_ms: Int64s, window: Window
+) -> NDArray[np.bool_]:
+    """Return, for records with an ID and a mark that were not completed before, which are duplicates.
+
+    `decide` in columns of shape ``(n,)``, for a window by time alone; the others are fresh.
+    """
+    ages_ms = timestamps_ms.clip(-_FARTHEST_MS, _FARTHEST_MS) - mark_timestamps_ms.clip(
+        -_FARTHEST_MS, _FARTHEST_MS
+    )
+    inside = ages_ms <= (window.time_ms if window.time_ms is not None else 2 * _FARTHEST_MS)
+    duplicates: NDArray[np.bool_] = inside & (mark_offsets < offsets)
+    return duplicates

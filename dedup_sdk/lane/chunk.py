@@ -32,13 +32,13 @@ class Chunk:
     """Columns of ``n`` records, ascending by offset.
 
     ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `APART`; ``saved[i]`` is 1 when the
-    completion of record ``i`` is in the key store. ``items`` are the caller's own objects (records or messages),
+    completion of record ``i`` is in the key store. ``column`` is ``offsets`` as an array. ``items`` are the caller's own objects (records or messages),
     parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
     an ID that the policy keeps from the application.
     """
 
     __slots__ = (
-        "attempts", "digests", "items", "joined", "kinds", "offsets", "open", "reasons", "saved", "seen", "states",
+        "attempts", "column", "digests", "items", "joined", "kinds", "offsets", "open", "reasons", "saved", "seen", "states",
         "timestamps", "unmarked", "withheld",
     )  # fmt: skip
 
@@ -47,6 +47,7 @@ class Chunk:
     ) -> None:
         count = len(offsets)
         self.offsets = offsets
+        self.column = np.fromiter(offsets, np.int64, count)
         self.timestamps = timestamps
         self.digests = digests
         self.joined: bytes | None = None

@@ -7,7 +7,7 @@ A lane is fed in offset order and answers in columns. It knows no Kafka, no Rock
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import is_not
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.decision import Mark, decide
+from dedup_sdk.decision import Mark, decide, decide_marked
 from dedup_sdk.lane.chunk import (
-    APART, DONE, KINDS, OFFERED, PARKED, PARKED_KIND, REDELIVERED, UNKEYED, UNVERIFIED, Chunk, Place,
+    APART, DONE, DUPLICATE, KINDS, OFFERED, PARKED, PARKED_KIND, REDELIVERED, UNKEYED, UNVERIFIED, Chunk, Place,
 )  # fmt: skip
 from dedup_sdk.lane.recent import RecentMarks
 from dedup_sdk.lane.ring import Ring
@@ -193,9 +193,9 @@ class Lane:
         self._firsts.append(offsets[0])
         keyed = None if not chunk.unmarked else [i for i in range(len(offsets)) if i not in chunk.unmarked]
         if keyed is None:
-            self.recent.timeline.extend(offsets, timestamps)
+            self.recent.timeline.extend(chunk.column, timestamps)
         else:
-            self.recent.timeline.extend([offsets[index] for index in keyed], timestamps[keyed])
+            self.recent.timeline.extend(chunk.column[keyed], timestamps[keyed])
         self._judge(chunk, keyed, find)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
@@ -242,10 +242,63 @@ class Lane:
         if self.ring is not None:
             met: Iterable[int] = range(len(offsets))
         else:
-            known = set(compress(range(len(offsets)), map(is_not, before, offsets)))
-            met = sorted(known | stored.keys()) if stored else sorted(known)
+            met = list(compress(range(len(offsets)), map(is_not, before, offsets)))
+            if stored:
+                met = sorted({*met, *stored})
+            met = self._meet_columns(chunk, met, keyed, digests, before, stored)
         for index in met:
             self._meet(chunk, index if keyed is None else keyed[index], stored.get(index))
+
+    def _meet_columns(
+        self,
+        chunk: Chunk,
+        met: list[int],
+        keyed: list[int] | None,
+        digests: list[bytes],
+        before: list[int],
+        stored: dict[int, Mark],
+    ) -> list[int]:
+        """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
+        met_digests = [digests[index] for index in met]
+        often = (
+            {digest for digest, times in Counter(met_digests).items() if times > 1}
+            if len(set(met_digests)) < len(met)
+            else ()
+        )
+        plain: list[int] = []
+        others: list[int] = []
+        for index, digest in zip(met, met_digests, strict=True):
+            simple = (
+                before[index] < self.high
+                and index not in stored
+                and digest not in often
+                and digest not in self.parked
+            )
+            (plain if simple else others).append(index)
+        if not plain:
+            return others
+        rows = np.asarray(plain if keyed is None else [keyed[index] for index in plain])
+        seen = np.asarray([before[index] for index in plain], np.int64)
+        seen_ms = self.recent.timeline.at_all(seen)
+        duplicates = decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
+        for index in compress(plain, (~duplicates).tolist()):
+            others.append(index)
+        hits = rows[duplicates]
+        np.frombuffer(chunk.kinds, np.uint8)[hits] = DUPLICATE
+        np.frombuffer(chunk.states, np.uint8)[hits] = DONE
+        chunk.open -= len(hits)
+        hit_rows = hits.tolist()
+        for row in hit_rows if chunk.reasons else ():
+            chunk.reasons.pop(row, None)
+        chunk.seen.update(
+            zip(
+                hit_rows,
+                zip(seen[duplicates].tolist(), seen_ms[duplicates].tolist(), strict=True),
+                strict=True,
+            )
+        )
+        self.recent.offsets.update((_digest(chunk, row), chunk.offsets[row]) for row in hit_rows)
+        return sorted(others)
 
     def _doubt(self, chunk: Chunk, keyed: Iterable[int]) -> None:
         """Call what the marks do not cover unverified, until a mark says better."""
@@ -478,14 +531,13 @@ class Lane:
             and not chunk.unmarked
             and self.ring is None
         ):
-            return Marks(chunk.joined, np.asarray(chunk.offsets, np.int64), chunk.timestamps)
+            return Marks(chunk.joined, chunk.column, chunk.timestamps)
         marked = [index for index in indexes.tolist() if index not in chunk.unmarked]
         digests = [_digest(chunk, index) for index in marked]
         numbers = None
         if self.ring is not None:
             numbers = np.asarray([self.ring.numbers.get(digest, 0) for digest in digests], np.int64)
-        offsets = np.asarray([chunk.offsets[index] for index in marked], np.int64)
-        return Marks(b"".join(digests), offsets, chunk.timestamps[marked], numbers)
+        return Marks(b"".join(digests), chunk.column[marked], chunk.timestamps[marked], numbers)
 
     def take_recent(self, clock_ms: int) -> Marks:
         """Remove the recent marks for a flush and return those still inside the window at ``clock_ms``.
@@ -496,7 +548,7 @@ class Lane:
         waited_for = {digest: self.recent.mark(digest) for digest in self.parked} if self.ring else {}
         marks = self.recent.take(self._completed_mask, None if self.ring is None else self.ring.numbers)
         for chunk in self._chunks:
-            self.recent.timeline.extend(chunk.offsets, chunk.timestamps)
+            self.recent.timeline.extend(chunk.column, chunk.timestamps)
         for digest, mark in waited_for.items():
             if mark is not None and digest not in self.recent.offsets:
                 self.recent.restore(digest, mark)

@@ -70,7 +70,9 @@ class RecentMarks:
 
     def fold(self, digests: list[bytes], offsets: list[int], timestamps: Int64s) -> None:
         """Take completed records over in offset order; an entry of a higher offset stays."""
-        self.timeline.extend(offsets, timestamps)
+        if not offsets:
+            return
+        self.timeline.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
         known = self.offsets
         earlier = list(map(known.get, digests))
         if all(offset is None or offset < offsets[0] for offset in earlier):

@@ -1,70 +1,70 @@
 """Which timestamp an offset had, for the offsets that recent marks point to.
 
-Recent marks keep only an offset each (a Python integer that exists anyway); their timestamps stay in the columns they
-came in. That is a third of the memory that a pair per mark would take, and nothing is built per record.
+Recent marks keep only an offset each (a Python integer that exists anyway); their timestamps stay in columns. That is a
+third of the memory that a pair per mark would take, nothing is built per record, and many are looked up in one call.
 """
 
 from __future__ import annotations
-
-from bisect import bisect_left, bisect_right
 
 import numpy as np
 
 from dedup_sdk.marks import Int64s
 
+_FEWEST = 1_024
+
 
 class Timeline:
-    """Segments of (offset, timestamp in ms), each ascending by offset, later segments above earlier ones."""
+    """Offsets, ascending, and their timestamps in ms; ``strays`` are offsets that came from outside the log that passes by."""
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._segments: list[tuple[list[int], Int64s]] = []
+        self._count = 0
+        self._offsets = np.empty(_FEWEST, np.int64)
+        self._timestamps = np.empty(_FEWEST, np.int64)
         self._strays: dict[int, int] = {}
 
-    def extend(self, offsets: list[int], timestamps: Int64s) -> None:
-        """Add a segment above all others; ``offsets`` ascending, both of one length."""
-        if offsets:
-            self._firsts.append(offsets[0])
-            self._segments.append((offsets, timestamps))
+    def extend(self, offsets: Int64s, timestamps: Int64s) -> None:
+        """Add offsets above all others, ascending; both of one length."""
+        start, end = self._count, self._count + len(offsets)
+        if end > len(self._offsets):
+            room = max(end, 2 * len(self._offsets))
+            self._offsets = np.resize(self._offsets[:start], room) if start else np.empty(room, np.int64)
+            self._timestamps = (
+                np.resize(self._timestamps[:start], room) if start else np.empty(room, np.int64)
+            )
+        self._offsets[start:end] = offsets
+        self._timestamps[start:end] = timestamps
+        self._count = end
 
     def keep(self, offset: int, timestamp_ms: int) -> None:
-        """Remember one offset apart from the segments."""
+        """Remember one offset apart from the others."""
         self._strays[offset] = timestamp_ms
 
     def at(self, offset: int) -> int:
         """Return the timestamp of an offset that was added; KeyError if it was not."""
         if offset in self._strays:
             return self._strays[offset]
-        place = bisect_right(self._firsts, offset) - 1
-        if place >= 0:
-            offsets, timestamps = self._segments[place]
-            index = bisect_left(offsets, offset)
-            if index < len(offsets) and offsets[index] == offset:
-                return int(timestamps[index])
-        raise KeyError(offset)
+        place = int(self._offsets[: self._count].searchsorted(offset))
+        if place == self._count or self._offsets[place] != offset:
+            raise KeyError(offset)
+        return int(self._timestamps[place])
 
     def at_all(self, offsets: Int64s) -> Int64s:
         """Return the timestamps of many offsets, shape as given; KeyError if one was never added."""
-        if not offsets.size:
-            return np.empty(0, np.int64)
-        parts = [np.asarray(offsets_, np.int64) for offsets_, _ in self._segments]
-        strays = sorted(self._strays)
-        known = np.concatenate([*parts, np.asarray(strays, np.int64)])
-        times = np.concatenate(
-            [*(times for _, times in self._segments), np.asarray([self._strays[o] for o in strays], np.int64)]
-        )
-        if strays:
-            order = np.argsort(known, kind="stable")
-            known, times = known[order], times[order]
-        places = np.searchsorted(known, offsets)
-        missing = np.flatnonzero(known[np.minimum(places, len(known) - 1)] != offsets) if known.size else [0]
-        if len(missing):
-            raise KeyError(int(offsets[missing[0]]))
-        found: Int64s = times[places]
+        known = self._offsets[: self._count]
+        places = known.searchsorted(offsets)
+        if self._count:
+            np.minimum(places, self._count - 1, out=places)
+            found: Int64s = self._timestamps[places]
+            wrong = np.flatnonzero(
+                (known[places] != offsets) | (bool(self._strays) and np.isin(offsets, list(self._strays)))
+            )
+        else:
+            found, wrong = np.empty(len(offsets), np.int64), np.arange(len(offsets))
+        for index in wrong.tolist():
+            found[index] = self._strays[int(offsets[index])]
         return found
 
     def clear(self) -> None:
         """Forget everything."""
-        self._firsts.clear()
-        self._segments.clear()
+        self._count = 0
         self._strays.clear()
