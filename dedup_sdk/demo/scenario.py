@@ -10,6 +10,7 @@ import random
 import shutil
 import time
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ from dedup_sdk.demo.signals import ending_in_order
 from dedup_sdk.demo.stores import Comparison, compare
 from dedup_sdk.demo.topic import Topic
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
+from dedup_sdk.testing.java_home import spark_environment
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
@@ -72,8 +74,17 @@ def run_demo(narrator: Narrator, flights: int | None = None) -> DemoResult:
     wanted = ALL_FLIGHTS if flights is None else flights
     if not LEAST_FLIGHTS <= wanted <= ALL_FLIGHTS:
         raise DemoError(f"{wanted} flights: give a number from {LEAST_FLIGHTS} to {ALL_FLIGHTS}")
+    _check_ingredients()
     with ending_in_order(), ExitStack() as stack:
         return Scenario(stack, narrator, wanted).run()
+
+
+def _check_ingredients() -> None:
+    """Find out now what would be missing in the middle: the flights, PySpark, a Java that Spark runs on."""
+    next(read_flights(1))
+    if find_spec("pyspark") is None:
+        raise DemoError("pyspark is not installed: pip install 'dedup-sdk[demo]'")
+    spark_environment()
 
 
 class Scenario:
