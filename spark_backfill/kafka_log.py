@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from spark_backfill.errors import BackfillError
 
@@ -68,6 +67,7 @@ class KafkaLog:
         try:
             self._admin = AdminClient(common, logger=silent)
             self._consumer = Consumer({**common, **own}, logger=silent)
+            self._plain = Consumer({**common, **own, "isolation.level": "read_uncommitted"}, logger=silent)
         except (KafkaException, TypeError, ValueError) as error:
             raise BackfillError(
                 f"a Kafka client cannot be made: {_said(error)}; see --admin-config"
@@ -78,6 +78,7 @@ class KafkaLog:
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
+        self._plain.close()
 
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""
@@ -105,12 +106,13 @@ class KafkaLog:
 
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         """Return the bounds of each partition's log."""
-        numbers = list(partitions)
-        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        start = self._offsets(numbers, earliest, IsolationLevel.READ_COMMITTED)
-        stable = self._offsets(numbers, latest, IsolationLevel.READ_COMMITTED)
-        end = self._offsets(numbers, latest, IsolationLevel.READ_UNCOMMITTED)
-        return {number: Bounds(start[number], stable[number], end[number]) for number in numbers}
+        found = {}
+        for number in partitions:
+            place = TopicPartition(self.topic, number)
+            # Asked by consumers, because they try again where a leader is just being elected.
+            start, stable_end = self._watermarks(self._consumer, place)
+            found[number] = Bounds(start, stable_end, self._watermarks(self._plain, place)[1])
+        return found
 
     def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
         """Return what the group has committed, for the partitions where it has."""
@@ -182,13 +184,16 @@ class KafkaLog:
         finally:
             self._consumer.unassign()
 
-    def _offsets(self, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        asked = {TopicPartition(self.topic, number): spec for number in partitions}
-        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
-        return {
-            each.partition: self._result(answer, f"the offsets of partition {each.partition}").offset
-            for each, answer in answers.items()
-        }
+    def _watermarks(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+        try:
+            answer = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._trouble(f"the offsets of partition {place.partition}", error) from None
+        if answer is None:
+            raise BackfillError(
+                f"partition {place.partition} gave no offsets within {_TIMEOUT_S:g} s: try again"
+            )
+        return answer
 
     def _result(self, answer: Future[_Answer], what: str) -> _Answer:
         try:

@@ -105,7 +105,7 @@ def test_the_launcher_finds_everything_itself(
 def test_the_launcher_passes_failures_on(
     broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A failing job is status 1 with its own single line, and from Python an exception with the same words."""
+    """A failing job is status 1 with its own single line."""
     given = arguments(broker.bootstrap, "no-such-topic", tmp_path / "snapshot")
     assert launch.run(given) == 1
     out, err = capfd.readouterr()
@@ -113,8 +113,6 @@ def test_the_launcher_passes_failures_on(
     assert (
         err == f"backfill: error: topic 'no-such-topic' does not exist at {broker.bootstrap}: check --topic\n"
     )
-    with pytest.raises(BackfillError, match="'no-such-topic' does not exist"):
-        launch.backfill(given)
 
 
 def test_an_unreachable_broker_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,11 +154,12 @@ def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_connector_that_cannot_be_had_is_named(
     broker: Broker, make_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """When Ivy does not find the coordinates, the line names them."""
+    """When Ivy does not find the coordinates, the exception names them, in one line; nothing is printed from Python."""
     given = arguments(broker.bootstrap, make_topic(1), tmp_path / "snapshot")
-    assert launch.run(given, packages="local.nowhere:nothing_2.13:0.0.1") == 1
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "local.nowhere#nothing_2.13;0.0.1" in line
+    with pytest.raises(BackfillError, match=r"local\.nowhere#nothing_2\.13;0\.0\.1") as caught:
+        launch.backfill(given, packages="local.nowhere:nothing_2.13:0.0.1")
+    assert "\n" not in str(caught.value)
+    assert "".join(capfd.readouterr()) == ""
 
 
 def test_coordinates_follow_the_installed_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
