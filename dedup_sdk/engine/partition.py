@@ -10,13 +10,21 @@ import numpy as np
 
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
-    APART, DONE, KINDS, OFFERED, PARKED_KIND, REDELIVERED, UNVERIFIED, Chunk, Place,
+    APART,
+    DONE,
+    KINDS,
+    OFFERED,
+    PARKED_KIND,
+    REDELIVERED,
+    UNVERIFIED,
+    Chunk,
+    Place,
 )  # fmt: skip
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.plan import StartPlan
-from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.marks import NO_MARKS, Int64s, Marks, join_marks
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
-from dedup_sdk.progress import Coverage
+from dedup_sdk.progress import Coverage, Progress
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import Lookup
@@ -58,6 +66,7 @@ class Partition:
         self._clock_ms = -1
         self._steps = 0
         self._journaled = 0
+        self._owed: list[Marks] = []
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -239,9 +248,15 @@ class Partition:
         step = self.lane.take_step()
         if step is not None:
             self._append(step.progress, step.marks)
+        elif self._owed:
+            self._append(self.lane.progress, NO_MARKS)
 
-    def _append(self, progress: Any, marks: Any) -> None:
+    def _append(self, progress: Progress, marks: Marks) -> None:
+        # What the store refused is owed: a progress must not be written without the marks that belong to it.
+        self._owed.append(marks)
+        marks = join_marks(self._owed) if len(self._owed) > 1 else marks
         self.store.append(progress, marks)
+        self._owed = []
         self._steps += 1
         self._journaled += marks.count
 
@@ -259,8 +274,13 @@ class Partition:
         self.persist()
         lane = self.lane
         marks = lane.take_recent(self._clock_ms)
-        self.store.flush(lane.progress, marks)
+        try:
+            self.store.flush(lane.progress, marks)
+        except BaseException:
+            lane.put_back(marks)
+            raise
         self._steps = self._journaled = 0
+        self._owed = []
         horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
         dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
         if dropped_ms is not None and horizon_ms is not None:

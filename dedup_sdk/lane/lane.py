@@ -17,12 +17,23 @@ import numpy as np
 
 from dedup_sdk.decision import Mark, decide, decide_marked
 from dedup_sdk.lane.chunk import (
-    APART, DONE, DUPLICATE, KINDS, OFFERED, PARKED, PARKED_KIND, REDELIVERED, UNKEYED, UNVERIFIED, Chunk, Place,
+    APART,
+    DONE,
+    DUPLICATE,
+    KINDS,
+    OFFERED,
+    PARKED,
+    PARKED_KIND,
+    REDELIVERED,
+    UNKEYED,
+    UNVERIFIED,
+    Chunk,
+    Place,
 )  # fmt: skip
+from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.lane.recent import RecentMarks
 from dedup_sdk.lane.ring import Ring
-from dedup_sdk.lane.plan import NOTHING_KNOWN
-from dedup_sdk.marks import NO_MARKS, Found, Int64s, Marks
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Int64s, Marks, join_marks
 from dedup_sdk.progress import Coverage, Progress
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
@@ -130,6 +141,11 @@ class Lane:
         """How many admitted records are not completed, parked ones included."""
         return sum(chunk.open for chunk in self._chunks)
 
+    @property
+    def kept(self) -> int:
+        """How many records are in memory: those in flight, and completed ones behind the first of these."""
+        return sum(len(chunk.offsets) for chunk in self._chunks)
+
     def place(self, offset: int) -> Place | None:
         """Find a record that is not settled yet, or whose chunk is not."""
         at = bisect_right(self._firsts, offset) - 1
@@ -182,21 +198,28 @@ class Lane:
         """Judge records at or above ``position``, ascending by offset; the chunk holds their verdicts.
 
         ``missing`` has, for every index without a digest, the reason. What is judged a duplicate is completed already.
+        When ``find`` raises, nothing of the lane has changed.
         """
         chunk = Chunk(offsets, timestamps, digests, items)
         if self._restored:
             self._skip_restored(chunk)
         if missing:
             self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
+        keyed = None if not chunk.unmarked else [i for i in range(len(offsets)) if i not in chunk.unmarked]
+        asked: list[Any] = digests if keyed is None else [digests[index] for index in keyed]
+        joined = b"".join(asked)
+        found = find(joined, len(asked)) if asked else NONE_FOUND
+        self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)
         self._firsts.append(offsets[0])
-        keyed = None if not chunk.unmarked else [i for i in range(len(offsets)) if i not in chunk.unmarked]
         if keyed is None:
+            chunk.joined = joined
             self.recent.timeline.extend(chunk.column, timestamps)
         else:
             self.recent.timeline.extend(chunk.column[keyed], timestamps[keyed])
-        self._judge(chunk, keyed, find)
+        if asked:
+            self._judge(chunk, keyed, asked, found)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
             self._advance()
@@ -207,7 +230,6 @@ class Lane:
             if any(start <= offset < end for start, end in self._restored):
                 chunk.finish(index, REDELIVERED)
                 chunk.unmarked.add(index)
-        self._restored = tuple(r for r in self._restored if r[1] > chunk.offsets[-1] + 1)
 
     def _leave_unkeyed(self, chunk: Chunk, missing: dict[int, str], *, discard: bool) -> None:
         for index, reason in missing.items():
@@ -220,18 +242,9 @@ class Lane:
                 chunk.withheld.add(index)
                 chunk.finish(index)
 
-    def _judge(self, chunk: Chunk, keyed: list[int] | None, find: Find) -> None:
-        """Judge the records at ``keyed`` (None: all of them), in one pass of columns."""
-        offsets: list[int] = chunk.offsets
-        digests: list[Any] = chunk.digests
-        if keyed is not None:
-            offsets, digests = [offsets[index] for index in keyed], [digests[index] for index in keyed]
-        if not digests:
-            return
-        joined = b"".join(digests)
-        if keyed is None:
-            chunk.joined = joined
-        found = find(joined, len(digests))
+    def _judge(self, chunk: Chunk, keyed: list[int] | None, digests: list[bytes], found: Found) -> None:
+        """Judge the records at ``keyed`` (None: all of them) by their digests, in one pass of columns."""
+        offsets = chunk.offsets if keyed is None else [chunk.offsets[index] for index in keyed]
         before = list(map(self.recent.offsets.setdefault, digests, offsets))
         doubtful = self.since_ms is not None or self.since_number is not None
         if doubtful:
@@ -522,7 +535,7 @@ class Lane:
         if not parts and not self._moved:
             return None
         self._moved = False
-        return Step(self.progress, _joined(parts))
+        return Step(self.progress, join_marks(parts))
 
     def _columns(self, chunk: Chunk, indexes: np.ndarray[Any, np.dtype[np.intp]]) -> Marks:
         if (
@@ -567,6 +580,21 @@ class Lane:
         numbers = None if marks.numbers is None else marks.numbers[live]
         return Marks(digests, marks.offsets[live], marks.timestamps[live], numbers)
 
+    def put_back(self, marks: Marks) -> None:
+        """Take back what `take_recent` gave out and nobody could store."""
+        columns = [marks.offsets, *(chunk.column for chunk in self._chunks)]
+        times = [marks.timestamps, *(chunk.timestamps for chunk in self._chunks)]
+        offsets, timestamps = np.concatenate(columns), np.concatenate(times)
+        order = np.argsort(offsets, kind="stable")
+        self.recent.timeline.clear()
+        self.recent.timeline.extend(offsets[order], timestamps[order])
+        digests = [marks.digests[at : at + DIGEST_BYTES] for at in range(0, len(marks.digests), DIGEST_BYTES)]
+        for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
+            # What is in flight stays in front of its mark.
+            self.recent.offsets.setdefault(digest, offset)
+        if self.ring is not None and marks.numbers is not None:
+            self.ring.numbers = dict(zip(digests, marks.numbers.tolist(), strict=True)) | self.ring.numbers
+
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late."""
         window_ms = self.window.time_ms or 0
@@ -610,17 +638,3 @@ def _as_marks(found: Found) -> dict[int, Mark]:
     numbers = found.numbers or [0] * len(found.indexes)
     columns = zip(found.offsets, found.timestamps, numbers, strict=True)
     return dict(zip(found.indexes, (Mark(*column) for column in columns), strict=True))
-
-
-def _joined(parts: list[Marks]) -> Marks:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return NO_MARKS
-    numbers = [part.numbers for part in parts if part.numbers is not None]
-    return Marks(
-        b"".join(part.digests for part in parts),
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.timestamps for part in parts]),
-        np.concatenate(numbers) if len(numbers) == len(parts) else None,
-    )

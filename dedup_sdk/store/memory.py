@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup_sdk.errors import StoreError, StoreLockedError
-from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks
+from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.columns import join_marks
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest

@@ -12,10 +12,9 @@ from rocksdict import Rdict
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, join_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values
-from dedup_sdk.store.columns import join_marks
 from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity

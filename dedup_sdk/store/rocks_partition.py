@@ -20,10 +20,9 @@ import numpy as np
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values, encode_step
-from dedup_sdk.store.columns import join_marks
 from dedup_sdk.store.database import (
     IDENTITY,
     JOURNAL,

@@ -9,10 +9,9 @@ import numpy as np
 from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values
-from dedup_sdk.store.columns import cut_marks, join_marks
 from dedup_sdk.store.database import read_items
 from dedup_sdk.store.mark_sort import newest_per_digest
 

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.marks import NO_MARKS, Marks
-from dedup_sdk.store.columns import join_marks
+from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.mark_sort import newest_per_digest
 from tests.support.marks import marks, random_marks
