@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import DedupError
+from dedup_sdk.testing import MockKafka
+from dedup_sdk.testing.java_home import find_java
+from dedup_sdk.testing.kafka_jars import kafka_jars
+from tests.support.pages import PAGES, ROOT, SENT, Stage, page_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WITH_EXAMPLES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+ONCE = sorted(set(SENT))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A stage in a folder of its own, from which modules can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        yield Stage(kafka.bootstrap, tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=page_id)
+def test_the_examples_of_a_page_run(page: Path, stage: Stage) -> None:
+    """Every Python example runs as it stands, in the page's order, and each loop handles each logical message once."""
+    ran = 0
+    for example in stage.examples(page):
+        source = str(getattr(example.parsed, "source", example.parsed))
+        if "LocalKafka" in source:
+            continue
+        stage.run(example)
+        ran += 1
+        if "charge(" in source:
+            expected = sorted(SENT) if 'mode="observe"' in source else ONCE
+            assert sorted(stage.handled) == expected, f"{page.name}:{example.line}"
+    assert ran
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_the_example_with_a_real_broker_runs(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of docs/testing.md that starts a real Kafka starts one, and prints its address."""
+    try:
+        find_java()
+        kafka_jars()
+    except DedupError as error:
+        pytest.skip(str(error))
+    [example] = [
+        each
+        for each in stage.examples(ROOT / "docs" / "testing.md")
+        if "LocalKafka()" in str(getattr(each.parsed, "source", each.parsed))
+    ]
+    stage.run(example)
+    assert capsys.readouterr().out.startswith("127.0.0.1:")
+
+
+def test_what_the_loop_of_the_readme_hides_is_a_duplicate(stage: Stage) -> None:
+    """The first example of the README hides the two resent orders, as duplicates and for no other reason."""
+    first = stage.examples(ROOT / "README.md")[0]
+    stage.run(first)
+    assert stage.handled == ["order-1", "order-2", "order-3", "last"]
+    verdicts = stage.namespace["consumer"].counters.verdicts
+    assert {name: count for name, count in verdicts.items() if count} == {"fresh": 4, "duplicate": 2}

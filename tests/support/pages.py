@@ -1,0 +1,123 @@
+"""The documentation's pages: where they are, what is in them, and a stage on which their examples run."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from tests.support.producing import produce, with_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+    from sybil import Example
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+ADDRESS = "localhost:9092"
+"""The broker of every example; on the stage it is another."""
+
+SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
+"""What lies in the topic "orders" when an example begins."""
+
+_FENCED_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED_COMMAND = re.compile(r"^    ((?:make|\.venv/bin/python|dedup) .*)$", re.MULTILINE)
+_FILE_BLOCK = re.compile(r"# (\S+\.py)\n")
+
+
+def page_id(page: Path) -> str:
+    """The page's path inside the repository."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def shell_commands(page: Path) -> Iterator[list[str]]:
+    """Yield the commands that a page tells its reader to type, split as a shell does."""
+    text = page.read_text(encoding="utf-8")
+    blocks = _FENCED_SHELL.findall(text) if page.parent.name != "benchmarks" else []
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines() + _INDENTED_COMMAND.findall(text)
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+class Stage:
+    """What an example expects to be there: a broker with orders, a consumer, and a handler called ``charge``.
+
+    An example that uses ``consumer`` without making one gets a new consumer of a group of its own. ``charge`` stops it at
+    the topic's last record, because the loops of the pages are those of services, which never end.
+    """
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self._bootstrap = bootstrap
+        self._folder = folder
+        self._groups = 0
+        self._fail_next = ""
+        self.handled: list[str] = []
+        self.namespace: dict[str, Any] = {}
+        produce(bootstrap, "orders", with_ids(*SENT))
+
+    def examples(self, page: Path) -> list[Example]:
+        """Return the examples of a page, in order, as they stand but for the broker's address."""
+        copy = self._folder / page.name
+        copy.write_text(page.read_text(encoding="utf-8").replace(ADDRESS, self._bootstrap), encoding="utf-8")
+        document = Sybil(
+            [PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], path=str(self._folder)
+        ).parse(copy)
+        document.namespace["charge"] = self.charge
+        self.namespace = document.namespace
+        return list(document.examples())
+
+    def run(self, example: Example) -> None:
+        """Run an example. One that begins with ``# folder/file.py`` is that file."""
+        source = example.parsed.source if isinstance(example.parsed, doctest.Example) else str(example.parsed)
+        if file := _FILE_BLOCK.match(source):
+            place = self._folder / file[1]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(source, encoding="utf-8")
+            return
+        self.handled = []
+        self._fail_next = "order-2" if "ConnectionError" in source else ""
+        if "consumer" not in source or re.search(r"consumer = |as consumer", source):
+            example.evaluate()
+            return
+        with self._consumer() as consumer:
+            consumer.subscribe(["orders"])
+            self.namespace["consumer"] = consumer
+            example.evaluate()
+
+    def charge(self, message: Message) -> None:
+        """Handle a message."""
+        order = (message.value() or b"").decode()
+        if order == self._fail_next:
+            self._fail_next = ""
+            raise ConnectionError(f"{order}: the bank does not answer")
+        self.handled.append(order)
+        if order == SENT[-1]:
+            self.namespace["consumer"].stop()
+
+    def _consumer(self) -> DedupConsumer:
+        self._groups += 1
+        return DedupConsumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"reader-{self._groups}",
+                "auto.offset.reset": "earliest",
+            },
+            dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+            store="var/dedup",
+        )
