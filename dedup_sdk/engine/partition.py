@@ -131,6 +131,8 @@ class Partition:
         if not self.begun:
             lane.begin(offsets[0])
             self.begun = True
+            # Written before anything can be committed: what the store does not know of would look like a jump.
+            self.persist()
         late: list[Chunk] = []
         if offsets[0] < lane.position:
             cut = int(np.searchsorted(np.asarray(offsets), lane.position))
