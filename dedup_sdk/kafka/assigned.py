@@ -23,7 +23,8 @@ class Start:
     """Where a partition starts, and what the group says of its history.
 
     ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or committed without
-    ours. ``new`` says that the group has never committed here.
+    ours. ``new`` says that the group has never committed here. ``reprocess``: the log is not the one it was, so that
+    nothing from ``offset`` on may be taken for completed, whatever the user wants of rewinds.
     """
 
     offset: int
@@ -31,6 +32,9 @@ class Start:
     new: bool = False
     seek: bool = False
     """The reader has to be moved there: it was assigned elsewhere."""
+    at_once: bool = False
+    """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
+    reprocess: bool = False
 
 
 @dataclass(slots=True)
@@ -46,6 +50,10 @@ class Assigned:
     held: Partition | None = None
     recovery: Generator[None, None, None] | None = None
     user_paused: bool = False
+    full: bool = False
+    """Paused by us, because too much of it waits."""
+    ask_at: float = 0.0
+    """Not before (monotonic seconds) the group's offsets are asked for again."""
     requested: int = -1
     """The last offset that a commit was asked for."""
     complete: bool = False

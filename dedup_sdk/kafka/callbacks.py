@@ -7,10 +7,15 @@ So it is kept, and raised where the application called, after what was fetched i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 logger = logging.getLogger("dedup_sdk")
+
+
+_IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
+"""The client's callbacks whose answer nobody waits for, and that run inside ``poll``."""
 
 
 class Guard:
@@ -32,6 +37,16 @@ class Guard:
             self._kept = error
         else:
             logger.warning("a second failure before the first was raised: %r", error)
+
+    def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the client's configuration with its callbacks guarded."""
+        guarded = {name: partial(self.run, config[name]) for name in _IN_POLL if callable(config.get(name))}
+        return {**config, **guarded}
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something to raise."""
+        return self._kept is not None
 
     def raise_kept(self) -> None:
         """Raise what was kept, once."""

@@ -61,9 +61,9 @@ class Client:
         """Stop a partition from delivering."""
         Consumer.pause(self._consumer, [TopicPartition(topic, partition)])
 
-    def committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def committed(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[TopicPartition]:
         """Return what the group has committed, with metadata; offset -1001 where nothing is."""
-        return Consumer.committed(self._consumer, partitions, timeout=ASK_S)
+        return Consumer.committed(self._consumer, partitions, timeout=ASK_S if timeout_s is None else timeout_s)
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
         """Commit exactly these offsets and their metadata."""

@@ -5,12 +5,15 @@ batch
     more, those it had are completed: together with their chunk when the batch is through, else one by one.
 apart
     messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
+aside
+    messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from dedup_sdk.engine.partition import Partition
@@ -27,12 +30,15 @@ class HandOut:
         self._observing = observing
         self.ready: deque[Any] = deque()
         self.apart: deque[Any] = deque()
+        self._aside: dict[Coordinates, list[Any]] = {}
         self._partition_of = partition_of
         self._batch: list[Any] = []
         self._chunks: list[Held] = []
         self._finished = 0
         self._apart_handed: list[Any] = []
-        self._last = 1
+        # The last hand-out by `take`, and how far it brought the batch: `poll` may have taken more since.
+        self._last: tuple[Any, ...] = ()
+        self._taken = 0
         # A batch that is through is let go when the next one is here, while the collector is paused: a thousand messages
         # freed then outweigh the thousand that came, so that they do not set it off.
         self._through: tuple[list[Any], list[Held]] = ([], [])
@@ -41,7 +47,8 @@ class HandOut:
 
     def fill(self, judged: Judged) -> None:
         """Make a judged batch the current one; the last one is through."""
-        self._batch, self._chunks, self._finished = judged.messages, judged.chunks, 0
+        self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
+        self._last = ()
         self._through = ([], [])
         self.ready.clear()
         self.ready.extend(judged.messages)
@@ -51,7 +58,8 @@ class HandOut:
         out: list[Any] = []
         while self.apart and len(out) < count:
             out.append(self.apart.popleft())
-            self._apart_handed.append(out[-1])
+            if out[-1].error() is None:
+                self._apart_handed.append(out[-1])
         if self.ready and len(out) < count:
             if not out and len(self.ready) <= count:
                 out = list(self.ready)
@@ -59,13 +67,14 @@ class HandOut:
             else:
                 while self.ready and len(out) < count:
                     out.append(self.ready.popleft())
-        self._last = max(1, len(out))
+        if out:
+            self._last, self._taken = tuple(out), self._handed
         return out
 
     def offer(self, partition: Partition, places: Iterable[Place]) -> None:
         """Queue messages apart. An observing consumer has shown them already: there they are completed."""
         if not self._observing:
-            self.apart.extend(place.chunk.items[place.row] for place in places)
+            self._queue(place.chunk.items[place.row] for place in places)
             return
         waiting = [place.chunk.offsets[place.row] for place in places]
         if waiting:
@@ -73,12 +82,38 @@ class HandOut:
 
     def offer_again(self, places: Iterable[Place]) -> None:
         """Queue released messages, also where the consumer only observes: their handler asked for them."""
-        self.apart.extend(place.chunk.items[place.row] for place in places)
+        self._queue(place.chunk.items[place.row] for place in places)
+
+    def _queue(self, messages: Iterable[Any]) -> None:
+        for message in messages:
+            self._aside.get(_coordinates(message), self.apart).append(message)
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued and not given out."""
-        waiting = [m.offset() for m in (*self.ready, *self.apart) if m.topic() == topic and m.partition() == partition]
+        queued = chain(self.ready, self.apart, self._aside.get((topic, partition), ()))
+        waiting = [m.offset() for m in queued if m.error() is None and _coordinates(m) == (topic, partition)]
         return min(waiting, default=None)
+
+    def set_aside(self, paused: set[Coordinates]) -> None:
+        """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""
+        for coordinates in paused:
+            self._aside.setdefault(coordinates, [])
+        queued = [m for m in chain(self.apart, self.ready) if m.error() is None and _coordinates(m) in paused]
+        if not queued:
+            return
+        self._drop_queued(paused)
+        for message in queued:
+            coordinates = _coordinates(message)
+            partition = self._partition_of(*coordinates)
+            place = partition.lane.place(message.offset()) if partition is not None else None
+            if place is not None and place.chunk.states[place.row] == OFFERED:
+                place.chunk.states[place.row] = APART
+            self._aside[coordinates].append(message)
+
+    def bring_back(self, resumed: set[Coordinates]) -> None:
+        """Queue again what `set_aside` kept back."""
+        for coordinates in resumed:
+            self.apart.extend(self._aside.pop(coordinates, ()))
 
     # --- completing ----------------------------------------------------------------------------------------------
 
@@ -99,7 +134,7 @@ class HandOut:
             else:
                 chunks = self._chunks
                 self._through = (self._batch, chunks)
-                self._batch, self._chunks, self._finished = [], [], 0
+                self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
                 for partition, chunk in chunks:
                     touched[id(partition)] = partition
                     self.offer(partition, partition.complete_chunk(chunk))
@@ -108,33 +143,33 @@ class HandOut:
     def _finish_each(self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]) -> None:
         offsets: dict[Coordinates, list[int]] = {}
         for message in messages:
-            offsets.setdefault((message.topic(), message.partition()), []).append(message.offset())
+            offsets.setdefault(_coordinates(message), []).append(message.offset())
         for coordinates, ended in offsets.items():
             partition = self._partition_of(*coordinates)
             if partition is not None:
                 touched[id(partition)] = partition
                 self.offer(partition, partition.complete(ended, states=states, quietly=True))
 
-    def finish_but_last(self) -> list[Partition]:
-        """Complete what was given out before the last call; what that call gave out is released."""
+    def finish_asked(self) -> list[Partition]:
+        """Complete what was given out before the last call; what that call gave out stays in flight."""
+        handed = self._batch[self._finished : self._handed]
+        last = set(map(id, self._last if self._handed == self._taken else handed[-1:]))
         touched: dict[int, Partition] = {}
-        end = max(self._finished, self._handed - self._last)
-        self._finish_each(self._batch[self._finished : end], touched, (OFFERED,))
-        self._finish_each(self._apart_handed[: -self._last], touched, (OFFERED, APART))
-        self.release_all()
+        self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
+        self._finish_each([m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, APART))
         return list(touched.values())
 
     def leave(self) -> None:
         """Let the current batch go without completing it: the application completes each message itself."""
         if not self.ready:
-            self._batch, self._chunks, self._finished, self._apart_handed = [], [], 0, []
+            self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
         """Complete what was given out of one partition, up to and including ``offset``."""
         touched: dict[int, Partition] = {}
 
         def due(message: Any) -> bool:
-            return _is_of(message, topic, partition) and bool(message.offset() <= offset)
+            return _coordinates(message) == (topic, partition) and bool(message.offset() <= offset)
 
         apart = [message for message in self._apart_handed if due(message)]
         self._apart_handed = [message for message in self._apart_handed if not due(message)]
@@ -159,28 +194,39 @@ class HandOut:
         """Forget what was given out and what was not: all of it comes again."""
         self.ready.clear()
         self.apart.clear()
-        self._batch, self._chunks, self._finished, self._apart_handed = [], [], 0, []
+        self._aside = {coordinates: [] for coordinates in self._aside}
+        self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
+        self._last = ()
 
     def purge(self, gone: set[Coordinates]) -> None:
         """Forget the messages of partitions that are no longer ours."""
-        handed = [m for m in self._batch[: self._handed] if (m.topic(), m.partition()) not in gone]
-        kept = [m for m in self.ready if (m.topic(), m.partition()) not in gone]
-        self._finished = len([m for m in self._batch[: self._finished] if (m.topic(), m.partition()) not in gone])
+        self._drop_queued(gone)
+        handed = self._batch[: self._handed]
+        self._taken = len([m for m in handed[: self._taken] if _coordinates(m) not in gone])
+        self._finished = len([m for m in handed[: self._finished] if _coordinates(m) not in gone])
+        self._batch = [m for m in handed if _coordinates(m) not in gone] + list(self.ready)
+        self._apart_handed = [m for m in self._apart_handed if _coordinates(m) not in gone]
+        self._chunks = [held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone]
+        self._aside = {coordinates: kept for coordinates, kept in self._aside.items() if coordinates not in gone}
+
+    def _drop_queued(self, gone: set[Coordinates]) -> None:
+        handed = self._batch[: self._handed]
+        kept = [m for m in self.ready if _coordinates(m) not in gone]
         self._batch = handed + kept
         self.ready.clear()
         self.ready.extend(kept)
-        self.apart = deque(m for m in self.apart if m.error() is not None or (m.topic(), m.partition()) not in gone)
-        self._apart_handed = [m for m in self._apart_handed if (m.topic(), m.partition()) not in gone]
-        self._chunks = [held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone]
+        queued = [m for m in self.apart if m.error() is not None or _coordinates(m) not in gone]
+        self.apart.clear()
+        self.apart.extend(queued)
 
     def chunks(self) -> list[Held]:
         """Return the chunks of the current batch."""
         return self._chunks
 
 
-def _is_of(message: Any, topic: str, partition: int) -> bool:
-    return bool(message.topic() == topic and message.partition() == partition)
+def _coordinates(message: Any) -> Coordinates:
+    return message.topic(), message.partition()
 
 
 def _same(message: Any, other: Any) -> bool:
-    return _is_of(message, other.topic(), other.partition()) and bool(message.offset() == other.offset())
+    return _coordinates(message) == _coordinates(other) and bool(message.offset() == other.offset())

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.handout import HandOut
+from dedup_sdk.kafka.handout import Coordinates, HandOut
 from dedup_sdk.kafka.session import Session
 
 
@@ -22,8 +22,16 @@ class Placement(Consumer):
     _hand: HandOut
     _guard: Guard
     _lock: RLock
+    _implicit: bool
     _fetched: list[Any]
+    _gone: set[Coordinates]
+    """Partitions that went while the client was fetching."""
     _assigning: list[TopicPartition] | None
+    _pausing: set[Coordinates]
+    """Partitions that the user's callback paused before they were taken."""
+    _doubtful: bool
+    """Whether something failed that may have left a partition half way."""
+    _tidy_at: float
     _closed: bool
 
     def subscribe(self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None) -> None:
@@ -35,23 +43,34 @@ class Placement(Consumer):
         self._check_open()
 
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-            self._guard.run(self._assign_by_group, partitions, on_assign)
+            with self._lock:
+                self._guard.run(self._assign_by_group, partitions, on_assign)
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
-            if on_revoke is not None:
-                self._guard.run(on_revoke, self, partitions)
-            self._guard.run(self._give_back, partitions)
+            with self._lock:
+                if on_revoke is not None:
+                    self._guard.run(on_revoke, self, partitions)
+                self._guard.run(self._give_back, partitions)
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
-            if callback is not None:
-                self._guard.run(callback, self, partitions)
-            self._guard.run(self._lose, partitions)
+            with self._lock:
+                if callback is not None:
+                    self._guard.run(callback, self, partitions)
+                self._guard.run(self._lose, partitions)
 
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
+    def unsubscribe(self) -> None:
+        """Leave the group; what the last call handed out comes again to whoever gets its partition."""
+        with self._lock:
+            self._check_open()
+            self._finish_asked()
+        super().unsubscribe()
+
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
         self._assigning = partitions
+        self._pausing.clear()
         try:
             if callback is not None:
                 self._guard.run(callback, self, partitions)
@@ -59,6 +78,7 @@ class Placement(Consumer):
         finally:
             self._assigning = None
         self._session.take(chosen)
+        self._session.note_pause(self._pausing, paused=True)
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
         self._forget(partitions)
@@ -69,9 +89,19 @@ class Placement(Consumer):
         self._session.lose(partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = {(tp.topic, tp.partition) for tp in partitions}
+        gone = _coordinates(partitions)
         self._hand.purge(gone)
+        self._drop_fetched(gone)
+
+    def _drop_fetched(self, gone: set[Coordinates]) -> None:
+        self._gone |= gone
         self._fetched = [m for m in self._fetched if m.error() is not None or (m.topic(), m.partition()) not in gone]
+
+    def _finish_asked(self) -> None:
+        """Complete what the application had before its last call for more."""
+        if self._implicit:
+            for partition in self._hand.finish_asked():
+                partition.persist()
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
@@ -80,6 +110,7 @@ class Placement(Consumer):
             return
         with self._lock:
             self._check_open()
+            self._finish_asked()
             self._give_all_back()
             self._session.take(partitions, incremental=False, manual=True)
 
@@ -96,6 +127,7 @@ class Placement(Consumer):
         """Let all partitions go: completed work is written and committed."""
         with self._lock:
             self._check_open()
+            self._finish_asked()
             self._give_all_back()
             super().unassign()
 
@@ -103,6 +135,7 @@ class Placement(Consumer):
         """Let these partitions go: completed work is written and committed."""
         with self._lock:
             self._check_open()
+            self._finish_asked()
             self._give_back(partitions)
             super().incremental_unassign(partitions)
 
@@ -112,29 +145,49 @@ class Placement(Consumer):
             self._give_back(held)
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read a partition from elsewhere; what was handed out of it and not completed is forgotten.
+        """Read a partition from elsewhere.
 
-        Forward, the group's history begins anew at the target; backward, the marks are folded again so that verdicts are
-        those of the first time.
+        What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
+        is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
+        completed comes again, with the verdicts of the first time.
         """
         with self._lock:
             self._check_open()
-            if (partition.topic, partition.partition) not in self._session.assigned:
+            coordinates = partition.topic, partition.partition
+            if coordinates not in self._session.assigned:
                 super().seek(partition)  # the plain client's own error
                 return
             offset = self._session.resolve(partition)
+            if self._implicit:
+                self._finish_asked()
+                for touched in self._hand.finish_up_to(*coordinates, offset - 1):
+                    touched.persist()
             self._forget([partition])
-            self._session.move(partition.topic, partition.partition, offset)
+            self._session.move(*coordinates, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Stop partitions from delivering, until `resume`; messages that were fetched already are handed out."""
-        super().pause(partitions)
-        self._session.note_pause(partitions, paused=True)
+        """Stop partitions from delivering, until `resume`: what was fetched already waits too."""
+        with self._lock:
+            self._check_open()
+            paused = _coordinates(partitions)
+            if self._assigning is not None:
+                self._pausing |= paused
+            super().pause([tp for tp in partitions if self._assigning is None or tp not in self._assigning])
+            self._session.note_pause(paused, paused=True)
+            self._hand.set_aside({c for c in paused if self._partition_of(*c) is not None})
+            self._drop_fetched(paused)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Let partitions deliver again; one that still recovers starts when it is up to date."""
-        self._session.note_pause(partitions, paused=False)
-        super().resume(self._session.resumable(partitions))
+        with self._lock:
+            self._check_open()
+            resumed = _coordinates(partitions)
+            self._pausing -= resumed
+            self._session.refetch({c for c in resumed if self._session.paused_by_user(c)})
+            self._session.note_pause(resumed, paused=False)
+            self._hand.bring_back(resumed)
+            self._tidy_at = 0.0
+            super().resume(self._session.resumable(partitions))
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
@@ -156,3 +209,7 @@ class Placement(Consumer):
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("Consumer closed")
+
+
+def _coordinates(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
+    return {(tp.topic, tp.partition) for tp in partitions}

@@ -95,8 +95,9 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
     elif chosen.history == "assume-processed" and not start.new:
         low = client.bounds(held.topic, held.partition)[0]
+    on_rewind: OnRewind = "reprocess" if start.reprocess else chosen.on_rewind
     return plan_start(
-        stored, committed=start.offset, low=low, era=era, complete=complete, new=start.new, on_rewind=chosen.on_rewind
+        stored, committed=start.offset, low=low, era=era, complete=complete, new=start.new, on_rewind=on_rewind
     )
 
 

@@ -1,23 +1,34 @@
-"""What a consumer holds between polls: its partitions, their recovery, and its commits.
+"""What a consumer holds between polls: its partitions, and how far each of them is.
 
-Everything here runs on the thread that polls. Nothing in a rebalance callback waits for a recovery.
+Everything here runs on the thread that polls, or under the consumer's lock. Nothing in a rebalance callback waits for a
+recovery.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.kafka.assigned import Assigned, Start, State
+from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.commits import Commits, Coordinates
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
@@ -28,24 +39,28 @@ SLICE_S = 0.05
 """Seconds of recovery work in one poll, at most."""
 AT_ONCE = 2
 """Partitions that recover at the same time."""
-
-Coordinates = tuple[str, int]
+ASK_AGAIN_S = 0.5
+"""Seconds between two questions for the group's offsets, and for each answer."""
+MOST_WAITING = 100_000
+"""Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
 
 
 class Session:
-    """Partitions in hand, by coordinates."""
+    """Partitions in hand, by coordinates. What fails beside the poll loop is kept in ``guard``, for `poll` to raise."""
 
     def __init__(
-        self, engine: Deduplicator, client: Client, settings: ClientSettings, chosen: RecoverySettings
+        self, engine: Deduplicator, client: Client, settings: ClientSettings, chosen: RecoverySettings, guard: Guard
     ) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
+        self.commits = Commits(self.assigned, client)
+        self.manual = False
         self._client = client
         self._settings = settings
         self._chosen = chosen
+        self._guard = guard
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._announce: list[Assigned] = []
-        self.manual = False
         self._counted: Counter[str] = Counter()
 
     # --- partitions come and go ----------------------------------------------------------------------------------
@@ -55,6 +70,7 @@ class Session:
 
         ``manual``: the user assigned them, no group does, so that nothing will tell when they go.
         """
+        self._client.forget_topic_ids()
         starts: list[Start | None]
         try:
             starts = list(self._starts(partitions))
@@ -67,10 +83,10 @@ class Session:
         for tp, start in zip(partitions, starts, strict=True):
             self.assigned[tp.topic, tp.partition] = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
 
-    def _starts(self, partitions: list[TopicPartition]) -> list[Start]:
+    def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
         if not partitions:
             return []
-        asked = self._client.committed([TopicPartition(p.topic, p.partition) for p in partitions])
+        asked = self._client.committed([TopicPartition(p.topic, p.partition) for p in partitions], timeout_s)
         committed = {(p.topic, p.partition): p for p in asked}
         return [self._start(tp, committed[tp.topic, tp.partition]) for tp in partitions]
 
@@ -86,49 +102,99 @@ class Session:
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata)
             if offset in (-1, OFFSET_STORED, committed.offset) or offset < 0:
-                return Start(offset=committed.offset, metadata=metadata)
-            return Start(offset=offset)
+                return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
+            return Start(offset=offset, at_once=True)
         if offset >= 0:
-            return Start(offset=offset, new=True)
-        return Start(offset=self._client.edge(wanted.topic, wanted.partition, self._settings.reset), new=True)
+            return Start(offset=offset, new=True, at_once=True)
+        edge = self._client.edge(wanted.topic, wanted.partition, self._settings.reset)
+        return Start(offset=edge, new=True, at_once=True)
 
-    def move(self, topic: str, partition: int, offset: int) -> None:
-        """Start a partition anew elsewhere: a jump that the user or the broker made."""
+    def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
+        """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
         assigned = self.assigned[topic, partition]
-        metadata = None
+        known = self._history(assigned)
+        metadata, reprocess = None, False
+        if known is not None:
+            history, high = known
+            if history.low <= offset <= high:
+                metadata = history
+            if history.low <= offset < high:
+                # A new era: also a store that knows no more than what was committed sees that this goes back.
+                metadata = replace(history, era=secrets.token_hex(4))
+                if log_changed:
+                    metadata, reprocess = replace(metadata, low=offset, complete=False), True
+        self._begin_again(
+            assigned, Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
+        )
+
+    def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
+        """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
         if assigned.held is not None:
-            assigned.held.persist()
             lane = assigned.held.lane
-            if lane.low <= offset <= lane.high:
-                metadata = CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete)
-        self.engine.close(topic, partition)
+            return CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete), lane.high
+        if assigned.start is not None and assigned.start.metadata is not None:
+            return assigned.start.metadata, assigned.start.offset
+        return None
+
+    def _begin_again(self, assigned: Assigned, start: Start | None, *, write: bool = True) -> None:
+        topic, partition = assigned.topic, assigned.partition
         self._client.pause(topic, partition)
-        fresh = Assigned(topic, partition, Start(offset=offset, metadata=metadata, seek=True))
-        fresh.user_paused = assigned.user_paused
+        self._drop(assigned)
+        fresh = Assigned(topic, partition, start, wanted=assigned.wanted, user_paused=assigned.user_paused)
         self.assigned[topic, partition] = fresh
+        if write and assigned.held is not None:
+            self.engine.close(topic, partition)
+        else:
+            self.engine.lose(topic, partition)
+
+    def reopen_all(self) -> None:
+        """Forget what is in flight and read every partition again from its watermark: its state may be half way."""
+        for assigned in list(self.assigned.values()):
+            known = self._history(assigned)
+            if assigned.held is None or known is None:
+                self._begin_again(assigned, None if assigned.start is None else replace(assigned.start, seek=True), write=False)
+            else:
+                history, high = known
+                self._begin_again(assigned, Start(offset=high, metadata=history, seek=True), write=False)
+
+    def refetch_all(self) -> None:
+        """Read every partition again from where judging stands: what the client fetched may be lost."""
+        for assigned in self.assigned.values():
+            if assigned.state is State.RECOVERING and assigned.start is not None:
+                assigned.start = replace(assigned.start, seek=True)
+        self.refetch(c for c, assigned in self.assigned.items() if assigned.state is State.ACTIVE)
+
+    def refetch(self, partitions: Iterable[Coordinates]) -> None:
+        """Read these partitions again from where judging stands."""
+        for coordinates in partitions:
+            assigned = self.assigned.get(coordinates)
+            if assigned is not None and assigned.state is State.ACTIVE and assigned.held is not None:
+                self._client.seek(*coordinates, assigned.held.lane.position)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write, commit and close: the partitions go to another member in order."""
+        """Write, commit (unless only the user does) and close: the partitions go to another member in order."""
         mine = [self.assigned[tp.topic, tp.partition] for tp in partitions if (tp.topic, tp.partition) in self.assigned]
         try:
-            self._commit(mine, asynchronous=False)
+            if not self._settings.only_user_commits:
+                self.commits.completed(mine, asynchronous=False)
         except (KafkaException, DedupError) as error:
             logger.warning("commit on revoke failed (%s): the next owner sees again what was not committed", error)
-        for assigned in mine:
-            self._drop(assigned)
-            try:
-                self.engine.close(assigned.topic, assigned.partition)
-            except DedupError as error:
-                logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
+        self._let_go(mine, self.engine.close)
         self._log_rebalance("revoked", mine)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Close without writing or committing: the partitions belong to others already."""
         mine = [self.assigned[tp.topic, tp.partition] for tp in partitions if (tp.topic, tp.partition) in self.assigned]
+        self._let_go(mine, self.engine.lose)
+        self._log_rebalance("lost", mine)
+
+    def _let_go(self, mine: list[Assigned], close: Callable[[str, int], None]) -> None:
         for assigned in mine:
             self._drop(assigned)
-            self.engine.lose(assigned.topic, assigned.partition)
-        self._log_rebalance("lost", mine)
+            try:
+                close(assigned.topic, assigned.partition)
+            except DedupError as error:
+                logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
 
     def _drop(self, assigned: Assigned) -> None:
         assigned.state = State.CLOSED
@@ -156,13 +222,18 @@ class Session:
         coordinates = event.topic(), event.partition()
         if event.error().code() != KafkaError._AUTO_OFFSET_RESET or self._settings.reset == "error":  # noqa: SLF001
             return False
-        if coordinates not in self.assigned:
+        assigned = self.assigned.get(coordinates)
+        if assigned is None:
             return False
+        if assigned.state is State.RECOVERING:
+            if assigned.start is not None:
+                assigned.start = replace(assigned.start, seek=True)
+            return True
         offset = self._client.edge(*coordinates, self._settings.reset)
         logger.warning(
             "%s[%d]: %s; going on at %d by auto.offset.reset=%s", *coordinates, event.error().str(), offset, self._settings.reset
         )
-        self.move(*coordinates, offset)
+        self.move(*coordinates, offset, log_changed=True)
         return True
 
     def resolve(self, wanted: TopicPartition) -> int:
@@ -173,140 +244,110 @@ class Session:
             raise ConfigurationError(f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset")
         return int(wanted.offset)
 
-    def note_pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
+    def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
         """Remember whose pause it is: a recovery that ends does not undo the user's."""
-        for tp in partitions:
-            assigned = self.assigned.get((tp.topic, tp.partition))
-            if assigned is not None:
-                assigned.user_paused = paused
+        for coordinates in partitions:
+            if coordinates in self.assigned:
+                self.assigned[coordinates].user_paused = paused
+
+    def paused_by_user(self, coordinates: Coordinates) -> bool:
+        """Whether the user paused a partition that is ours."""
+        return coordinates in self.assigned and self.assigned[coordinates].user_paused
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
-        recovering = {c for c, assigned in self.assigned.items() if assigned.state is State.RECOVERING}
-        return [tp for tp in partitions if (tp.topic, tp.partition) not in recovering]
+        held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.state is State.RECOVERING}
+        return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
     def work(self) -> None:
-        """Do what is due, for at most some 50 ms: recovery, commits."""
+        """Do what is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
         if self.recovering:
             self._recover()
+        for assigned in self.assigned.values():
+            if assigned.full or (assigned.held is not None and assigned.held.started):
+                self._throttle(assigned)
         if time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._settings.commit_interval_s
-            self.commit_completed()
+            try:
+                self.commits.completed(self.assigned.values(), asynchronous=True)
+            except KafkaException as error:
+                logger.warning("commit failed (%s); it is repeated with the next one", error)
+
+    def _throttle(self, assigned: Assigned) -> None:
+        if assigned.held is None or assigned.state is not State.ACTIVE:
+            return
+        lane = assigned.held.lane
+        span = lane.position - lane.high
+        if not assigned.full and span > MOST_WAITING and lane.kept > MOST_WAITING:
+            assigned.full = True
+            self._client.pause(assigned.topic, assigned.partition)
+            logger.warning(
+                "%s[%d]: %d records wait for the one at %d; paused until it is completed",
+                assigned.topic, assigned.partition, lane.kept, lane.high,
+            )  # fmt: skip
+        elif assigned.full and lane.kept <= MOST_WAITING // 2:
+            assigned.full = False
+            if not assigned.user_paused:
+                self._client.resume(assigned.topic, assigned.partition)
 
     def _recover(self) -> None:
         until = time.monotonic() + SLICE_S
-        busy = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING][:AT_ONCE]
-        finished: list[Assigned] = []
+        waiting = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING]
+        busy = [assigned for assigned in waiting if assigned.ask_at <= time.monotonic()][:AT_ONCE]
         while busy and time.monotonic() < until:
-            for assigned in list(busy):
-                if self._step(assigned):
-                    busy.remove(assigned)
-                    finished.append(assigned)
+            busy = [assigned for assigned in busy if self._step(assigned)]
+        finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
             self._activate(finished)
 
     def _step(self, assigned: Assigned) -> bool:
-        if assigned.start is None:
-            wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
-            assigned.start = replace(self._starts([wanted])[0], seek=True)
-        if assigned.recovery is None:
-            assigned.recovery = recover(assigned, self.engine, self._client, self._settings, self._chosen)
+        """Bring a partition a little further; False when there is no more to do for it now."""
         try:
+            if assigned.start is None:
+                self._ask_again(assigned)
+                return assigned.start is not None
+            if assigned.recovery is None:
+                assigned.recovery = recover(assigned, self.engine, self._client, self._settings, self._chosen)
             next(assigned.recovery)
         except StopIteration:
             assigned.recovery = None
-            return True
-        except (DedupError, KafkaException):
+            return False
+        except BaseException as error:
             assigned.recovery = None
             self.engine.lose(assigned.topic, assigned.partition)
-            raise
-        return False
+            if not isinstance(error, DedupError | KafkaException):
+                raise
+            self._guard.keep(error)
+            return False
+        return True
+
+    def _ask_again(self, assigned: Assigned) -> None:
+        """Ask where the group stands; a broker that does not answer now is asked again later."""
+        wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
+        try:
+            assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
+        except KafkaException as error:
+            assigned.ask_at = time.monotonic() + ASK_AGAIN_S
+            if not _passes(error):
+                raise
+            logger.warning("%s[%d]: the group's offsets are not known yet (%s)", assigned.topic, assigned.partition, error)
 
     def _activate(self, finished: list[Assigned]) -> None:
         """Say at once where each history begins, then let the partitions deliver."""
-        stated = [assigned for assigned in finished if assigned.held is not None]
-        try:
-            silent = [a for a in stated if a.start is None or a.start.metadata is None]
-            self._commit(silent, asynchronous=False, always=True)
-        except KafkaException as error:
-            logger.warning("the beginning of the history is not committed yet (%s); it goes with the next commit", error)
-        for assigned in stated:
+        starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
+        self.commits.beginnings(assigned for assigned, start in starts if start.at_once)
+        for assigned, start in starts:
+            if not start.at_once:
+                assigned.requested = start.offset
             assigned.state = State.ACTIVE
-            if assigned.start is not None and assigned.start.seek:
-                self._client.seek(assigned.topic, assigned.partition, assigned.start.offset)
+            if start.seek:
+                self._client.seek(assigned.topic, assigned.partition, start.offset)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
-        self._announce += stated
+            self._announce.append(assigned)
         if not self.recovering:
             self._log_rebalance("assigned", self._announce)
             self._announce = []
-
-    # --- commits -------------------------------------------------------------------------------------------------
-
-    def offset_to_commit(self, assigned: Assigned) -> TopicPartition | None:
-        """Return the contiguous completed prefix of a partition, with metadata."""
-        if assigned.held is None or assigned.start is None:
-            return None
-        lane = assigned.held.lane
-        metadata = CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete)
-        return TopicPartition(assigned.topic, assigned.partition, lane.high, str(metadata))
-
-    def commit_completed(self, *, asynchronous: bool = True) -> list[TopicPartition] | None:
-        """Commit what is completed and not committed yet; None when that is nothing, or when it is asynchronous."""
-        return self._commit(list(self.assigned.values()), asynchronous=asynchronous)
-
-    def _commit(
-        self, partitions: list[Assigned], *, asynchronous: bool, always: bool = False
-    ) -> list[TopicPartition] | None:
-        offsets = []
-        for assigned in partitions:
-            # First the store, then the broker: what is committed has to be known after a crash.
-            if assigned.held is not None:
-                assigned.held.persist()
-            offset = self.offset_to_commit(assigned)
-            if offset is not None and (always or offset.offset > assigned.requested):
-                assigned.requested = offset.offset
-                offsets.append(offset)
-        return self.commit_exactly(offsets, asynchronous=asynchronous) if offsets else None
-
-    def commits(self, below: dict[Coordinates, int] | None) -> list[TopicPartition]:
-        """Return what a commit by the user sends: each partition's completed prefix, at most up to ``below``.
-
-        Without ``below`` only what was not committed yet.
-        """
-        ready = []
-        for coordinates, assigned in self.assigned.items():
-            if assigned.held is None or (below is not None and coordinates not in below):
-                continue
-            assigned.held.persist()
-            offset = self.offset_to_commit(assigned)
-            if offset is None or (below is None and offset.offset <= assigned.requested):
-                continue
-            if below is not None and 0 <= below[coordinates] < offset.offset:
-                offset.offset = below[coordinates]
-            assigned.requested = max(assigned.requested, offset.offset)
-            ready.append(offset)
-        return ready
-
-    def commit_exactly(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
-        """Commit these offsets, which carry metadata already."""
-        answer = self._client.commit(offsets, asynchronous=asynchronous)
-        if answer is not None:
-            self.committed(None, answer)
-        return answer
-
-    def committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Take note of the broker's answer to a commit."""
-        for tp in partitions:
-            assigned = self.assigned.get((tp.topic, tp.partition))
-            if assigned is None:
-                continue
-            if error is not None or tp.error is not None:
-                assigned.requested = -1
-                logger.warning("%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error)
-            elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
-                # Above that it is the late answer to a commit from before a seek.
-                assigned.held.lane.note_committed(tp.offset)
 
     # --- the line in the log -------------------------------------------------------------------------------------
 
@@ -320,3 +361,17 @@ class Session:
             for a in partitions
         )
         logger.info("%s %d partitions: %s; verdicts since the last rebalance: %s", what, len(partitions), each or "-", since or "none")
+
+
+_PASSING = frozenset({
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
+})  # fmt: skip
+"""What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
+
+
+def _passes(error: KafkaException) -> bool:
+    cause = error.args[0]
+    return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _PASSING)

@@ -40,7 +40,9 @@ class ClientSettings:
     isolation: str
     reset: Reset
     commit_interval_s: float
-    """Seconds between our commits; infinity when only the user commits."""
+    """Seconds between our commits; infinity when there is no interval."""
+    only_user_commits: bool
+    """Whether only `commit` commits, also when a partition goes."""
     incremental: bool
     """Whether rebalances come as deltas (cooperative assignors and KIP-848)."""
     on_commit: OnCommit | None
@@ -56,11 +58,22 @@ def _flag(config: Mapping[str, Any], name: str) -> bool | None:
     return text in ("true", "1")
 
 
-def client_settings(config: Mapping[str, Any]) -> ClientSettings:
-    """Read and complete a ``confluent_kafka.Consumer`` configuration; raises `ConfigurationError` in one line."""
+def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
+    value = config.get(name, default)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}") from None
+
+
+def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
+    """Read and complete a ``confluent_kafka.Consumer`` configuration; raises `ConfigurationError` in one line.
+
+    ``more`` are the settings that came as keyword arguments; they go before those of ``config``, as the plain client has it.
+    """
     if not isinstance(config, Mapping):
         raise ConfigurationError(f"config={config!r}: give the dictionary that confluent_kafka.Consumer takes")
-    client = dict(config)
+    client = {**config, **(more or {})}
     nested = client.get("default.topic.config")
     if isinstance(nested, Mapping):
         client.pop("default.topic.config")
@@ -84,13 +97,14 @@ def client_settings(config: Mapping[str, Any]) -> ClientSettings:
     on_commit = client.pop("on_commit", None)
     client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
     client.setdefault("fetch.queue.backoff.ms", 1)
-    interval_ms = float(client.get("auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS))
+    interval_ms = _milliseconds(client, "auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS)
     return ClientSettings(
         client=client,
         group=str(client["group.id"]),
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
+        only_user_commits=auto_commit is False,
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
         on_commit=on_commit,
     )

@@ -1,0 +1,96 @@
+"""Committed offsets: only over a completed prefix, never back, always with metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk.kafka.assigned import Assigned
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.metadata import CommitMetadata
+
+logger = logging.getLogger("dedup_sdk")
+
+Coordinates = tuple[str, int]
+
+
+class Commits:
+    """Commits of the partitions in ``assigned``."""
+
+    def __init__(self, assigned: Mapping[Coordinates, Assigned], client: Client) -> None:
+        self._assigned = assigned
+        self._client = client
+
+    def completed(self, partitions: Iterable[Assigned], *, asynchronous: bool) -> None:
+        """Commit what is completed and was not asked for yet; raises `KafkaException` or `StoreError`."""
+        ready = [offset for offset in map(_completed_prefix, partitions) if offset is not None]
+        due = [tp for tp in ready if tp.offset > self._assigned[tp.topic, tp.partition].requested]
+        if due:
+            self.exactly(due, asynchronous=asynchronous)
+
+    def beginnings(self, partitions: Iterable[Assigned]) -> None:
+        """Commit where histories begin, also where nothing is completed yet; a failure is made up by the next commit."""
+        ready = [offset for offset in map(_completed_prefix, partitions) if offset is not None]
+        if ready:
+            try:
+                self.exactly(ready, asynchronous=False)
+            except KafkaException as error:
+                logger.warning("the beginning of the history is not committed yet (%s); it goes with the next commit", error)
+
+    def below(self, ends: Mapping[Coordinates, int] | None) -> list[TopicPartition]:
+        """Return what a commit by the user sends: each partition's completed prefix, at most up to ``ends``.
+
+        Without ``ends`` only what was not committed yet. Never less than what was asked for already: a group that went back
+        would look rewound.
+        """
+        ready = []
+        for coordinates, assigned in self._assigned.items():
+            offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
+            if offset is None or assigned.held is None or (ends is None and offset.offset <= assigned.requested):
+                continue
+            if ends is not None and ends[coordinates] >= 0:
+                known = max(assigned.requested, assigned.held.lane.committed or 0)
+                offset.offset = min(offset.offset, max(ends[coordinates], known))
+            ready.append(offset)
+        return ready
+
+    def exactly(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
+        """Commit these offsets, which carry metadata; None when the answer comes later."""
+        for tp in offsets:
+            assigned = self._assigned[tp.topic, tp.partition]
+            assigned.requested = max(assigned.requested, tp.offset)
+        try:
+            answer = self._client.commit(offsets, asynchronous=asynchronous)
+        except KafkaException:
+            for tp in offsets:
+                self._assigned[tp.topic, tp.partition].requested = -1
+            raise
+        if answer is not None:
+            self.answered(None, answer)
+        return answer
+
+    def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Take note of the broker's answer to a commit."""
+        for tp in partitions:
+            assigned = self._assigned.get((tp.topic, tp.partition))
+            if assigned is None:
+                continue
+            if error is not None or tp.error is not None:
+                assigned.requested = -1
+                logger.warning("%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error)
+            elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
+                # Above that it is the late answer to a commit from before a seek.
+                assigned.held.lane.note_committed(tp.offset)
+
+
+def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
+    """Return the contiguous completed prefix of a partition, with metadata, once the store has it."""
+    if assigned.held is None:
+        return None
+    # First the store, then the broker: what is committed has to be known after a crash.
+    assigned.held.persist()
+    lane = assigned.held.lane
+    metadata = CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete)
+    return TopicPartition(assigned.topic, assigned.partition, lane.high, str(metadata))

@@ -1,0 +1,164 @@
+"""How messages come in: fetched by the client, judged in batches, handed out.
+
+Whatever interrupts this half way (Ctrl-C, a timeout's signal, a failing disk) leaves a note of where it was: the client may
+have dropped what it fetched, or a partition may have been judged by half. The next call puts that right before anything else:
+it reads again from where it is certain. So what is interrupted costs no message; it may cost that some come twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from confluent_kafka import Message
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import StoreError
+from dedup_sdk.kafka.judging import Judge, collector_paused
+from dedup_sdk.kafka.placement import Placement
+
+TIDY_S = 0.1
+"""Seconds that implicit completion may wait before it is written, and between two looks at the group."""
+_RECOVERING_S = 0.02
+_ONE_DAY_S = 86_400.0
+
+
+class Doubt(Enum):
+    """What an interruption puts in question."""
+
+    NOTHING = 0
+    FETCHED = 1
+    """The client moved on, and what it fetched may be gone."""
+    LANES = 2
+    """A partition's state may be half way between two steps."""
+
+
+class Intake(Placement):
+    """Fetching, judging and handing out."""
+
+    _engine: Deduplicator
+    _judge: Judge
+    _ready: deque[Any]
+    _heard_at: float
+    _torn: Doubt
+    """Where the polling thread is, until it is through."""
+
+    def _next(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
+        self._check_open()
+        until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        late = False
+        self._mend()
+        while True:
+            with self._lock:
+                self._torn = Doubt.LANES
+                self._tidy()
+                got = self._hand_over(count)
+            if not got and not late:
+                left_s = until - time.monotonic()
+                late = left_s <= 0
+                self._fetch_and_judge(at_most, left_s, whole=count > 1)
+                with self._lock:
+                    got = self._hand_over(count)
+            if got or late:
+                # Last of all: an interruption before this line has the messages come again.
+                self._torn = Doubt.NOTHING
+                return got
+
+    def _hand_over(self, count: int) -> list[Any]:
+        if self._guard.holds:
+            self._torn = Doubt.NOTHING
+            self._guard.raise_kept()
+        return self._hand.take(count)
+
+    def _tidy(self) -> None:
+        """Complete what the application had, write it, and look after recovery, commits and the group."""
+        if self._implicit:
+            for partition in self._hand.finish():
+                partition.persist()
+        else:
+            self._hand.leave()
+        self._engine.trim()
+        self._session.work()
+        now = time.monotonic()
+        if self._ready and now > self._heard_at + TIDY_S:
+            # The group must hear from us also while there is enough to hand out: slow handlers.
+            self._heard_at = now
+            self._listen(0)
+        self._tidy_at = now + TIDY_S
+
+    def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:
+        """Judge what is there at once, or what comes within the time that is left (or until there is something to look after)."""
+        enough = at_most if whole else 1
+        self._torn = Doubt.FETCHED
+        self._heard_at = time.monotonic()
+        with collector_paused():
+            self._fetch(at_most, 0)
+            if len(self._fetched) >= enough or left_s <= 0:
+                self._judge_fetched()
+                return
+        wait_s = min(left_s, self._session.until_commit_s, _RECOVERING_S if self._session.recovering else TIDY_S)
+        if whole:
+            self._fetch(at_most, wait_s)
+        else:
+            self._listen(wait_s)
+        with collector_paused():
+            if not whole:
+                self._fetch(at_most, 0)
+            if len(self._fetched) >= enough:
+                self._judge_fetched()
+
+    def _fetch(self, at_most: int, wait_s: float) -> None:
+        """Top up what was fetched."""
+        room = at_most - len(self._fetched)
+        if room > 0:
+            self._gone.clear()
+            self._keep(super().consume(room, wait_s))
+
+    def _listen(self, wait_s: float) -> None:
+        """Let the client do its work; keep the message or event that comes with it."""
+        self._gone.clear()
+        message = super().poll(wait_s)
+        if message is not None:
+            self._keep([message])
+
+    def _keep(self, messages: list[Any]) -> None:
+        if self._gone:
+            # A rebalance in the middle of the call: the partition may be ours again, from another place on.
+            messages = [m for m in messages if m.error() is not None or (m.topic(), m.partition()) not in self._gone]
+        self._fetched = self._fetched + messages if self._fetched else messages
+
+    def _judge_fetched(self) -> None:
+        """Judge what was fetched; events of the client go to the application untouched, in their place."""
+        with self._lock:
+            self._torn = Doubt.LANES
+            batch = self._fetched
+            if not batch:
+                return
+            errors = list(map(Message.error, batch))
+            first = next((row for row, error in enumerate(errors) if error is not None), len(batch))
+            if first == 0:
+                if not self._session.absorbs(batch[0]):
+                    self._hand.apart.append(batch[0])
+                self._fetched = batch[1:]
+                return
+            judged = self._judge.judge(batch[:first])
+            self._hand.fill(judged)
+            self._fetched = judged.rest + batch[first:]
+            if judged.error is not None:
+                self._guard.keep(judged.error)
+                self._doubtful |= isinstance(judged.error, StoreError)
+
+    def _mend(self) -> None:
+        """Put right what an interruption left: read again from where each partition certainly is."""
+        if self._torn is Doubt.NOTHING and not self._doubtful:
+            return
+        with self._lock:
+            if self._torn is Doubt.LANES or self._doubtful:
+                self._hand.release_all()
+                self._session.reopen_all()
+            else:
+                self._session.refetch_all()
+            self._fetched = []
+            self._torn, self._doubtful = Doubt.NOTHING, False

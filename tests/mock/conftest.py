@@ -1,0 +1,76 @@
+"""Fixtures of the tests on librdkafka's mock cluster: a cluster, a producer and consumers of each test's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from dedup_sdk import DedupConsumer, MemoryStore
+from dedup_sdk.testing import MockKafka
+from tests.support import consuming
+from tests.support.producing import produce, with_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUICK_CLIENT = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
+"""The mock cluster neither wakes a fetch that waits nor rebalances before the session is over."""
+
+
+@pytest.fixture
+def kafka() -> Iterator[MockKafka]:
+    """A mock cluster with the topics "orders" (1 partition) and "pairs" (2)."""
+    with MockKafka() as mock:
+        mock.create_topic("orders", partitions=1)
+        mock.create_topic("pairs", partitions=2)
+        yield mock
+
+
+class Send(Protocol):
+    """Sends records that bear IDs."""
+
+    def __call__(self, *ids: str, topic: str = "orders", partition: int = 0) -> None:
+        """Send one record an ID, in this order; the ID is the value too."""
+
+
+@pytest.fixture
+def send(kafka: MockKafka) -> Send:
+    """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
+
+    def send(*ids: str, topic: str = "orders", partition: int = 0) -> None:
+        produce(kafka.bootstrap, topic, with_ids(*ids, partition=partition))
+
+    return send
+
+
+class Make(Protocol):
+    """Makes consumers."""
+
+    def __call__(self, *topics: str, config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
+        """Make a consumer of group "g", subscribed to the topics."""
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    """What the test's consumers remember, one after the other: the disk of this test."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
+    """Makes consumers over one store; closed at the end, should the test not have."""
+    made: list[DedupConsumer] = []
+
+    def make(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
+        consumer = consuming.make_consumer(
+            kafka.bootstrap, "g", options.pop("store", memory), {**QUICK_CLIENT, **(config or {})}, **options
+        )
+        made.append(consumer)
+        if topics:
+            consumer.subscribe(list(topics))
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()

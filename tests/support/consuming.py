@@ -1,0 +1,105 @@
+"""What the tests of the consumer have in common: how one is made, and what came out of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from dedup_sdk.store.protocol import KeyStore
+
+PATIENCE_S = 30.0
+"""Seconds after which something that has to come is taken for lost."""
+QUIET_S = 0.4
+"""Seconds in which something that must not come would have come."""
+
+
+def lookup(**settings: Any) -> Lookup:
+    """A strategy by the header ``dedup-id`` and a window of a week."""
+    return Lookup(**{"id": header("dedup-id"), "window": Window(days=7), **settings})
+
+
+def make_consumer(
+    bootstrap: str,
+    group: str,
+    store: str | Path | KeyStore,
+    config: dict[str, Any] | None = None,
+    **options: Any,
+) -> DedupConsumer:
+    """A consumer that begins at the beginning and says nothing to stderr."""
+    common = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+    return DedupConsumer(
+        {**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options}
+    )
+
+
+def values(messages: Iterable[Any]) -> list[str]:
+    """The values of messages, as text; an error event stands as its name."""
+    return [m.value().decode() if m.error() is None else m.error().name() for m in messages]
+
+
+def poll_some(consumer: Any, count: int, *, patience_s: float = PATIENCE_S) -> list[Any]:
+    """Poll until `count` messages came; fail when they do not."""
+    got: list[Any] = []
+    until = time.monotonic() + patience_s
+    while len(got) < count:
+        message = consumer.poll(0.2)
+        if message is not None:
+            got.append(message)
+        assert time.monotonic() < until, f"{len(got)} of {count} came: {values(got)[:20]}"
+    return got
+
+
+def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
+    """Poll until nothing has come for some time; return what came."""
+    got: list[Any] = []
+    heard = time.monotonic()
+    while time.monotonic() - heard < seconds or consumer._session.recovering:
+        message = consumer.poll(0.1)
+        if message is not None:
+            got.append(message)
+            heard = time.monotonic()
+    return got
+
+
+def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[Any]:
+    """Poll until a condition holds; return what came meanwhile."""
+    got: list[Any] = []
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        message = consumer.poll(0.05)
+        if message is not None:
+            got.append(message)
+        assert time.monotonic() < until, f"waited in vain for: {what}; came: {values(got)[:20]}"
+    return got
+
+
+def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> TopicPartition:
+    """What a plain client of the group sees committed."""
+    plain = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        return plain.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)[0]
+    finally:
+        plain.close()
+
+
+def committed_metadata(bootstrap: str, group: str, topic: str, partition: int = 0) -> CommitMetadata | None:
+    """The metadata beside a committed offset, as ours; None when it is not."""
+    return parse_metadata(committed(bootstrap, group, topic, partition).metadata)
+
+
+def commit_plainly(bootstrap: str, group: str, topic: str, offset: int, partition: int = 0, metadata: str = "") -> None:
+    """Commit as a client that knows nothing of us: a reset tool, or the consumer that was here before."""
+    plain = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False})
+    try:
+        plain.commit(offsets=[TopicPartition(topic, partition, offset, metadata)], asynchronous=False)
+    finally:
+        plain.close()
