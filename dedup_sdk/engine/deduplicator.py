@@ -36,7 +36,7 @@ class Deduplicator:
     Args:
         strategy: how duplicates are recognised.
         store: where it is remembered; in memory by default.
-        cluster, group: whose memory it is; part of the store's identity.
+        cluster, group, isolation: whose memory it is, and at which isolation level it reads; part of the store's identity.
         observers: called with every final verdict.
         recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each.
         clock: seconds since the epoch; only decides what may be forgotten, never a verdict.

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.main import get_command
+
+from dedup_sdk.cli.app import app
+from spark_backfill.launch import connector
+from spark_backfill.options import parse_options
+from tests.support.pages import PAGES, ROOT, page_id, shell_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+CONNECTOR_OPTIONS = ["--packages"]
+COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
+
+
+def check_make(words: list[str]) -> None:
+    """Every target is one of the Makefile's; ARGS go to a command that is checked elsewhere."""
+    targets = [word for word in words if "=" not in word]
+    assert set(targets) <= TARGETS
+    assert {word.partition("=")[0] for word in words if "=" in word} <= {"ARGS", "PYTHON"}
+
+
+def check_dedup(words: list[str]) -> None:
+    """The real parser takes the arguments."""
+    name, *arguments = words
+    if name == "backfill":
+        parse_options(arguments, pytest.fail)
+        return
+    commands = get_command(app).commands  # type: ignore[attr-defined]  # a group, because it has commands
+    assert name in commands
+    commands[name].make_context(name, list(arguments))
+
+
+def check_pip(words: list[str]) -> None:
+    """What is installed is this package, with extras that it has."""
+    verb, requirement = words
+    assert verb == "install"
+    named = re.fullmatch(r"dedup-sdk(?:\[([a-z,]+)\])?", requirement)
+    assert named
+    assert set((named[1] or "cli").split(",")) <= EXTRAS
+
+
+def check_spark_submit(words: list[str]) -> None:
+    """The connector is that of the locked PySpark, the script is there, and the job's parser takes the arguments."""
+    option, coordinates, script, *arguments = words
+    assert option == "--packages"
+    assert coordinates == connector()
+    assert (ROOT / script).is_file()
+    parse_options(arguments, pytest.fail)
+
+
+def check_script(words: list[str]) -> None:
+    """The script is there, and names every option in its help."""
+    script, *arguments = words
+    options = {word for word in arguments if word.startswith("--")}
+    done = subprocess.run(
+        [sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert options <= set(re.findall(r"--[a-z-]+", done.stdout))
+
+
+CHECKS: dict[str, Callable[[list[str]], None]] = {
+    "make": check_make,
+    "dedup": check_dedup,
+    "pip": check_pip,
+    "spark-submit": check_spark_submit,
+    ".venv/bin/python": check_script,
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=[f"{page_id(page)}: {' '.join(words)}"[:90] for page, words in COMMANDS]
+)
+def test_a_documented_command_exists(page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of a page is one that the Makefile, the parsers or the scripts of this version accept as it stands."""
+    monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
+    program, *arguments = words
+    assert program in CHECKS, f"{page.name}: nobody checks {program!r}"
+    CHECKS[program](arguments)
+
+
+def test_commands_are_found() -> None:
+    """The README's two commands and the backfill are among what is checked, so that the check cannot run dry."""
+    readme = [words for page, words in COMMANDS if page.name == "README.md" and page.parent == ROOT]
+    assert ["make", "demo"] in readme
+    assert ["make", "test"] in readme
+    assert any(words[:2] == ["dedup", "backfill"] for words in readme)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_options_in_the_text_exist(page: Path) -> None:
+    """An option that is named in the text is one of the command, the job, or a script."""
+    known = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")))
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        known |= set(re.findall(r"\"(--[a-z][a-z-]+)\"", script.read_text(encoding="utf-8")))
+    text = page.read_text(encoding="utf-8")
+    named = {
+        option
+        for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+        for option in re.findall(r"(?<!\S)--[a-z][a-z-]+", code)
+    }
+    assert named - set(CONNECTOR_OPTIONS) <= known

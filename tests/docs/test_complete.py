@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import inspect
+import logging
+import pkgutil
+import re
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+import dedup_sdk
+from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, Deduplicator, VerdictKind
+from dedup_sdk.ids import digest
+from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.lane.plan import Beginning
+from dedup_sdk.testing import MockKafka
+from tests.support.pages import PAGES, ROOT, Stage, page_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def text_of(name: str) -> str:
+    """A page of docs/."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def codes(text: str) -> set[str]:
+    """What stands as code in a page's text."""
+    return set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
+
+
+EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_every_counter_is_explained() -> None:
+    """docs/operations.md says of each counter what it counts."""
+    assert set(Counters().as_dict()) <= codes(text_of("operations.md"))
+
+
+def test_every_verdict_is_named() -> None:
+    """docs/operations.md names every verdict."""
+    assert {kind.value for kind in VerdictKind} <= codes(text_of("operations.md"))
+
+
+def test_every_beginning_is_explained() -> None:
+    """docs/recovery.md says of each way in which a partition starts what happens then."""
+    assert set(get_args(Beginning)) <= codes(text_of("recovery.md"))
+
+
+def test_every_reason_for_a_missing_id_is_explained() -> None:
+    """docs/ids.md has every reason that the module of the digests names, and no other."""
+    reasons = set(re.findall(r"- ``([a-z-]+)``:", inspect.getdoc(digest.Ids) or ""))
+    table = text_of("ids.md").partition("| reason | the ID |")[2].partition("\n\n")[0]
+    assert reasons == set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
+    assert len(reasons) > 5
+
+
+def drawn_tree() -> dict[str, str]:
+    """The tree in the docstring of `dedup_sdk.errors`: each name with that of its parent, "" for the root."""
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for line in (dedup_sdk.errors.__doc__ or "").split("\n\n")[1].splitlines():
+        drawn = re.match(r"    ([│├└─ ]*)(\w+)", line)
+        assert drawn, line
+        depth = len(drawn[1]) // 4
+        above[depth:] = [drawn[2]]
+        parents[drawn[2]] = above[depth - 1] if depth else ""
+    return parents
+
+
+def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
+    """Each error class is in the module's tree under its real parent, and the tree has no other."""
+    real = {name: error for name, error in vars(dedup_sdk.errors).items() if inspect.isclass(error)}
+    assert drawn_tree() == {
+        name: "" if error is DedupError else error.__bases__[0].__name__ for name, error in real.items()
+    }
+    assert all(issubclass(error, DedupError) and error.__doc__ for error in real.values())
+    assert set(real) <= set(dedup_sdk.__all__)
+
+
+@pytest.mark.parametrize("made", [DedupConsumer, Deduplicator])
+def test_every_setting_is_in_the_docstring(made: type) -> None:
+    """Each keyword of the constructor is explained where `help()` shows it."""
+    names = [p.name for p in inspect.signature(made).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", made.__doc__ or "")]
+    assert missing == []
+
+
+def test_settings_of_the_consumer_are_in_the_pages() -> None:
+    """Each keyword that DedupConsumer adds to the plain client's is in a page."""
+    names = [p.name for p in inspect.signature(DedupConsumer).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert [name for name in names if not re.search(rf"\b{name}=", EVERYTHING)] == []
+
+
+def test_what_is_set_by_us_is_what_is_documented() -> None:
+    """The table of docs/operations.md has exactly what the client gets beyond the user's configuration."""
+    given = {"bootstrap.servers": "localhost:9092", "group.id": "g"}
+    ours = {
+        f"{name}={str(value).lower()}"
+        for name, value in client_settings(given).client.items()
+        if name not in given
+    }
+    table = text_of("operations.md").partition("## Settings that are ours")[2]
+    rows = "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert ours == codes(rows)
+
+
+def test_what_is_documented_as_refused_is_refused() -> None:
+    """Each setting of the table is refused with its own name in the message."""
+    table = text_of("operations.md").partition("## Settings that are refused")[2].partition("##")[0]
+    cells = [line.split("|")[1].strip() for line in table.splitlines() if re.match(r"\| (no )?`", line)]
+    assert len(cells) == 3
+    for cell in cells:
+        name, _, value = cell.partition("`")[2].rstrip("`").partition("=")
+        config = {"bootstrap.servers": "localhost:9092", "group.id": "g", name: value}
+        with pytest.raises(ConfigurationError, match=re.escape(name)):
+            client_settings(config)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_names_in_the_text_exist(page: Path) -> None:
+    """A dotted name of ours that stands as code can be imported."""
+    for code in codes(page.read_text(encoding="utf-8")):
+        if re.fullmatch(r"(dedup_sdk|spark_backfill)(\.\w+)+(?<!\.py)", code):
+            pkgutil.resolve_name(code)
+
+
+def test_the_line_in_the_log_is_as_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The two lines of docs/operations.md are what the README's loop writes, numbers of seconds apart."""
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, "dedup_sdk")
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        stage = Stage(kafka.bootstrap, tmp_path)
+        stage.run(stage.examples(ROOT / "README.md")[0])
+    documented = re.findall(r"^(?:assigned|revoked) .*$", text_of("operations.md"), re.MULTILINE)
+    written = [r.getMessage() for r in caplog.records if r.name == "dedup_sdk" and r.levelno == logging.INFO]
+    assert [re.sub(r"[\d.]+ s\b", "N s", line) for line in written] == [
+        re.sub(r"[\d.]+ s\b", "N s", line) for line in documented
+    ]

