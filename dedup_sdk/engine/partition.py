@@ -275,7 +275,7 @@ class Partition:
         """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
         self.persist()
         lane = self.lane
-        marks = lane.take_recent(self._clock_ms)
+        marks = lane.take_recent(self._clock_ms, self.store.find)
         try:
             self.store.flush(lane.progress, marks)
         except BaseException:

@@ -84,13 +84,15 @@ class Lane:
         self._chunks: list[Chunk] = []
         self._firsts: list[int] = []
         self._dirty: list[Chunk] = []
+        self._journaled: dict[bytes, Mark] = {}
         self._moved = False
         if recent.count:
             self._load(recent)
 
     def _load(self, recent: Marks) -> None:
         order = np.argsort(recent.offsets, kind="stable")
-        digests = [recent.digests[16 * at : 16 * at + 16] for at in order.tolist()]
+        unordered = _cut(recent.digests)
+        digests = [unordered[index] for index in order.tolist()]
         offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
         below = bisect_left(offsets, self.high)
         self.recent.fold(digests[:below], offsets[:below], timestamps[:below])
@@ -100,6 +102,7 @@ class Lane:
             self.recent.restore(digest, Mark(offset, timestamp_ms))
         if self.ring and recent.numbers is not None:
             self.ring.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
+            self._note_journaled(recent)
 
     # --- what is known -------------------------------------------------------------------------------------------
 
@@ -503,7 +506,9 @@ class Lane:
         while self._restored and self._restored[0][0] <= self.high:
             self.high = self.position = max(self.high, self._restored[0][1])
             self._restored = self._restored[1:]
-        return Step(self.progress, self._columns(chunk, chunk.unsaved()) if offsets else NO_MARKS)
+        marks = self._columns(chunk, chunk.unsaved()) if offsets else NO_MARKS
+        self._note_journaled(marks)
+        return Step(self.progress, marks)
 
     def _fold_ring(self, chunk: Chunk, find: Find) -> None:
         """Judge and complete one record after the other: a ring depends on the order."""
@@ -535,7 +540,9 @@ class Lane:
         if not parts and not self._moved:
             return None
         self._moved = False
-        return Step(self.progress, join_marks(parts))
+        marks = join_marks(parts)
+        self._note_journaled(marks)
+        return Step(self.progress, marks)
 
     def _columns(self, chunk: Chunk, indexes: np.ndarray[Any, np.dtype[np.intp]]) -> Marks:
         if (
@@ -552,43 +559,70 @@ class Lane:
             numbers = np.asarray([self.ring.numbers.get(digest, 0) for digest in digests], np.int64)
         return Marks(b"".join(digests), chunk.column[marked], chunk.timestamps[marked], numbers)
 
-    def take_recent(self, clock_ms: int) -> Marks:
+    def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """Remove the recent marks for a flush and return those still inside the window at ``clock_ms``.
 
         What is left out lies before the window of every record that is not older than the clock; coverage says so.
+        Nothing is left out that hides an older mark of the store, whose timestamp may be a later one.
         """
-        # What waits for its number is judged by recent marks only, so that these stay, besides going to the store.
-        waited_for = {digest: self.recent.mark(digest) for digest in self.parked} if self.ring else {}
-        marks = self.recent.take(self._completed_mask, None if self.ring is None else self.ring.numbers)
+        marks = (
+            self.recent.take(self._completed_mask) if self.ring is None else self._take_numbered(self.ring)
+        )
         for chunk in self._chunks:
             self.recent.timeline.extend(chunk.column, chunk.timestamps)
-        for digest, mark in waited_for.items():
-            if mark is not None and digest not in self.recent.offsets:
-                self.recent.restore(digest, mark)
         live = np.ones(marks.count, np.bool_)
         if self.window.time_ms is not None:
             horizon = self.horizon_ms(clock_ms)
             live &= marks.timestamps >= horizon
-            if not live.all():
+            aged = np.flatnonzero(~live)
+            if aged.size:
+                live[aged[find(_select(marks.digests, aged), aged.size).indexes]] = True
                 self.forgot_before(horizon)
         if self.ring is not None and marks.numbers is not None:
-            self.ring.numbers = {d: n for d, n in self.ring.numbers.items() if d in self.recent.offsets}
             live &= marks.numbers > self.ring.accepted - self.ring.size
         if bool(live.all()):
             return marks
-        digests = np.frombuffer(marks.digests, "V16")[live].tobytes()
         numbers = None if marks.numbers is None else marks.numbers[live]
-        return Marks(digests, marks.offsets[live], marks.timestamps[live], numbers)
+        return Marks(_select(marks.digests, live), marks.offsets[live], marks.timestamps[live], numbers)
+
+    def _take_numbered(self, ring: Ring) -> Marks:
+        """Return the marks that are in the journal, and keep in memory what lies above the watermark.
+
+        Above it nothing has a number yet, and a crash forgets it: the mark below it has to outlive that.
+        """
+        table = np.asarray(list(self._journaled.values()), np.int64).reshape(-1, 3)
+        marks = Marks(b"".join(self._journaled), table[:, 0], table[:, 1], table[:, 2])
+        # What waits for its number is judged by recent marks only, so that these stay too.
+        waited_for = {digest: self.recent.mark(digest) for digest in self.parked}
+        self.recent.keep_from(self.high)
+        for digest, mark in waited_for.items():
+            if mark is not None and digest not in self.recent.offsets:
+                self.recent.restore(digest, mark)
+        ring.numbers = {digest: n for digest, n in ring.numbers.items() if digest in self.recent.offsets}
+        self._journaled = {}
+        return marks
+
+    def _note_journaled(self, marks: Marks) -> None:
+        if self.ring is None or marks.numbers is None:
+            return
+        columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), marks.numbers.tolist(), strict=True)
+        for digest, mark in zip(_cut(marks.digests), map(Mark._make, columns), strict=True):
+            if self._journaled.get(digest, mark).offset <= mark.offset:
+                self._journaled[digest] = mark
 
     def put_back(self, marks: Marks) -> None:
         """Take back what `take_recent` gave out and nobody could store."""
-        columns = [marks.offsets, *(chunk.column for chunk in self._chunks)]
-        times = [marks.timestamps, *(chunk.timestamps for chunk in self._chunks)]
+        # Later records go on top of the timeline, so that only what lies below them may be part of it.
+        passed = marks.offsets < self.position
+        columns = [marks.offsets[passed], *(chunk.column for chunk in self._chunks)]
+        times = [marks.timestamps[passed], *(chunk.timestamps for chunk in self._chunks)]
         offsets, timestamps = np.concatenate(columns), np.concatenate(times)
         order = np.argsort(offsets, kind="stable")
-        self.recent.timeline.clear()
-        self.recent.timeline.extend(offsets[order], timestamps[order])
-        digests = [marks.digests[at : at + DIGEST_BYTES] for at in range(0, len(marks.digests), DIGEST_BYTES)]
+        self.recent.timeline.replace(offsets[order], timestamps[order])
+        for index in np.flatnonzero(~passed).tolist():
+            self.recent.timeline.keep(int(marks.offsets[index]), int(marks.timestamps[index]))
+        digests = _cut(marks.digests)
+        self._note_journaled(marks)
         for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
             # What is in flight stays in front of its mark.
             self.recent.offsets.setdefault(digest, offset)
@@ -619,9 +653,6 @@ class Lane:
 
     def _completed_mask(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = offsets < self.high
-        if self.ring is not None:
-            # Above the watermark a record has no number yet, and a mark without one would be taken for ancient.
-            return mask
         for index in np.flatnonzero(~mask).tolist():
             mask[index] = not self._is_open(int(offsets[index]))
         return mask
@@ -632,6 +663,16 @@ def _digest(chunk: Chunk, index: int) -> bytes:
     if digest is None:
         raise AssertionError(f"record {chunk.offsets[index]} has no ID and was to be judged by it")
     return digest
+
+
+def _select(digests: bytes, where: np.ndarray[Any, Any]) -> bytes:
+    """Return the digests at some indexes, or where a mask is true."""
+    selected: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
+    return selected
+
+
+def _cut(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
 def _as_marks(found: Found) -> dict[int, Mark]:

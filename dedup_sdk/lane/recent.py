@@ -7,7 +7,7 @@ per record answers three questions: is it a twin in this batch, is it in flight,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,11 +82,15 @@ class RecentMarks:
             if known.get(digest, -1) < offset:
                 known[digest] = offset
 
-    def take(self, completed: Callable[[Int64s], Bools], numbers: Mapping[bytes, int] | None = None) -> Marks:
+    def keep_from(self, offset: int) -> None:
+        """Forget the IDs whose entry lies below ``offset``, and every timestamp."""
+        self.offsets = {digest: at for digest, at in self.offsets.items() if at >= offset}
+        self.timeline.clear()
+
+    def take(self, completed: Callable[[Int64s], Bools]) -> Marks:
         """Remove and return every mark; IDs in flight stay, and so does what stands behind them.
 
-        ``completed`` tells for an array of offsets, shape ``(n,)``, which of them are completed. ``numbers`` are the
-        acceptance numbers of a count window.
+        ``completed`` tells for an array of offsets, shape ``(n,)``, which of them are completed.
         """
         digests = list(self.offsets)
         offsets = np.fromiter(self.offsets.values(), np.int64, len(digests))
@@ -101,9 +105,6 @@ class RecentMarks:
             digests = [*digests, *self.behind]
             columns = np.asarray(list(self.behind.values()), np.int64)
             offsets, times = np.concatenate((offsets, columns[:, 0])), np.concatenate((times, columns[:, 1]))
-        ranks = None
-        if numbers is not None:
-            ranks = np.fromiter((numbers.get(digest, 0) for digest in digests), np.int64, len(digests))
         self.offsets = kept
         self.timeline.clear()
-        return Marks(b"".join(digests), offsets, times, ranks)
+        return Marks(b"".join(digests), offsets, times)

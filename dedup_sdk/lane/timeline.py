@@ -35,6 +35,11 @@ class Timeline:
         self._timestamps[start:end] = timestamps
         self._count = end
 
+    def replace(self, offsets: Int64s, timestamps: Int64s) -> None:
+        """Set the offsets anew, ascending; those kept apart stay."""
+        self._count = 0
+        self.extend(offsets, timestamps)
+
     def keep(self, offset: int, timestamp_ms: int) -> None:
         """Remember one offset apart from the others."""
         self._strays[offset] = timestamp_ms

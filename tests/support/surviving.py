@@ -1,0 +1,227 @@
+"""A consumer that crashes, with everything that outlives it: the log, what was committed, and what its handler did.
+
+The oracle asks, of every verdict, whether a record was lost or doubled, and at the end whether all of them are those that
+follow from the whole log.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
+from dedup_sdk.record import Record, Verdict, VerdictKind
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.window import Window
+from tests.support.logs import Row
+from tests.support.naive_log import End, Entry, expected_duplicates
+
+WALL_CLOCK_MS = 10_000
+
+
+class Disk(Protocol):
+    """What a store is on, and what a crash leaves of it."""
+
+    def store(self) -> KeyStore:
+        """Open the store."""
+
+    def crash(self, engine: Deduplicator) -> None:
+        """End the engine's life as a kill would, at this very moment."""
+
+
+class MemoryDisk:
+    """The store in memory: it outlives the engine, which writes nothing more."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+
+    def store(self) -> KeyStore:
+        """See `Disk`."""
+        return self._store
+
+    def crash(self, engine: Deduplicator) -> None:
+        """See `Disk`."""
+        engine.lose("t", 0)
+
+
+class RocksDisk:
+    """A folder, of which a crash leaves a copy made while the store was open and in use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lives = 0
+
+    def store(self) -> KeyStore:
+        """See `Disk`."""
+        return RocksStore(self._folder / str(self._lives), generation_marks=3, block_cache_bytes=2**20)
+
+    def crash(self, engine: Deduplicator) -> None:
+        """See `Disk`."""
+        now = self._folder / str(self._lives)
+        self._lives += 1
+        if now.exists():
+            shutil.copytree(now, self._folder / str(self._lives))
+        engine.lose("t", 0)
+        engine.shut()
+        shutil.rmtree(now, ignore_errors=True)
+
+
+class Survivor:
+    """One group's consumer of one partition, through its lives."""
+
+    def __init__(self, window: Window, disk: Disk, recent_marks: int) -> None:
+        self.window = window
+        self.disk = disk
+        self.recent_marks = recent_marks
+        self.log: list[Entry] = []
+        self.committed: int | None = None
+        self.low: int | None = None
+        self.durable: set[int] = set()
+        self.verdicts: dict[int, Verdict] = {}
+        self.may_doubt: set[int] = set()
+        self.clock_ms = -1
+        self.begin_life(tell_committed=False)
+
+    # --- lives ---------------------------------------------------------------------------------------------------
+
+    def begin_life(self, *, tell_committed: bool) -> None:
+        """Open the engine; what is not committed comes again."""
+        self.in_flight: list[int] = []
+        self.parked: set[int] = set()
+        self.engine = Deduplicator(
+            Lookup(id=key(), window=self.window),
+            store=self.disk.store(),
+            recent_marks=self.recent_marks,
+            clock=lambda: WALL_CLOCK_MS / 1000,
+        )
+        if tell_committed and self.committed is not None:
+            self.engine.open("t", 0, committed=self.committed, low=self.low)
+        self.position = self.committed or 0
+        for entry in self.log:
+            if entry.end is not End.OPEN and entry.offset not in self.durable:
+                entry.end = End.OPEN
+
+    def crash(self, *, tell_committed: bool) -> None:
+        """Die without a word, and begin again on the same disk."""
+        self._note_durable()
+        self.disk.crash(self.engine)
+        self.begin_life(tell_committed=tell_committed)
+
+    def reopen(self, *, tell_committed: bool) -> None:
+        """End in order, and begin again."""
+        self._note_durable()
+        self.engine.shut()
+        self.begin_life(tell_committed=tell_committed)
+
+    def _note_durable(self) -> None:
+        """What is over is in the store; with a count window only what the watermark has passed."""
+        below = self.engine.next_offset("t", 0) or 0
+        self.durable |= {
+            entry.offset
+            for entry in self.log
+            if entry.end is not End.OPEN and (self.window.count is None or entry.offset < below)
+        }
+
+    # --- what an application does ---------------------------------------------------------------------------------
+
+    def produce(self, rows: list[Row]) -> None:
+        """Append to the log."""
+        begin = self.log[-1].offset + 1 if self.log else 0
+        self.log += [Entry(begin + offset, ident, timestamp_ms) for offset, ident, timestamp_ms in rows]
+
+    def record(self, entry: Entry) -> Record:
+        """The record of an entry."""
+        return Record(
+            "t", 0, entry.offset, entry.timestamp_ms, key=entry.ident.encode() if entry.ident else None
+        )
+
+    def entry(self, offset: int) -> Entry:
+        """The entry at an offset."""
+        return next(entry for entry in self.log if entry.offset == offset)
+
+    def admit(self, count: int) -> None:
+        """Read on."""
+        batch = [entry for entry in self.log if entry.offset >= self.position][:count]
+        if not batch:
+            return
+        self.position = batch[-1].offset + 1
+        for entry in batch:
+            self.clock_ms = max(self.clock_ms, min(entry.timestamp_ms, WALL_CLOCK_MS))
+        for entry, verdict in zip(batch, self.engine.admit([self.record(e) for e in batch]), strict=True):
+            self._take(entry, verdict)
+
+    def end(self, which: int, how: End) -> None:
+        """Complete or dead-letter one of the records in flight."""
+        entry = self.entry(self.in_flight.pop(which % len(self.in_flight)))
+        entry.end = how
+        act = self.engine.complete if how is End.HANDLED else self.engine.dead_letter
+        for settled in act([self.record(entry)]):
+            self._take(self.entry(settled.record.offset), settled.verdict)
+
+    def release(self, which: int) -> None:
+        """Hand one of the records in flight back."""
+        entry = self.entry(self.in_flight[which % len(self.in_flight)])
+        [again] = self.engine.release([self.record(entry)])
+        assert again.verdict.deliver
+
+    def commit(self) -> None:
+        """Commit what may be committed."""
+        next_offset = self.engine.next_offset("t", 0)
+        if next_offset is not None:
+            self.committed, self.low = next_offset, self.engine.partitions["t", 0].coverage.low
+
+    # --- the oracle -----------------------------------------------------------------------------------------------
+
+    def _take(self, entry: Entry, verdict: Verdict) -> None:
+        if verdict.kind is VerdictKind.PARKED:
+            self.parked.add(entry.offset)
+            return
+        self.parked.discard(entry.offset)
+        if verdict.kind is VerdictKind.REDELIVERED:
+            assert entry.end is not End.OPEN, "lost: taken for completed, and nobody completed it"
+            return
+        self.verdicts[entry.offset] = verdict
+        entry.doubtful = verdict.kind is VerdictKind.UNVERIFIED
+        if entry.doubtful and self.window.time_ms:
+            assert entry.timestamp_ms < self.clock_ms - self.window.time_ms // 16, "doubted without need"
+        if verdict.deliver:
+            assert entry.offset not in self.durable, "doubled: its completion was durable"
+            assert entry.end is End.OPEN
+            self.in_flight.append(entry.offset)
+            return
+        assert verdict.kind is VerdictKind.DUPLICATE
+        entry.end = End.DUPLICATE
+        assert any(
+            earlier.ident == entry.ident and earlier.offset < entry.offset and earlier.end is End.HANDLED
+            for earlier in self.log
+        ), "lost: a duplicate of what nobody handled"
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        next_offset = self.engine.next_offset("t", 0)
+        if next_offset is not None:
+            over = [entry.end is not End.OPEN for entry in self.log if entry.offset < next_offset]
+            assert all(over), "the watermark passed a record that is not over"
+        for offset in self.parked:
+            assert any(flying < offset for flying in self.in_flight), "what waits for nothing waits for ever"
+
+    def check_verdicts(self) -> None:
+        """End everything, and compare the last verdict of every record with what the whole log says."""
+        self.admit(len(self.log))
+        while self.in_flight:
+            self.end(0, End.HANDLED)
+            self.check()
+        assert not self.parked
+        duplicates = expected_duplicates(self.log, self.window.time_ms, self.window.count)
+        for entry in self.log:
+            verdict, seen = self.verdicts[entry.offset], duplicates.get(entry.offset)
+            if entry.ident is None:
+                assert verdict.kind is VerdictKind.UNKEYED
+            elif verdict.kind is not VerdictKind.UNVERIFIED:
+                expected = VerdictKind.FRESH if seen is None else VerdictKind.DUPLICATE
+                assert verdict.kind is expected, entry
