@@ -1,19 +1,29 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import pkgutil
 import re
 from typing import TYPE_CHECKING, get_args
 
 import pytest
+from rich.console import Console
 
 import dedup_sdk
 from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, Deduplicator, VerdictKind
-from dedup_sdk.ids import digest
+from dedup_sdk.demo.narrator import STEPS, last_line, result_table
+from dedup_sdk.demo.result import DemoResult
+from dedup_sdk.engine.deduplicator import RECENT_MARKS
+from dedup_sdk.ids import MAX_ID_BYTES, digest
+from dedup_sdk.kafka.consumer import BATCH
+from dedup_sdk.kafka.intake import TIDY_S
+from dedup_sdk.kafka.recovery import LOCK_WAIT_S
+from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.lane.plan import Beginning
 from dedup_sdk.testing import MockKafka
+from spark_backfill.stretch import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 
 if TYPE_CHECKING:
@@ -141,3 +151,59 @@ def test_the_line_in_the_log_is_as_documented(
     assert [re.sub(r"[\d.]+ s\b", "N s", line) for line in written] == [
         re.sub(r"[\d.]+ s\b", "N s", line) for line in documented
     ]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "value", "meant"),
+    [
+        ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
+        ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
+        ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
+        ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
+        ("docs/operations.md", "recent_marks=400_000", 400_000, RECENT_MARKS),
+        ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
+        ("docs/recovery.md", "open for 30 s", 30.0, LOCK_WAIT_S),
+        ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),
+    ],
+)
+def test_a_number_in_the_text_is_the_one_in_the_code(
+    page: str, text: str, value: object, meant: object
+) -> None:
+    """Where a page names a limit, the code has that limit."""
+    assert text in (ROOT / page).read_text(encoding="utf-8")
+    assert value == meant
+
+
+def test_what_the_readme_shows_of_the_demo_is_what_it_prints() -> None:
+    """The table and the last line in the README are the demo's own rendering of those figures."""
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    steps, table, last = (part.strip("\n") for part in shown.split("\n\n"))
+    assert [line[:3] for line in steps.splitlines()] == [f"{n}/{STEPS}" for n in range(1, STEPS + 1)]
+    numbers = {
+        row[:30].strip(): [int(n.replace(",", "")) for n in re.findall(r"[\d,]+", row[30:])]
+        for row in table.splitlines()[1:]
+    }
+    doubled, bound = numbers["handled twice, for the SIGKILL"]
+    result = DemoResult(
+        broker="kafka",
+        records=numbers["records in the topic"][0],
+        distinct_ids=numbers["distinct dedup IDs"][0],
+        duplicates_in_topic=numbers["of them duplicates"][0],
+        handled=numbers["handled"][0],
+        lost=numbers["lost"][0],
+        doubled=doubled,
+        doubled_bound=bound,
+        resent=numbers["sent again after the rebuild"][0],
+        resent_handled=numbers["of them handled again"][0],
+        rebuild_records_per_second=0,
+        marks=numbers["IDs in the rebuilt store"][0],
+        stores_equal=True,
+        seconds=float(re.findall(r"(\d+) s$", last)[0]),
+    )
+    console = Console(width=120, no_color=True, file=io.StringIO(), highlight=False)
+    with console.capture() as capture:
+        console.print(result_table(result))
+        console.print(last_line(result), soft_wrap=True)
+    assert capture.get().split() == f"{table}\n{last}".split()
+    assert result.handled == result.distinct_ids + doubled
+    assert result.records == result.distinct_ids + result.duplicates_in_topic
