@@ -165,10 +165,10 @@ class DedupConsumer(Intake):
                 if error is None:
                     yield message
                     heard = time.monotonic()
-                elif error.fatal():
+                elif error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
                     raise KafkaException(error)
                 else:
-                    logger.warning("%s", error.str())
+                    logger.warning("%s: %s", error.name(), error.str())
         finally:
             self._stopped = False
 

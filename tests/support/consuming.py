@@ -59,14 +59,16 @@ def poll_some(consumer: Any, count: int, *, patience_s: float = PATIENCE_S) -> l
 
 
 def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
-    """Poll until nothing has come for some time; return what came."""
+    """Poll until a partition is ours and nothing has come for some time; return what came."""
     got: list[Any] = []
-    heard = time.monotonic()
-    while time.monotonic() - heard < seconds or consumer._session.recovering:
+    heard = began = time.monotonic()
+    while time.monotonic() - heard < seconds:
         message = consumer.poll(0.1)
         if message is not None:
             got.append(message)
+        if message is not None or consumer._session.recovering or not consumer._session.assigned:
             heard = time.monotonic()
+        assert heard - began < PATIENCE_S, f"it does not come to rest: {values(got)[:20]}"
     return got
 
 

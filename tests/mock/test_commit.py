@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+BY_USER = {"enable.auto.commit": False}
+
+
+def offset_of(kafka: MockKafka) -> int:
+    """What group "g" has committed of orders[0]."""
+    return committed(kafka.bootstrap, "g", "orders").offset
+
+
+def test_the_beginning_is_committed_at_once(make: Make, send: Send, kafka: MockKafka) -> None:
+    """A new group says where its history begins before it handles anything, so that any machine knows."""
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert (offset_of(kafka), metadata.low, metadata.complete) == (0, 0, True)
+
+
+def test_completed_messages_are_committed_on_an_interval(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Without any call: what was asked past, and duplicates behind it, with metadata."""
+    send("a", "b", "a", "b")
+    consumer = make("orders", config={"auto.commit.interval.ms": 50})
+    poll_some(consumer, 2)
+
+    wait_for(consumer, lambda: offset_of(kafka) == 4, "a commit on the interval")
+    assert committed_metadata(kafka.bootstrap, "g", "orders") is not None
+
+
+def test_commit_of_all_completes_what_is_in_hand(make: Make, send: Send, kafka: MockKafka) -> None:
+    """commit() says that everything handed out is handled; not what was judged ahead and is not handed out."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", config=BY_USER)
+    poll_some(consumer, 2)
+
+    answer = consumer.commit(asynchronous=False)
+
+    assert answer is not None
+    assert [(tp.topic, tp.partition, tp.offset, tp.error) for tp in answer] == [("orders", 0, 2, None)]
+    assert offset_of(kafka) == 2
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert metadata.low == 0
+
+
+def test_commit_of_a_message_completes_up_to_it(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Those handed out after the message stay in flight, and come again."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", config=BY_USER)
+    batch = consumer.consume(3, PATIENCE_S)
+
+    consumer.commit(message=batch[1], asynchronous=False)
+    assert offset_of(kafka) == 2
+    consumer.close()
+    assert values(poll_quiet(make("orders"))) == ["c", "d"]
+
+
+def test_commit_of_offsets_completes_below_them(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Offsets are "the next one"; one beyond what was handed out goes no further than that."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", config=BY_USER)
+    consumer.consume(3, PATIENCE_S)
+
+    consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    assert offset_of(kafka) == 1
+    consumer.commit(offsets=[TopicPartition("orders", 0, 1000)], asynchronous=False)
+    assert offset_of(kafka) == 3
+
+
+def test_an_asynchronous_commit_returns_none_and_calls_back(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Like the plain client's, which is the default; the callback of the configuration is called with the answer."""
+    answers: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+    send("a", "b")
+    consumer = make("orders", config={**BY_USER, "on_commit": lambda *answer: answers.append(answer)})
+    poll_some(consumer, 1)
+
+    assert consumer.commit() is None
+    wait_for(consumer, lambda: bool(answers), "on_commit")
+    assert offset_of(kafka) == 1
+    assert [(error, [tp.offset for tp in partitions]) for error, partitions in answers] == [(None, [1])]
+
+
+def test_nothing_to_commit_is_an_error_only_for_who_waits(make: Make, send: Send) -> None:
+    """Synchronous: _NO_OFFSET, as the plain client says; asynchronous: None."""
+    send("a")
+    consumer = make("orders", config=BY_USER)
+    poll_some(consumer, 1)
+    consumer.commit(asynchronous=False)
+
+    with pytest.raises(KafkaException) as caught:
+        consumer.commit(asynchronous=False)
+    assert caught.value.args[0].code() == KafkaError._NO_OFFSET
+    assert consumer.commit() is None
+
+
+def test_commit_takes_a_message_or_offsets(make: Make, send: Send) -> None:
+    """Both at once are refused, as the plain client does; store_offsets needs one of them."""
+    send("a")
+    consumer = make("orders", config=BY_USER)
+    message = poll_some(consumer, 1)[0]
+
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        consumer.commit(message=message, offsets=[TopicPartition("orders", 0, 1)])
+    with pytest.raises(ValueError, match="either message or offsets"):
+        consumer.store_offsets()
+
+
+def test_a_commit_never_goes_back(make: Make, send: Send, kafka: MockKafka) -> None:
+    """A late commit of an earlier message leaves what is committed; a group that went back would see all of it again."""
+    send("a", "b", "c")
+    consumer = make("orders", config=BY_USER)
+    first, _, last = poll_some(consumer, 3)
+    consumer.commit(message=last, asynchronous=False)
+
+    consumer.commit(message=first, asynchronous=False)
+
+    assert offset_of(kafka) == 3
+
+
+def test_no_commit_passes_an_unfinished_message(make: Make, send: Send, kafka: MockKafka) -> None:
+    """With explicit completion a commit, of whatever form, ends before the first message that is not completed."""
+    send("a", "b", "c")
+    consumer = make("orders", config=BY_USER, completion="explicit")
+    first, second, third = poll_some(consumer, 3)
+    consumer.complete(first)
+    consumer.complete(third)
+
+    for how in ({}, {"message": third}, {"offsets": [TopicPartition("orders", 0, 3)]}):
+        consumer.commit(**how, asynchronous=False)
+        assert offset_of(kafka) == 1
+    consumer.complete(second)
+    consumer.commit(asynchronous=False)
+    assert offset_of(kafka) == 3
+
+
+def test_stored_offsets_go_with_the_next_commit(make: Make, send: Send, kafka: MockKafka) -> None:
+    """store_offsets completes what was handed out up to a message; the commit on the interval takes it along."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    batch = consumer.consume(3, PATIENCE_S)
+    consumer.store_offsets(message=batch[0])
+    consumer.store_offsets(offsets=[TopicPartition("orders", 0, 2)])
+    consumer.close()
+
+    assert offset_of(kafka) == 2
+    assert values(poll_quiet(make("orders"))) == ["c"]
+
+
+def test_where_only_the_user_commits_nobody_else_does(make: Make, send: Send, kafka: MockKafka) -> None:
+    """enable.auto.commit=false: neither an interval, nor a revoke, nor close moves what is committed."""
+    send("a", "b", "c")
+    consumer = make("orders", config={**BY_USER, "auto.commit.interval.ms": 10})
+    poll_some(consumer, 2)
+    poll_quiet(consumer)
+    consumer.close()
+
+    assert offset_of(kafka) == 0
+
+
+@pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_refused_commit_is_raised_and_repeated(make: Make, send: Send, kafka: MockKafka, code: int) -> None:
+    """A synchronous commit that the broker refuses says so; what it was to commit is not taken for committed."""
+    send("a", "b")
+    consumer = make("orders", config=BY_USER)
+    poll_some(consumer, 1)
+    kafka.push_errors("OffsetCommit", code)
+
+    with pytest.raises(KafkaException) as caught:
+        consumer.commit(asynchronous=False)
+    assert caught.value.args[0].code() == code
+    consumer.commit(asynchronous=False)
+    assert offset_of(kafka) == 1
+
+
+def test_a_refused_commit_on_the_interval_is_repeated(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Polling goes on without an exception, and the next interval makes up for it."""
+    send("a", "b")
+    consumer = make("orders", config={"auto.commit.interval.ms": 50})
+    poll_some(consumer, 1)
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 2)
+
+    got = wait_for(consumer, lambda: offset_of(kafka) == 2, "a repeated commit")
+    assert values(got) == ["b"]
+
+
+def test_a_refused_first_commit_keeps_nothing_from_the_application(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Where the beginning cannot be committed at once, messages come, and the next commit says it."""
+    send("a", "b")
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1)
+    consumer = make("orders", config={"auto.commit.interval.ms": 50})
+
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+    wait_for(consumer, lambda: offset_of(kafka) == 2, "a commit that says where the history begins")
+    assert committed_metadata(kafka.bootstrap, "g", "orders") is not None
+
+
+def test_a_refused_commit_at_the_end_repeats_only_what_the_store_does_not_know(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Close goes on when the broker refuses; the same store recognises what was completed."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    poll_some(consumer, 2)
+    kafka.push_errors("OffsetCommit", KafkaError.UNKNOWN_MEMBER_ID, 1)
+    consumer.close()
+
+    assert offset_of(kafka) == 0
+    again = make("orders")
+    assert values(poll_quiet(again)) == ["b", "c"]
+
+
+def test_a_commit_inside_on_revoke_works(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The common pattern: the user's callback commits synchronously while the partition is still ours."""
+    send("a", "b")
+    consumer = make(config=BY_USER)
+    answers: list[Any] = []
+    consumer.subscribe(["orders"], on_revoke=lambda c, _: answers.append(c.commit(asynchronous=False)))
+    poll_some(consumer, 2)
+    consumer.close()
+
+    assert [[tp.offset for tp in answer] for answer in answers] == [[1]]
+    assert offset_of(kafka) == 1
