@@ -8,8 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import Int64s, Marks
 from dedup_sdk.record import Verdict, VerdictKind
+
+Rows = np.ndarray[Any, np.dtype[np.intp]]
 
 KINDS: Final = tuple(VerdictKind)
 FRESH, DUPLICATE, REDELIVERED, UNVERIFIED, UNKEYED, PARKED_KIND = range(len(KINDS))
@@ -68,6 +70,23 @@ class Chunk:
             self.kinds[index] = kind
         self.states[index] = DONE
         self.open -= 1
+
+    def find_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s) -> None:
+        """Complete records as duplicates of marks with these offsets and timestamps; shapes ``(k,)``."""
+        np.frombuffer(self.kinds, np.uint8)[rows] = DUPLICATE
+        np.frombuffer(self.states, np.uint8)[rows] = DONE
+        self.open -= len(rows)
+        hits = rows.tolist()
+        self.seen.update(zip(hits, zip(seen.tolist(), seen_ms.tolist(), strict=True), strict=True))
+        for row in hits if self.reasons else ():
+            self.reasons.pop(row, None)
+
+    def take_whole(self) -> Marks | None:
+        """Return the marks of all records if all are completed, leave marks, and none is saved; they count as saved then."""
+        if self.open or self.joined is None or self.unmarked or self.saved.count(1):
+            return None
+        self.saved = bytearray(b"\x01") * len(self.saved)
+        return Marks(self.joined, self.column, self.timestamps)
 
     def finish_offered(self) -> None:
         """Complete every record that was offered with the chunk; those parked or apart stay."""

@@ -275,46 +275,39 @@ class Lane:
         stored: dict[int, Mark],
     ) -> list[int]:
         """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
-        met_digests = [digests[index] for index in met]
-        often = (
-            {digest for digest, times in Counter(met_digests).items() if times > 1}
-            if len(set(met_digests)) < len(met)
-            else ()
-        )
-        plain: list[int] = []
-        others: list[int] = []
-        for index, digest in zip(met, met_digests, strict=True):
-            simple = (
-                before[index] < self.high
-                and index not in stored
-                and digest not in often
-                and digest not in self.parked
-            )
-            (plain if simple else others).append(index)
-        if not plain:
+        rows = np.asarray(met, np.intp)
+        seen = np.fromiter(map(before.__getitem__, met), np.int64, len(met))
+        plain = seen < self.high
+        for at in self._entangled(met, digests, stored):
+            plain[at] = False
+        others: list[int] = rows[~plain].tolist()
+        if len(others) == len(met):
             return others
-        rows = np.asarray(plain if keyed is None else [keyed[index] for index in plain])
-        seen = np.asarray([before[index] for index in plain], np.int64)
+        asked, seen = rows[plain], seen[plain]
+        rows = asked if keyed is None else np.asarray(keyed, np.intp)[asked]
         seen_ms = self.recent.timeline.at_all(seen)
         duplicates = decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
-        for index in compress(plain, (~duplicates).tolist()):
-            others.append(index)
-        hits = rows[duplicates]
-        np.frombuffer(chunk.kinds, np.uint8)[hits] = DUPLICATE
-        np.frombuffer(chunk.states, np.uint8)[hits] = DONE
-        chunk.open -= len(hits)
-        hit_rows = hits.tolist()
-        for row in hit_rows if chunk.reasons else ():
-            chunk.reasons.pop(row, None)
-        chunk.seen.update(
-            zip(
-                hit_rows,
-                zip(seen[duplicates].tolist(), seen_ms[duplicates].tolist(), strict=True),
-                strict=True,
-            )
+        if not duplicates.all():
+            others = sorted([*others, *asked[~duplicates].tolist()])
+            rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
+        chunk.find_duplicates(rows, seen, seen_ms)
+        hits = rows.tolist()
+        known: list[Any] = chunk.digests
+        self.recent.offsets.update(
+            zip(map(known.__getitem__, hits), map(chunk.offsets.__getitem__, hits), strict=True)
         )
-        self.recent.offsets.update((_digest(chunk, row), chunk.offsets[row]) for row in hit_rows)
-        return sorted(others)
+        return others
+
+    def _entangled(self, met: list[int], digests: list[bytes], stored: dict[int, Mark]) -> list[int]:
+        """Return the places in ``met`` whose verdict hangs on more than one mark, on each other, or on what is parked."""
+        if not stored and not self.parked and len(set(map(digests.__getitem__, met))) == len(met):
+            return []
+        times = Counter(map(digests.__getitem__, met))
+        return [
+            at
+            for at, index in enumerate(met)
+            if index in stored or times[digests[index]] > 1 or digests[index] in self.parked
+        ]
 
     def _doubt(self, chunk: Chunk, keyed: Iterable[int]) -> None:
         """Call what the marks do not cover unverified, until a mark says better."""
@@ -527,16 +520,23 @@ class Lane:
         dirty, self._dirty = self._dirty, []
         parts: list[Marks] = []
         for chunk in dirty:
+            whole = None if self.ring is not None else chunk.take_whole()
+            if whole is not None:
+                self.newest_ms = max(self.newest_ms, int(chunk.timestamps.max()))
+                parts.append(whole)
+                continue
             indexes = chunk.unsaved()
             if self.ring is not None:
-                indexes = indexes[: int(np.searchsorted(np.asarray(chunk.offsets)[indexes], self.high))]
+                numbered = int(np.searchsorted(chunk.column[indexes], self.high))
+                if numbered < len(indexes):
+                    # The rest is written when the watermark has passed it.
+                    self._dirty.append(chunk)
+                indexes = indexes[:numbered]
             if not len(indexes):
                 continue
             self.newest_ms = max(self.newest_ms, int(chunk.timestamps[indexes].max()))
             parts.append(self._columns(chunk, indexes))
             np.frombuffer(chunk.saved, np.uint8)[indexes] = 1
-            if self.ring is not None and not all(chunk.saved):
-                self._dirty.append(chunk)
         if not parts and not self._moved:
             return None
         self._moved = False

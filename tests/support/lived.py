@@ -11,7 +11,7 @@ from dedup_sdk.observe import VerdictEvent
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
-from tests.support.naive_log import End, Entry, expected_duplicates, first_open
+from tests.support.naive_log import End, Entry, first_open, read_log
 
 WALL_CLOCK_MS = 10_000
 DELIVERED = {VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED}
@@ -118,7 +118,7 @@ class Lived:
 
     def check_verdicts(self) -> None:
         """Compare every verdict with what the whole log says; only when all records are over."""
-        duplicates = expected_duplicates(self.entries.values(), self.window.time_ms, self.window.count)
+        duplicates = read_log(self.entries.values(), self.window.time_ms, self.window.count).duplicates
         for entry in self.entries.values():
             verdict, seen = self.verdicts[entry.offset], duplicates.get(entry.offset)
             if entry.ident is None:

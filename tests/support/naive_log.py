@@ -7,7 +7,7 @@ flight waits; one that is completed leaves a mark, one that is dead-lettered doe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -49,25 +49,33 @@ def judge(entry: Entry, seen: Sighting | None, accepted: int, time_ms: int | Non
     return in_time and in_count
 
 
-def expected_duplicates(log: Iterable[Entry], time_ms: int | None, count: int | None) -> dict[int, Sighting]:
-    """Return what every duplicate of the log is a duplicate of, by offset.
+@dataclass(slots=True)
+class Reading:
+    """What a log says, read from its beginning.
 
-    The log is read in offset order. What was dead-lettered leaves nothing; what was delivered in doubt was accepted.
+    ``duplicates`` has what every duplicate is a duplicate of, by offset; ``seen`` the last sighting of each ID.
     """
-    seen: dict[str, Sighting] = {}
-    accepted = 0
-    duplicates: dict[int, Sighting] = {}
+
+    duplicates: dict[int, Sighting] = field(default_factory=dict)
+    seen: dict[str, Sighting] = field(default_factory=dict)
+    accepted: int = 0
+
+
+def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Reading:
+    """Read a log in offset order. What was dead-lettered leaves nothing; what was delivered in doubt was accepted."""
+    reading = Reading()
+    seen = reading.seen
     for entry in sorted(log, key=lambda entry: entry.offset):
         if entry.ident is None:
             continue
         sighting = seen.get(entry.ident)
-        if not entry.doubtful and sighting and judge(entry, sighting, accepted, time_ms, count):
-            duplicates[entry.offset] = sighting
+        if not entry.doubtful and sighting and judge(entry, sighting, reading.accepted, time_ms, count):
+            reading.duplicates[entry.offset] = sighting
             seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, sighting.number)
         elif entry.end is not End.DEAD:
-            accepted += 1
-            seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, accepted)
-    return duplicates
+            reading.accepted += 1
+            seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, reading.accepted)
+    return reading
 
 
 def first_open(log: list[Entry]) -> int:

@@ -6,20 +6,22 @@ follow from the whole log.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Protocol
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.ids import key
+from dedup_sdk.ids import digest_one, key
 from dedup_sdk.record import Record, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
+from tests.support.known_marks import newest_marks
 from tests.support.logs import Row
-from tests.support.naive_log import End, Entry, expected_duplicates
+from tests.support.naive_log import End, Entry, read_log
 
 WALL_CLOCK_MS = 10_000
 
@@ -65,10 +67,32 @@ class RocksDisk:
         now = self._folder / str(self._lives)
         self._lives += 1
         if now.exists():
-            shutil.copytree(now, self._folder / str(self._lives))
+            _copy_at_one_moment(now, self._folder / str(self._lives))
         engine.lose("t", 0)
         engine.shut()
         shutil.rmtree(now, ignore_errors=True)
+
+
+def _copy_at_one_moment(source: Path, target: Path) -> None:
+    """Copy a folder in use, again and again until nothing in it has changed meanwhile."""
+    while True:
+        before = _listing(source)
+        try:
+            shutil.copytree(source, target)
+        except shutil.Error:  # a file went away meanwhile
+            pass
+        else:
+            if _listing(source) == before:
+                return
+        shutil.rmtree(target)
+
+
+def _listing(folder: Path) -> dict[Path, tuple[int, int]]:
+    listing = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            listing[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return listing
 
 
 class Survivor:
@@ -113,10 +137,28 @@ class Survivor:
         self.begin_life(tell_committed=tell_committed)
 
     def reopen(self, *, tell_committed: bool) -> None:
-        """End in order, and begin again."""
+        """End in order, see that the store knows what the log says, and begin again."""
         self._note_durable()
         self.engine.shut()
+        self._check_marks()
         self.begin_life(tell_committed=tell_committed)
+
+    def _check_marks(self) -> None:
+        """Compare the marks that a window can still reach, in the store, with those that the log leaves."""
+        store = self.disk.store()
+        partition = store.open(
+            Identity(cluster="", group="", topic="t", partition=0, id_spec="key"), self.window
+        )
+        loaded = partition.load()
+        known = {} if loaded is None else newest_marks([loaded.recent, *partition.scan()])
+        store.close()
+        durable = [entry for entry in self.log if entry.offset in self.durable]
+        reading = read_log(durable, self.window.time_ms, self.window.count)
+        for ident, seen in reading.seen.items():
+            if self.window.holds(self.clock_ms - seen.timestamp_ms, reading.accepted - seen.number):
+                mark = known[digest_one(ident.encode())]
+                assert (mark.offset, mark.timestamp_ms) == (seen.offset, seen.timestamp_ms)
+                assert self.window.count is None or mark.number == seen.number
 
     def _note_durable(self) -> None:
         """What is over is in the store; with a count window only what the watermark has passed."""
@@ -217,7 +259,7 @@ class Survivor:
             self.end(0, End.HANDLED)
             self.check()
         assert not self.parked
-        duplicates = expected_duplicates(self.log, self.window.time_ms, self.window.count)
+        duplicates = read_log(self.log, self.window.time_ms, self.window.count).duplicates
         for entry in self.log:
             verdict, seen = self.verdicts[entry.offset], duplicates.get(entry.offset)
             if entry.ident is None:
