@@ -74,9 +74,11 @@ def decide_marked(
 
     `decide` in columns of shape ``(n,)``, for a window by time alone; the others are fresh.
     """
-    ages_ms = timestamps_ms.clip(-_FARTHEST_MS, _FARTHEST_MS) - mark_timestamps_ms.clip(
-        -_FARTHEST_MS, _FARTHEST_MS
-    )
+    ages_ms = _near(timestamps_ms) - _near(mark_timestamps_ms)
     inside = ages_ms <= (window.time_ms if window.time_ms is not None else 2 * _FARTHEST_MS)
     duplicates: NDArray[np.bool_] = inside & (mark_offsets < offsets)
     return duplicates
+
+
+def _near(timestamps_ms: Int64s) -> Int64s:
+    return np.minimum(np.maximum(timestamps_ms, -_FARTHEST_MS), _FARTHEST_MS)
