@@ -117,7 +117,7 @@ class DedupConsumer(Intake):
         self._lock = RLock()
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []
-        self._gone = set()
+        self._gone, self._dropped = set(), set()
         self._assigning = None
         self._pausing = set()
         self._torn = Doubt.NOTHING

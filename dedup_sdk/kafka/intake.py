@@ -126,7 +126,7 @@ class Intake(Placement):
     def _keep(self, messages: list[Any]) -> None:
         if self._gone:
             # A rebalance in the middle of the call: the partition may be ours again, from another place on.
-            messages = [m for m in messages if m.error() is not None or (m.topic(), m.partition()) not in self._gone]
+            messages = self._without(messages, self._gone)
         self._fetched = self._fetched + messages if self._fetched else messages
 
     def _judge_fetched(self) -> None:

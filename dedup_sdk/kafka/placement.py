@@ -26,6 +26,8 @@ class Placement(Consumer):
     _fetched: list[Any]
     _gone: set[Coordinates]
     """Partitions that went while the client was fetching."""
+    _dropped: set[Coordinates]
+    """Partitions of which fetched messages were dropped: they are behind the client's own position."""
     _assigning: list[TopicPartition] | None
     _pausing: set[Coordinates]
     """Partitions that the user's callback paused before they were taken."""
@@ -95,7 +97,18 @@ class Placement(Consumer):
 
     def _drop_fetched(self, gone: set[Coordinates]) -> None:
         self._gone |= gone
-        self._fetched = [m for m in self._fetched if m.error() is not None or (m.topic(), m.partition()) not in gone]
+        fetched, self._fetched = self._fetched, []
+        self._fetched = self._without(fetched, gone)
+
+    def _without(self, messages: list[Any], gone: set[Coordinates]) -> list[Any]:
+        kept = []
+        for message in messages:
+            coordinates = message.topic(), message.partition()
+            if message.error() is None and coordinates in gone:
+                self._dropped.add(coordinates)
+            else:
+                kept.append(message)
+        return kept
 
     def _finish_asked(self) -> None:
         """Complete what the application had before its last call for more."""
@@ -183,7 +196,8 @@ class Placement(Consumer):
             self._check_open()
             resumed = _coordinates(partitions)
             self._pausing -= resumed
-            self._session.refetch({c for c in resumed if self._session.paused_by_user(c)})
+            self._session.refetch(self._dropped & resumed)
+            self._dropped -= resumed
             self._session.note_pause(resumed, paused=False)
             self._hand.bring_back(resumed)
             self._tidy_at = 0.0

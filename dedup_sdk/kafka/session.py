@@ -250,10 +250,6 @@ class Session:
             if coordinates in self.assigned:
                 self.assigned[coordinates].user_paused = paused
 
-    def paused_by_user(self, coordinates: Coordinates) -> bool:
-        """Whether the user paused a partition that is ours."""
-        return coordinates in self.assigned and self.assigned[coordinates].user_paused
-
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
         held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.state is State.RECOVERING}

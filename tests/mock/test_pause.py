@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import TopicPartition
+
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from tests.mock.conftest import Make, Send
+
+ORDERS = [TopicPartition("orders", 0)]
+
+
+def test_a_paused_partition_delivers_nothing(make: Make, send: Send) -> None:
+    """Not even what was judged ahead; after resume everything comes, in order, and only once."""
+    send(*"abcdef", "b")
+    consumer = make("orders")
+    first = poll_some(consumer, 2)
+
+    consumer.pause(ORDERS)
+    assert poll_quiet(consumer) == []
+    send("g", "c")
+    assert poll_quiet(consumer) == []
+    consumer.resume(ORDERS)
+    rest = poll_some(consumer, 5)
+    assert poll_quiet(consumer) == []
+
+    assert values(first + rest) == list("abcdefg")
+    assert consumer._engine.next_offset("orders", 0) == 9
+
+
+def test_what_was_fetched_and_not_judged_comes_after_resume(make: Make, send: Send) -> None:
+    """A pause in the middle of a batch that is being gathered costs no message."""
+    send("a", "b")
+    consumer = make("orders", config={"enable.partition.eof": True})
+    poll_some(consumer, 3)
+    consumer._fetched = []
+    send("c", "d")
+    while not consumer._fetched:
+        consumer._listen(0.1)
+    consumer.pause(ORDERS)
+    assert [m for m in poll_quiet(consumer) if m.error() is None] == []
+    consumer.resume(ORDERS)
+
+    assert values(poll_some(consumer, 2)) == ["c", "d"]
+
+
+def test_a_pause_of_one_partition_leaves_the_others(make: Make, send: Send) -> None:
+    """What was judged ahead of a paused partition is kept back, that of others is handed out."""
+    send(*"abc", topic="pairs", partition=0)
+    send(*"xyz", topic="pairs", partition=1)
+    consumer = make("pairs")
+    got = poll_some(consumer, 1)
+    paused = got[0].partition()
+    consumer.pause([TopicPartition("pairs", paused)])
+
+    others = poll_quiet(consumer)
+    assert {message.partition() for message in others} == {1 - paused}
+    assert len(others) == 3
+    consumer.resume([TopicPartition("pairs", paused)])
+    assert len(poll_some(consumer, 2)) == 2
+
+
+def test_a_pause_during_recovery_stays(make: Make, send: Send) -> None:
+    """A recovery that ends does not undo the user's pause; nor does the user's resume end the recovery."""
+    send("a", "b")
+    consumer = make("orders")
+    while not consumer._session.recovering:
+        consumer._listen(0.05)
+    consumer.pause(ORDERS)
+    assert poll_quiet(consumer) == []
+    consumer.resume(ORDERS)
+
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+
+
+def test_a_pause_inside_on_assign_stays(make: Make, send: Send) -> None:
+    """The common pattern "assign, then pause" in the callback works as with the plain client."""
+    send("a", "b")
+    consumer = make()
+
+    def assign_and_pause(same: Any, partitions: list[TopicPartition]) -> None:
+        same.assign(partitions)
+        same.pause(partitions)
+
+    consumer.subscribe(["orders"], on_assign=assign_and_pause)
+    assert poll_quiet(consumer) == []
+    consumer.resume(ORDERS)
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+
+
+def test_a_released_message_of_a_paused_partition_waits(make: Make, send: Send) -> None:
+    """Also what is handed back belongs to the partition: it comes with the resume."""
+    send("a", "b")
+    consumer = make("orders")
+    first = poll_some(consumer, 1)[0]
+    consumer.pause(ORDERS)
+    consumer.release(first)
+    assert poll_quiet(consumer) == []
+    assert consumer.position([TopicPartition("orders", 0)])[0].offset == 0
+    consumer.resume(ORDERS)
+
+    assert sorted(values(poll_some(consumer, 2))) == ["a", "b"]
+    poll_quiet(consumer)
+    assert consumer._engine.next_offset("orders", 0) == 2
+
+
+def test_leaving_while_paused_releases_what_was_kept_back(make: Make, send: Send) -> None:
+    """What the application never saw comes to the next consumer."""
+    send(*"abcd")
+    consumer = make("orders")
+    consumer.consume(1, PATIENCE_S)
+    poll_some(consumer, 1)
+    consumer.pause(ORDERS)
+    consumer.close()
+
+    assert values(poll_quiet(make("orders")))[-2:] == ["c", "d"]
+
+
+def test_a_seek_while_paused_counts_after_resume(make: Make, send: Send) -> None:
+    """What was kept back is forgotten by a seek; the target is what resume delivers."""
+    send(*"abcd")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    consumer.pause(ORDERS)
+    consumer.seek(TopicPartition("orders", 0, 3))
+    assert poll_quiet(consumer) == []
+    consumer.resume(ORDERS)
+
+    assert values(poll_some(consumer, 1)) == ["d"]
