@@ -110,7 +110,7 @@ class DedupConsumer(Intake):
         )
         self._session = Session(self._engine, Client(self, settings), settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
-        self._hand = HandOut(self._partition_of, observing=mode == "observe")
+        self._hand = HandOut(self._partition_of)
         self._ready = self._hand.ready
         self._implicit = completion == "on-next-call"
         self._idle_timeout_s = idle_timeout
@@ -186,7 +186,7 @@ class DedupConsumer(Intake):
         with self._steady():
             partition = self._taken_out(message)
             if partition is not None:
-                self._hand.offer(partition, partition.complete([message.offset()]))
+                self._hand.offer(partition.complete([message.offset()]))
                 partition.persist()
                 self._tidy_at = 0.0
 
@@ -195,7 +195,7 @@ class DedupConsumer(Intake):
         with self._steady():
             partition = self._taken_out(message)
             if partition is not None:
-                self._hand.offer_again(partition.release([message.offset()]))
+                self._hand.offer(partition.release([message.offset()]))
                 self._tidy_at = 0.0
 
     def _taken_out(self, message: Any) -> Partition | None:

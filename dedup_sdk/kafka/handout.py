@@ -26,8 +26,7 @@ Coordinates = tuple[str, int]
 class HandOut:
     """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next."""
 
-    def __init__(self, partition_of: Callable[[str, int], Partition | None], *, observing: bool) -> None:
-        self._observing = observing
+    def __init__(self, partition_of: Callable[[str, int], Partition | None]) -> None:
         self.ready: deque[Any] = deque()
         self.apart: deque[Any] = deque()
         self._aside: dict[Coordinates, list[Any]] = {}
@@ -71,17 +70,8 @@ class HandOut:
             self._last, self._taken = tuple(out), self._handed
         return out
 
-    def offer(self, partition: Partition, places: Iterable[Place]) -> None:
-        """Queue messages apart. An observing consumer has shown them already: there they are completed."""
-        if not self._observing:
-            self._queue(place.chunk.items[place.row] for place in places)
-            return
-        waiting = [place.chunk.offsets[place.row] for place in places]
-        if waiting:
-            self.offer(partition, partition.complete(waiting, quietly=True))
-
-    def offer_again(self, places: Iterable[Place]) -> None:
-        """Queue released messages, also where the consumer only observes: their handler asked for them."""
+    def offer(self, places: Iterable[Place]) -> None:
+        """Queue messages apart: promoted, or released by their handler."""
         self._queue(place.chunk.items[place.row] for place in places)
 
     def _queue(self, messages: Iterable[Any]) -> None:
@@ -137,7 +127,7 @@ class HandOut:
                 self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
                 for partition, chunk in chunks:
                     touched[id(partition)] = partition
-                    self.offer(partition, partition.complete_chunk(chunk))
+                    self.offer(partition.complete_chunk(chunk))
         return list(touched.values())
 
     def _finish_each(self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]) -> None:
@@ -148,7 +138,7 @@ class HandOut:
             partition = self._partition_of(*coordinates)
             if partition is not None:
                 touched[id(partition)] = partition
-                self.offer(partition, partition.complete(ended, states=states, quietly=True))
+                self.offer(partition.complete(ended, states=states, quietly=True))
 
     def finish_asked(self) -> list[Partition]:
         """Complete what was given out before the last call; what that call gave out stays in flight."""

@@ -84,9 +84,10 @@ class Judge:
                 if held is None:
                     continue
                 part = columns if len(runs) == 1 else columns.cut(run.rows)
+                held.lane.reveals = self._observing
                 try:
                     chunks = held.admit(
-                        part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard
+                        part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard and not self._observing
                     )
                 except DedupError as error:
                     return Judged(messages, judged, batch[run.rows.start :], error)

@@ -71,11 +71,12 @@ class Chunk:
         self.states[index] = DONE
         self.open -= 1
 
-    def find_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s) -> None:
-        """Complete records as duplicates of marks with these offsets and timestamps; shapes ``(k,)``."""
+    def find_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s, *, completed: bool) -> None:
+        """Call records duplicates of marks with these offsets and timestamps, shapes ``(k,)``; complete them if told."""
         np.frombuffer(self.kinds, np.uint8)[rows] = DUPLICATE
-        np.frombuffer(self.states, np.uint8)[rows] = DONE
-        self.open -= len(rows)
+        if completed:
+            np.frombuffer(self.states, np.uint8)[rows] = DONE
+            self.open -= len(rows)
         hits = rows.tolist()
         self.seen.update(zip(hits, zip(seen.tolist(), seen_ms.tolist(), strict=True), strict=True))
         for row in hits if self.reasons else ():

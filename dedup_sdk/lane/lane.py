@@ -63,7 +63,8 @@ class Lane:
     """The state of one partition for one group.
 
     ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
-    gathers the parked records that got their verdict; the owner takes them out.
+    gathers the parked records that got their verdict; the owner takes them out. A lane that ``reveals`` judges and hides
+    nothing: duplicates are offered too, nothing is parked, and only the application completes.
     """
 
     def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -86,6 +87,7 @@ class Lane:
         self._dirty: list[Chunk] = []
         self._journaled: dict[bytes, Mark] = {}
         self._moved = False
+        self.reveals = False
         if recent.count:
             self._load(recent)
 
@@ -229,10 +231,12 @@ class Lane:
         return chunk
 
     def _skip_restored(self, chunk: Chunk) -> None:
-        for index, offset in enumerate(chunk.offsets):
-            if any(start <= offset < end for start, end in self._restored):
-                chunk.finish(index, REDELIVERED)
-                chunk.unmarked.add(index)
+        edges = np.asarray(sorted(self._restored), np.int64).ravel()
+        # An offset inside a range has an odd number of edges at or before it.
+        inside = edges.searchsorted(chunk.column, side="right") % 2 == 1
+        for index in np.flatnonzero(inside).tolist():
+            chunk.finish(index, REDELIVERED)
+            chunk.unmarked.add(index)
 
     def _leave_unkeyed(self, chunk: Chunk, missing: dict[int, str], *, discard: bool) -> None:
         for index, reason in missing.items():
@@ -290,7 +294,7 @@ class Lane:
         if not duplicates.all():
             others = sorted([*others, *asked[~duplicates].tolist()])
             rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
-        chunk.find_duplicates(rows, seen, seen_ms)
+        chunk.find_duplicates(rows, seen, seen_ms, completed=not self.reveals)
         hits = rows.tolist()
         known: list[Any] = chunk.digests
         self.recent.offsets.update(
@@ -330,11 +334,27 @@ class Lane:
         if self.ring is not None:
             self.ring.consider(chunk.offsets[index])
         digest = _digest(chunk, index)
-        if digest in self.parked or not self._settle_one(chunk, index, stored):
+        if digest not in self.parked and self._settle_one(chunk, index, stored):
+            return
+        if self.reveals:
+            self._reveal(chunk, index)
+        else:
             chunk.states[index] = PARKED
             chunk.kinds[index] = PARKED_KIND
             chunk.reasons[index] = "in-flight"
             self.parked.setdefault(digest, deque()).append(Waiting(chunk, index, stored))
+
+    def _reveal(self, chunk: Chunk, index: int) -> None:
+        """Call a twin of what is in flight a duplicate, and offer it."""
+        digest, offset = _digest(chunk, index), chunk.offsets[index]
+        leader = self.recent.offsets[digest]
+        chunk.kinds[index] = DUPLICATE
+        chunk.reasons[index] = "in-flight"
+        if leader != offset:
+            chunk.seen[index] = (leader, self.recent.timeline.at(leader))
+        self.recent.offsets[digest] = offset
+        if self.ring is not None:
+            self.ring.forget(digest, offset)
 
     def _settle_one(self, chunk: Chunk, index: int, stored: Mark | None) -> bool:
         """Give a record its verdict and return True, or False while that hangs on what is in flight."""
@@ -360,7 +380,8 @@ class Lane:
         chunk.reasons.pop(index, None)
         if kind is VerdictKind.DUPLICATE and mark is not None:
             chunk.seen[index] = (mark.offset, mark.timestamp_ms)
-            chunk.finish(index)
+            if not self.reveals:
+                chunk.finish(index)
             self.recent.offsets[digest] = offset
             if self.ring is not None:
                 self.ring.forget(digest, offset)
@@ -641,11 +662,11 @@ class Lane:
             self.since_number = self.ring.accepted
 
     def know_from(self, timestamps: Int64s) -> None:
-        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known."""
+        """Let the marks begin with the newest of these timestamps (-1: there is none), where nothing was known."""
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]
             if real.size:
-                self.since_ms = int(real[0])
+                self.since_ms = int(real.max())
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""
