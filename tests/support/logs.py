@@ -24,14 +24,16 @@ acts: st.SearchStrategy[list[Act]] = st.lists(
 
 
 @st.composite
-def logs(draw: st.DrawFn, max_size: int = 40) -> list[Row]:
-    """A log with gaps, few IDs, and timestamps that run, jump, go back, are missing (-1), or lie in the future."""
+def logs(draw: st.DrawFn, max_size: int = 40, *, orderly: bool = False) -> list[Row]:
+    """A log with gaps and few IDs; unless ``orderly``, timestamps go back, are missing (-1), or lie in the future."""
+    ticks = [0, 0, 1, 1, 5, 20, 21, 100]
+    disorder = [-3, -50, None, FAR_FUTURE_MS]
     steps = draw(
         st.lists(
             st.tuples(
                 st.sampled_from([1, 1, 1, 1, 2, 5]),
                 st.sampled_from(["a", "b", "c", "d", "e", "f", None]),
-                st.sampled_from([0, 0, 1, 1, 5, 20, 21, 100, -3, -50, None, FAR_FUTURE_MS]),
+                st.sampled_from(ticks if orderly else [*ticks, *disorder]),
             ),
             min_size=1,
             max_size=max_size,

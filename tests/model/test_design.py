@@ -1,0 +1,43 @@
+"""The design survives every history, and the oracle sees when a rule of it is broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.model.design import DesignHost, Rules
+from tests.model.history import History
+
+BROKEN = [
+    Rules(commit_the_position=True),
+    Rules(trust_a_snapshot_as_completed=True),
+    Rules(snapshot_beyond_the_commit=True),
+    Rules(snapshot_beyond_the_commit=True, equal_offset_is_redelivered=True),
+    Rules(snapshot_beyond_the_commit=True, keep_marks_of_the_dead=True),
+    Rules(mark_before_completion=True, equal_offset_is_redelivered=True),
+    Rules(release_promotes_a_twin=True),
+    Rules(ignore_dead_letters=True),
+    Rules(duplicates_do_not_refresh=True),
+    Rules(low_never_rises=True),
+    Rules(metadata_is_optional=True),
+]
+
+
+def _name(rules: Rules) -> str:
+    return "+".join(name for name in Rules.__slots__ if getattr(rules, name))
+
+
+def _outcome(seed: int, rules: Rules) -> str:
+    return History(seed, lambda: DesignHost(rules), rules).run()
+
+
+def test_the_design_neither_loses_nor_leaks() -> None:
+    """Followed to the letter, the design survives a thousand random histories."""
+    assert Counter(_outcome(seed, Rules()) for seed in range(1000)) == {"ok": 1000}
+
+
+@pytest.mark.parametrize("rules", BROKEN, ids=_name)
+def test_a_broken_rule_is_caught(rules: Rules) -> None:
+    """Each way of breaking the design does harm that the oracle sees."""
+    assert any(_outcome(seed, rules) != "ok" for seed in range(3000))
