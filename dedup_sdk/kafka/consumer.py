@@ -135,7 +135,7 @@ class DedupConsumer(Intake):
             try:
                 return self._ready.popleft()
             except BaseException:
-                self._torn = Doubt.LANES
+                self._torn, self._tidy_at = Doubt.LANES, 0.0
                 raise
         got = self._next(1, timeout, BATCH)
         return got[0] if got else None

@@ -48,8 +48,16 @@ class Intake(Placement):
     def _next(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
         self._check_open()
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        try:
+            self._mend()
+            return self._gather(count, until, at_most)
+        except BaseException:
+            # The next call comes here again, whatever is ready.
+            self._tidy_at = 0.0
+            raise
+
+    def _gather(self, count: int, until: float, at_most: int) -> list[Any]:
         late = False
-        self._mend()
         while True:
             with self._lock:
                 self._torn = Doubt.LANES

@@ -81,7 +81,9 @@ class Session:
         self._client.assign(at, incremental=incremental)
         self.manual = manual
         for tp, start in zip(partitions, starts, strict=True):
-            self.assigned[tp.topic, tp.partition] = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+            assigned = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+            assigned.requested = _committed_already(start)
+            self.assigned[tp.topic, tp.partition] = assigned
 
     def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
         if not partitions:
@@ -123,9 +125,9 @@ class Session:
                 metadata = replace(history, era=secrets.token_hex(4))
                 if log_changed:
                     metadata, reprocess = replace(metadata, low=offset, complete=False), True
-        self._begin_again(
-            assigned, Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
-        )
+        # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
+        start = Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
+        self._begin_again(assigned, start, requested=offset)
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
@@ -136,11 +138,14 @@ class Session:
             return assigned.start.metadata, assigned.start.offset
         return None
 
-    def _begin_again(self, assigned: Assigned, start: Start | None, *, write: bool = True) -> None:
+    def _begin_again(
+        self, assigned: Assigned, start: Start | None, *, requested: int | None = None, write: bool = True
+    ) -> None:
         topic, partition = assigned.topic, assigned.partition
         self._client.pause(topic, partition)
         self._drop(assigned)
         fresh = Assigned(topic, partition, start, wanted=assigned.wanted, user_paused=assigned.user_paused)
+        fresh.requested = assigned.requested if requested is None else requested
         self.assigned[topic, partition] = fresh
         if write and assigned.held is not None:
             self.engine.close(topic, partition)
@@ -322,6 +327,7 @@ class Session:
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
             assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
+            assigned.requested = _committed_already(assigned.start)
         except KafkaException as error:
             assigned.ask_at = time.monotonic() + ASK_AGAIN_S
             if not _passes(error):
@@ -333,8 +339,6 @@ class Session:
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
         self.commits.beginnings(assigned for assigned, start in starts if start.at_once)
         for assigned, start in starts:
-            if not start.at_once:
-                assigned.requested = start.offset
             assigned.state = State.ACTIVE
             if start.seek:
                 self._client.seek(assigned.topic, assigned.partition, start.offset)
@@ -366,6 +370,11 @@ _PASSING = frozenset({
     KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
 })  # fmt: skip
 """What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
+
+
+def _committed_already(start: Start | None) -> int:
+    """Return the offset that the group has committed as it would be committed now, -1 if there is none."""
+    return -1 if start is None or start.at_once else start.offset
 
 
 def _passes(error: KafkaException) -> bool:

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import signal
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk import StoreError
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.intake import Intake
+from dedup_sdk.store.memory import MemoryPartition
+from tests.support.consuming import committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises; like KeyboardInterrupt no Exception."""
+
+
+def once_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> list[int]:
+    """Let a method raise after it has worked, the next time only; the list tells how often it did."""
+    real: Callable[..., Any] = getattr(owner, name)
+    raised: list[int] = []
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        result = real(*arguments, **named)
+        if not raised:
+            raised.append(1)
+            raise error
+        return result
+
+    monkeypatch.setattr(owner, name, method)
+    return raised
+
+
+def poll_through(consumer: Any, count: int) -> list[Any]:
+    """Poll until `count` messages came, whatever is raised."""
+    got: list[Any] = []
+    for _ in range(400):
+        try:
+            message = consumer.poll(0.1)
+        except (Interrupted, StoreError):
+            continue
+        if message is not None:
+            got.append(message)
+        if len(got) == count:
+            break
+    return got
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Intake, "_fetch"), (Intake, "_listen"), (Intake, "_judge_fetched"), (Intake, "_tidy"), (Intake, "_hand_over"),
+        (Partition, "admit"), (Partition, "complete_chunk"), (Partition, "persist"),
+    ],
+)  # fmt: skip
+def test_an_interruption_costs_no_message(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """Wherever it strikes, what was fetched, judged or on its way to the application comes, and is committed in the end."""
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    got = poll_some(consumer, 5)
+    raised = once_after(monkeypatch, owner, name, Interrupted())
+    got += poll_through(consumer, 15)
+    send("end")
+    got += wait_for_value(consumer, "end")
+
+    assert raised
+    assert set(values(got)) == {*map(str, range(20)), "end"}
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset >= 20
+
+
+def wait_for_value(consumer: Any, value: str) -> list[Any]:
+    """Poll until a value came, whatever is raised."""
+    got: list[Any] = []
+    while not got or values(got[-1:]) != [value]:
+        got += poll_through(consumer, 1)
+    return got
+
+
+def test_an_interruption_between_the_queue_and_the_application_costs_no_message(make: Make, send: Send) -> None:
+    """The quickest way through poll too: a message that was taken and never returned comes again."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+
+    class Interrupting(deque[Any]):
+        """A queue whose next message is taken out and lost."""
+
+        def popleft(self) -> Any:
+            super().popleft()
+            raise Interrupted
+
+    consumer._tidy_at = float("inf")
+    consumer._ready, real = Interrupting(consumer._ready), consumer._ready
+    real.popleft()
+    with pytest.raises(Interrupted):
+        consumer.poll(0)
+    consumer._ready = real
+
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+
+
+def test_signals_at_any_time_cost_no_message(make: Make, send: Send) -> None:
+    """A handler that raises, a hundred times, wherever the program happens to be."""
+    sent = [f"{number:04}" for number in range(3000)]
+    send(*sent)
+    consumer = make("orders")
+    got: Counter[str] = Counter()
+    interruptions = 0
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def handle(message: Any) -> None:
+        got[message.value().decode()] += 1
+
+    poll_some(consumer, 1)
+    consumer.seek(consumer.assignment()[0].__class__("orders", 0, 0))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(20_000):
+            if len(got) == len(sent):
+                break
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00013 * (interruptions % 97))
+                while True:
+                    message = consumer.poll(0.05)
+                    if message is not None:
+                        handle(message)
+                    if len(got) == len(sent):
+                        break
+            except Interrupted:
+                interruptions += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert set(sent) - set(got) == set()
+    assert interruptions > 10
+
+
+@pytest.mark.parametrize("name", ["append", "find"])
+def test_a_failing_store_costs_no_message(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A write or look-up that fails is raised, and repeated by the next call; verdicts are then as if it had not failed."""
+    for partition in (0, 1):
+        send("a", "b", "a", "c", topic="pairs", partition=partition)
+    raised = []
+    real = getattr(MemoryPartition, name)
+
+    def failing(*arguments: Any) -> Any:
+        if consumer.counters.verdicts["fresh"] > 0 and len(raised) < 2:
+            raised.append(1)
+            raise StoreError("disk full")
+        return real(*arguments)
+
+    consumer = make("pairs")
+    monkeypatch.setattr(MemoryPartition, name, failing)
+    got = poll_through(consumer, 6)
+    send("a", "b", topic="pairs", partition=0)
+    send("d", topic="pairs", partition=1)
+    got += wait_for_value(consumer, "d")
+
+    assert raised
+    assert {(m.partition(), m.value()) for m in got} == {(p, v) for p in (0, 1) for v in (b"a", b"b", b"c")} | {(1, b"d")}
+
+
+def test_a_store_that_fails_an_explicit_completion_is_not_believed(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message whose completion could not be written is not taken for completed: it comes again."""
+    send("a", "b")
+    consumer = make("orders", completion="explicit")
+    first = poll_some(consumer, 2)[0]
+
+    def failing(*_: object) -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryPartition, "append", failing)
+        with pytest.raises(StoreError, match="disk full"):
+            consumer.complete(first)
+
+    again = poll_some(consumer, 1)
+    assert values(again) in (["a"], ["b"])
+
+
+def test_an_interrupted_recovery_begins_again(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition whose recovery was torn is not stuck, and its store is not left open."""
+    send("a", "b")
+    raised = once_after(monkeypatch, Partition, "start", Interrupted())
+    consumer = make("orders")
+
+    assert values(poll_through(consumer, 2)) == ["a", "b"]
+    assert raised
+
+
+def test_closing_after_an_interruption_commits_nothing_doubtful(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle of judging, then leaving the block: everything not certainly handled comes again."""
+    send(*map(str, range(10)))
+
+    def handle() -> None:
+        with make("orders") as consumer:
+            poll_some(consumer, 3)
+            once_after(monkeypatch, Intake, "_tidy", Interrupted())
+            consumer._tidy_at = 0.0
+            consumer.poll(1)
+
+    with pytest.raises(Interrupted):
+        handle()
+
+    first = committed(kafka.bootstrap, "g", "orders").offset
+    assert first <= 3
+    assert values(poll_quiet(make("orders")))[-7:] == [str(number) for number in range(3, 10)]
