@@ -22,7 +22,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.strategy import Lookup
 
-RECENT_MARKS = 400_000
+RECENT_MARKS = 750_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
 
 
