@@ -54,7 +54,7 @@ class Window:
         if total == 0 and (count is None or any(parts.values())):
             message = "a window of zero remembers nothing; give e.g. Window(days=7) or Window(count=20_000)"
             raise ConfigurationError(message)
-        if total > _MAX_MS:
+        if total >= _MAX_MS:
             message = f"a window of {total} ms is longer than any log; give e.g. Window(days=7)"
             raise ConfigurationError(message)
         object.__setattr__(self, "time_ms", total or None)
@@ -62,7 +62,7 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read ``7d``, ``36h``, ``90m``, ``30s``, ``500ms``, ``20000n`` (a count), or a time and a count joined by ``+``.
+        """Read ``7d``, ``36h``, ``90m``, ``30s``, ``500ms``, ``20000n`` (a count), or several joined by ``+``, each unit once.
 
         Raises `ConfigurationError` that names the text.
         """

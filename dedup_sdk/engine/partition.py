@@ -21,7 +21,7 @@ from dedup_sdk.lane.chunk import (
     Place,
 )  # fmt: skip
 from dedup_sdk.lane.lane import Lane
-from dedup_sdk.lane.plan import StartPlan
+from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.marks import NO_MARKS, Int64s, Marks, join_marks
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage, Progress
@@ -142,7 +142,7 @@ class Partition:
             offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
             missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
             ids = Ids(ids.digests[cut:], missing)
-        lane.know_from(timestamps)
+        self._know_from(timestamps)
         self._tick(timestamps)
         chunk = lane.admit(
             offsets,
@@ -157,13 +157,20 @@ class Partition:
         return [*late, chunk]
 
     def _set_clock(self) -> None:
-        self._clock_ms = min(self.lane.newest_ms, int(self._clock() * 1000))
+        self._clock_ms = min(self.lane.newest_ms, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _know_from(self, timestamps: Int64s) -> None:
+        if self.lane.since_ms == NOTHING_KNOWN:
+            self.lane.know_from(timestamps.clip(max=self._now_ms()))
 
     def _tick(self, timestamps: Int64s) -> None:
         newest = int(timestamps.max())
         if newest > self._clock_ms:
             # A record from the future counts as now: it must not make everything else look old.
-            self._clock_ms = max(self._clock_ms, min(newest, int(self._clock() * 1000)))
+            self._clock_ms = max(self._clock_ms, min(newest, self._now_ms()))
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
         """Judge records below the position: completed ones, ones still in flight, and ones that came out of order."""
@@ -227,6 +234,8 @@ class Partition:
             if place is None or place.chunk.states[place.row] == DONE:
                 self._counters.stale += 1
                 continue
+            if place.chunk.states[place.row] not in (OFFERED, APART):
+                continue
             digest = place.chunk.digests[place.row]
             if digest is not None:
                 self.store.erase(digest, offset)
@@ -238,7 +247,7 @@ class Partition:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
         lane = self.lane
         if offsets:
-            lane.know_from(timestamps)
+            self._know_from(timestamps)
             self._tick(timestamps)
         step = lane.fold(offsets, timestamps, digests, self.store.find, end)
         self._append(step.progress, step.marks)

@@ -141,3 +141,11 @@ class Place(NamedTuple):
     def offset(self) -> int:
         """The record's offset."""
         return self.chunk.offsets[self.row]
+
+
+def digest_of(chunk: Chunk, index: int) -> bytes:
+    """Return the digest of a record that has one."""
+    digest = chunk.digests[index]
+    if digest is None:
+        raise AssertionError(f"record {chunk.offsets[index]} has no ID and was to be judged by it")
+    return digest

@@ -1,0 +1,224 @@
+"""What is known of one partition: where it begins, what is completed, and what the marks cover.
+
+The state that judging, completing and saving share. Offsets are "the next one".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from dedup_sdk.decision import Mark
+from dedup_sdk.lane.chunk import DONE, Chunk, Place, digest_of
+from dedup_sdk.lane.plan import NOTHING_KNOWN
+from dedup_sdk.lane.ranges import merged
+from dedup_sdk.lane.recent import RecentMarks
+from dedup_sdk.lane.ring import Ring
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks
+from dedup_sdk.progress import Coverage, Progress
+from dedup_sdk.window import Window
+
+GRACE = 16
+"""Sightings are kept for a sixteenth of the window longer, so that records a little late are still covered."""
+
+
+class Waiting(NamedTuple):
+    """A parked record, and what the store said of its ID when it came."""
+
+    chunk: Chunk
+    row: int
+    stored: Mark | None
+
+
+class LaneState:
+    """The state of one partition for one group.
+
+    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
+    gathers the parked records that got their verdict; the owner takes them out. A lane that ``reveals`` judges and hides
+    nothing: duplicates are offered too, nothing is parked, and only the application completes.
+    """
+
+    def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
+        self.window = window
+        self.low = progress.low
+        self.high = self.position = progress.high
+        self.committed = progress.committed
+        self.era = progress.era
+        self.since_ms = progress.since_ms
+        self.since_number = progress.since_number
+        self.newest_ms = progress.newest_ms
+        self.ring = Ring(window.count, progress.accepted) if window.count else None
+        self.recent = RecentMarks()
+        self.parked: dict[bytes, deque[Waiting]] = {}
+        self.settled: list[Place] = []
+        self._accepted = progress.accepted
+        self._restored = merged(progress.done)
+        self._chunks: list[Chunk] = []
+        self._firsts: list[int] = []
+        self._dirty: list[Chunk] = []
+        self._journaled: dict[bytes, Mark] = {}
+        self._moved = False
+        self.reveals = False
+        if recent.count:
+            self._load(recent)
+
+    def _load(self, recent: Marks) -> None:
+        order = np.argsort(recent.offsets, kind="stable")
+        unordered = cut_digests(recent.digests)
+        digests = [unordered[index] for index in order.tolist()]
+        offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
+        below = bisect_left(offsets, self.high)
+        self.recent.fold(digests[:below], offsets[:below], timestamps[:below])
+        # Above the watermark records come again, so that these marks stand apart from the log that passes by.
+        above = zip(digests[below:], offsets[below:], timestamps[below:].tolist(), strict=True)
+        for digest, offset, timestamp_ms in above:
+            self.recent.restore(digest, Mark(offset, timestamp_ms))
+        if self.ring and recent.numbers is not None:
+            self.ring.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
+            self._note_journaled(recent)
+
+    # --- what is known -------------------------------------------------------------------------------------
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the marks cover."""
+        complete = self.since_ms is None and self.since_number is None
+        return Coverage(low=self.low, high=self.high, since_ms=self.since_ms, complete=complete)
+
+    @property
+    def progress(self) -> Progress:
+        """The state to write beside the marks of a step."""
+        ranges: tuple[tuple[int, int], ...] = ()
+        if self.ring is None and (self._chunks or self._restored):
+            ranges = merged(
+                [r for r in self._restored if r[1] > self.high]
+                + [r for chunk in self._chunks for r in chunk.done_ranges(self.high)]
+            )
+        return Progress(
+            low=self.low, high=self.high, done=ranges, committed=self.committed, era=self.era, since_ms=self.since_ms,
+            accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
+            newest_ms=self.newest_ms,
+        )  # fmt: skip
+
+    def begin(self, offset: int) -> None:
+        """Begin the history at this offset; only before the first record."""
+        self.low = self.high = self.position = offset
+        self._moved = True
+
+    def note_committed(self, offset: int) -> None:
+        """Remember the last offset known to be committed."""
+        if self.committed is None or offset > self.committed:
+            self.committed = offset
+            self._moved = True
+
+    @property
+    def in_flight(self) -> int:
+        """How many admitted records are not completed, parked ones included."""
+        return sum(chunk.open for chunk in self._chunks)
+
+    @property
+    def kept(self) -> int:
+        """How many records are in memory: those in flight, and completed ones behind the first of these."""
+        return sum(len(chunk.offsets) for chunk in self._chunks)
+
+    def place(self, offset: int) -> Place | None:
+        """Find a record that is not settled yet, or whose chunk is not."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0:
+            return None
+        row = self._chunks[at].row_of(offset)
+        return None if row is None else Place(self._chunks[at], row)
+
+    def is_completed(self, offset: int) -> bool:
+        """Whether this group has completed the record at this offset since ``low``."""
+        if offset < self.high:
+            return offset >= self.low
+        place = self.place(offset)
+        if place is not None:
+            return place.chunk.states[place.row] == DONE
+        return any(start <= offset < end for start, end in self._restored)
+
+    def _is_open(self, offset: int) -> bool:
+        if offset < self.high:
+            return False
+        place = self.place(offset)
+        return place is not None and place.chunk.states[place.row] != DONE
+
+    def covers(self, timestamp_ms: int) -> bool:
+        """Whether the marks know everything that the window of a record with this timestamp could hold."""
+        if self._covered_by_count():
+            return True
+        if self.window.time_ms is None:
+            return False
+        return self.since_ms is None or self.since_ms <= timestamp_ms - self.window.time_ms
+
+    def _covered_by_count(self) -> bool:
+        if self.ring is None:
+            return False
+        return self.since_number is None or self.ring.accepted - self.since_number >= self.ring.size
+
+    # --- the watermark -------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Move the watermark over the contiguous completed prefix."""
+        finished = 0
+        for chunk in self._chunks:
+            if chunk.open:
+                break
+            finished += 1
+        if self.ring is not None:
+            self._number(self._chunks[: finished + 1], self.ring)
+        if finished:
+            del self._chunks[:finished], self._firsts[:finished]
+        high = self._chunks[0].first_open() if self._chunks else self.position
+        if high != self.high:
+            self.high = high
+            self._moved = True
+
+    def _number(self, chunks: list[Chunk], ring: Ring) -> None:
+        """Number the accepted records that the watermark passes."""
+        for chunk in chunks:
+            end = len(chunk.states) - len(chunk.states.lstrip(b"\0")) if chunk.open else len(chunk.states)
+            for index in range(bisect_left(chunk.offsets, self.high), end):
+                if index not in chunk.unmarked:
+                    ring.number(digest_of(chunk, index), chunk.offsets[index])
+
+    # --- what is forgotten ---------------------------------------------------------------------------------
+
+    def horizon_ms(self, clock_ms: int) -> int:
+        """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late."""
+        window_ms = self.window.time_ms or 0
+        return clock_ms - window_ms - window_ms // GRACE
+
+    def forgot_before(self, timestamp_ms: int) -> None:
+        """Note that sightings before this timestamp are no longer known, whatever their numbers."""
+        self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
+        if self.ring is not None:
+            self.since_number = self.ring.accepted
+
+    def know_from(self, timestamps: Int64s) -> None:
+        """Let the marks begin with the newest of these timestamps (-1: there is none), where nothing was known."""
+        if self.since_ms == NOTHING_KNOWN:
+            real = timestamps[timestamps >= 0]
+            if real.size:
+                self.since_ms = int(real.max())
+
+    def forget_all(self) -> None:
+        """Note that nothing is known before the next record."""
+        self.since_ms, self.since_number = NOTHING_KNOWN, self.ring.accepted if self.ring else self._accepted
+
+    def _note_journaled(self, marks: Marks) -> None:
+        if self.ring is None or marks.numbers is None:
+            return
+        columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), marks.numbers.tolist(), strict=True)
+        for digest, mark in zip(cut_digests(marks.digests), map(Mark._make, columns), strict=True):
+            if self._journaled.get(digest, mark).offset <= mark.offset:
+                self._journaled[digest] = mark
+
+
+def cut_digests(digests: bytes) -> list[bytes]:
+    """Return the digests that stand one after the other."""
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]

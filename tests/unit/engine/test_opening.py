@@ -1,0 +1,172 @@
+"""How partitions open and close, and what is known of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dedup_sdk.errors import ConfigurationError, StoreLockedError
+from dedup_sdk.progress import Coverage
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.window import Window
+from tests.support.records import DAY_MS, engine, kinds, record
+
+FUTURE_MS = 10**15
+
+
+def test_a_new_group_begins_with_its_first_record() -> None:
+    """Until that comes there is nothing to commit, and nothing before it is ever taken for completed."""
+    deduplicator = engine()
+    assert deduplicator.open("t", 0) == Coverage(low=0, high=0, since_ms=None, complete=True)
+    assert deduplicator.next_offset("t", 0) is None
+    deduplicator.admit([record(1000)])
+    assert deduplicator.next_offset("t", 0) == 1000
+    deduplicator.complete([record(1000)])
+    deduplicator.close("t", 0)
+    assert deduplicator.open("t", 0) == Coverage(low=1000, high=1001, since_ms=None, complete=True)
+
+
+def test_a_beginning_that_never_came_is_forgotten() -> None:
+    """A group that opened a partition and handled nothing is as new as before."""
+    store = MemoryStore()
+    with_nothing = engine(store=store)
+    with_nothing.open("t", 0)
+    with_nothing.close("t", 0)
+    deduplicator = engine(store=store)
+    assert kinds(deduplicator.admit([record(50)])) == ["fresh"]
+    assert deduplicator.open("t", 1).complete
+    assert deduplicator.next_offset("t", 0) == 50
+
+
+def test_a_commit_that_the_store_does_not_know_of_is_uncovered() -> None:
+    """Its history is there, its marks are not: records are delivered in doubt until the window has filled."""
+    deduplicator = engine(Window(milliseconds=100))
+    coverage = deduplicator.open("t", 0, low=0, committed=10)
+    assert (coverage.low, coverage.high, coverage.complete) == (0, 10, False)
+    assert kinds(deduplicator.admit([record(10, "a", 1000)])) == ["unverified"]
+    assert kinds(deduplicator.admit([record(11, "b", 1099), record(12, "c", 1100)])) == ["unverified", "fresh"]
+
+
+def test_a_record_from_the_future_begins_coverage_now() -> None:
+    """Otherwise everything would be in doubt until that future has come."""
+    deduplicator = engine(Window(milliseconds=100))
+    deduplicator.open("t", 0, low=0, committed=10)
+    deduplicator.admit([record(10, "a", FUTURE_MS)])
+    assert kinds(deduplicator.admit([record(11, "b", DAY_MS + 99)])) == ["unverified"]
+    assert kinds(deduplicator.admit([record(12, "c", DAY_MS + 100)])) == ["fresh"]
+
+
+def test_a_record_without_a_timestamp_begins_no_coverage() -> None:
+    """It cannot say from when on sightings are known."""
+    deduplicator = engine(Window(milliseconds=100))
+    deduplicator.open("t", 0, low=0, committed=10)
+    assert kinds(deduplicator.admit([record(10, "a", -1), record(11, "b", 1000)])) == [
+        "unverified",
+        "unverified",
+    ]
+    assert kinds(deduplicator.admit([record(12, "c", 1050), record(13, "d", 1100)])) == [
+        "unverified",
+        "fresh",
+    ]
+
+
+def test_a_count_window_is_covered_when_enough_were_accepted() -> None:
+    """Then whatever came before the beginning has left it."""
+    deduplicator = engine(Window(count=2))
+    deduplicator.open("t", 0, low=0, committed=10)
+    for offset, kind in enumerate(["unverified", "unverified", "fresh"], start=10):
+        assert kinds(deduplicator.admit([record(offset)])) == [kind]
+        deduplicator.complete([record(offset)])
+
+
+def test_a_commit_behind_the_store_is_recognised() -> None:
+    """What is completed but not committed comes again, and is known."""
+    store = MemoryStore()
+    first = engine(store=store)
+    first.admit([record(0), record(1)])
+    first.complete([record(0), record(1)])
+    first.close("t", 0)
+    second = engine(store=store)
+    assert second.open("t", 0, low=0, committed=1) == Coverage(low=0, high=2, since_ms=None, complete=True)
+    assert kinds(second.admit([record(1), record(2)])) == ["redelivered", "fresh"]
+
+
+def test_a_commit_that_nobody_told_of_is_not_made_up() -> None:
+    """Opening without one does not turn the next true commit into a rewind."""
+    store = MemoryStore()
+    first = engine(store=store)
+    first.admit([record(0), record(1)])
+    first.complete([record(0), record(1)])
+    first.close("t", 0)
+    engine(store=store).open("t", 0)
+    first.lose("t", 0)
+    store.close()
+    assert engine(store=store).open("t", 0, low=0, committed=1).high == 2
+
+
+def test_a_rewind_is_processed_again() -> None:
+    """A start below the last known commit is a reset: what follows is delivered again."""
+    store = MemoryStore()
+    first = engine(store=store)
+    first.admit([record(0), record(1)])
+    first.complete([record(0), record(1)])
+    first.close("t", 0)
+    second = engine(store=store)
+    second.open("t", 0, low=0, committed=2)
+    second.close("t", 0)
+    second.open("t", 0, low=0, committed=1)
+    assert [verdict.deliver for verdict in second.admit([record(1)])] == [True]
+
+
+def test_a_partition_is_opened_once() -> None:
+    """By one engine, and by one engine of all that share a store."""
+    store = MemoryStore()
+    deduplicator = engine(store=store)
+    deduplicator.open("t", 0)
+    with pytest.raises(ConfigurationError, match=r"t\[0\] is open already; close it first"):
+        deduplicator.open("t", 0)
+    with pytest.raises(StoreLockedError):
+        engine(store=store).open("t", 0)
+    deduplicator.close("t", 0)
+    deduplicator.close("t", 0)
+    engine(store=store).open("t", 0)
+
+
+@pytest.mark.parametrize("given_", [{"low": -1}, {"committed": -5}, {"low": -1, "committed": 3}])
+def test_negative_offsets_are_refused(given_: dict[str, int]) -> None:
+    """In one line that names them, and nothing stays open."""
+    deduplicator = engine()
+    with pytest.raises(ConfigurationError, match="offsets are not negative; leave out what is unknown"):
+        deduplicator.open("t", 0, **given_)
+    deduplicator.open("t", 0)
+
+
+def test_leaving_the_engine_writes_and_closes_everything() -> None:
+    """With the block the partitions are closed, and the store too."""
+    store = MemoryStore()
+    with engine(store=store) as deduplicator:
+        deduplicator.admit([record(0), record(0, partition=1)])
+        deduplicator.complete([record(0), record(0, partition=1)])
+    assert kinds(engine(store=store).admit([record(0), record(0, partition=1)])) == ["redelivered"] * 2
+
+
+def test_a_record_from_the_future_makes_nothing_look_old() -> None:
+    """Neither while the engine lives nor after it was opened again: its timestamp counts as now."""
+    store = MemoryStore()
+    first = engine(store=store, recent_marks=1)
+    first.admit([record(0, "a", DAY_MS), record(1, "b", FUTURE_MS)])
+    first.complete([record(0, "a", DAY_MS), record(1, "b", FUTURE_MS)])
+    first.close("t", 0)
+    second = engine(store=store, recent_marks=1)
+    second.admit([record(2, "c", DAY_MS)])
+    second.complete([record(2, "c", DAY_MS)])
+    assert kinds(second.admit([record(3, "a", DAY_MS), record(4, "d", DAY_MS)])) == ["duplicate", "fresh"]
+
+
+def test_what_is_forgotten_by_age_is_doubted_whatever_its_number() -> None:
+    """With both windows a record that comes late is in doubt, even if few were accepted since."""
+    deduplicator = engine(Window(milliseconds=160, count=100), recent_marks=2)
+    batch = [record(0, "a", 1000), record(1, "b", 2000), record(2, "c", 2000)]
+    deduplicator.admit(batch)
+    deduplicator.complete(batch)
+    assert kinds(deduplicator.admit([record(3, "a", 1000)])) == ["unverified"]
+    assert kinds(deduplicator.admit([record(4, "d", 2000)])) == ["fresh"]

@@ -1,0 +1,160 @@
+"""How a partition starts: every beginning, and what is believed in each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk.lane.plan import NOTHING_KNOWN, OnRewind, plan_start
+from dedup_sdk.progress import Progress
+
+STORED = Progress(low=10, high=50, done=((55, 57), (60, 61)), committed=40, accepted=30, newest_ms=999)
+
+
+def test_a_new_group_is_covered_from_its_first_record() -> None:
+    """Nothing is replayed, and the history that begins here is complete."""
+    plan = plan_start(None, committed=7, low=7, new=True)
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("new", False, 7, 7)
+    assert (plan.progress.low, plan.progress.high) == (7, 7)
+    assert plan.progress.since_ms is None
+    assert plan.progress.since_number is None
+
+
+def test_a_new_group_forgets_a_store_of_the_same_name() -> None:
+    """A group whose commits were deleted begins anew, whatever the disk says."""
+    plan = plan_start(STORED, committed=7, low=7, new=True)
+    assert (plan.beginning, plan.keep, plan.progress.done) == ("new", False, ())
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_without_a_store_the_history_is_folded_again(*, complete: bool) -> None:
+    """From ``low`` to the commit; the history is complete only where the commits say so."""
+    plan = plan_start(None, committed=40, low=10, complete=complete)
+    assert (plan.beginning, plan.keep, plan.whole) == ("missing", False, True)
+    assert (plan.replay_from, plan.replay_to) == (10, 40)
+    assert (plan.progress.low, plan.progress.high) == (10, 10)
+    assert plan.progress.since_ms == (None if complete else NOTHING_KNOWN)
+    assert plan.progress.since_number == (None if complete else 0)
+
+
+@pytest.mark.parametrize("committed", [40, 45, 50])
+def test_a_store_ahead_of_the_commit_goes_on_as_it_is(committed: int) -> None:
+    """What it knows to be completed stays so; nothing is replayed."""
+    plan = plan_start(STORED, committed=committed, low=10)
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("resumed", True, 50, 50)
+    assert plan.progress == replace(STORED, committed=committed)
+
+
+def test_a_store_behind_the_commit_is_brought_up_to_date() -> None:
+    """What another member completed is folded on top."""
+    plan = plan_start(STORED, committed=70, low=10)
+    assert (plan.beginning, plan.keep, plan.whole) == ("behind", True, False)
+    assert (plan.replay_from, plan.replay_to) == (50, 70)
+    assert (plan.progress.high, plan.progress.done) == (50, STORED.done)
+
+
+def test_a_commit_below_the_last_known_one_is_a_rewind() -> None:
+    """By default everything after it is to be processed again: neither marks nor completions are kept."""
+    plan = plan_start(STORED, committed=39, low=10, complete=True)
+    assert (plan.beginning, plan.keep, plan.whole) == ("rewound", False, True)
+    assert (plan.replay_from, plan.replay_to) == (10, 39)
+    assert (plan.progress.high, plan.progress.done) == (10, ())
+
+
+def test_another_era_is_a_rewind_wherever_it_starts() -> None:
+    """An operator's rewind is recognised by its era, also by a host that knows of no commit above it."""
+    for committed in (20, 45, 70):
+        plan = plan_start(STORED, committed=committed, low=10, era="a1")
+        assert (plan.beginning, plan.keep, plan.progress.era) == ("rewound", False, "a1")
+
+
+def test_a_rewind_may_be_suppressed() -> None:
+    """Then what was completed stays completed, and only from now on the new commit is known."""
+    plan = plan_start(STORED, committed=20, low=10, era="a1", on_rewind="suppress")
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("rewound", True, 20, 20)
+    assert plan.progress == replace(STORED, era="a1", committed=20)
+
+
+@pytest.mark.parametrize("committed", [9, 0])
+def test_a_rewind_before_low_cannot_be_suppressed(committed: int) -> None:
+    """Before ``low`` nothing is known to be completed."""
+    plan = plan_start(STORED, committed=committed, low=committed, on_rewind="suppress")
+    assert plan.keep is False
+    assert plan.progress.high == committed
+
+
+def test_a_history_that_begins_earlier_is_folded_anew() -> None:
+    """The marks of this store begin too late for it."""
+    plan = plan_start(STORED, committed=45, low=5, complete=True)
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("earlier", False, 5, 45)
+
+
+def test_low_rises_inside_the_stretch() -> None:
+    """What lies before the new ``low`` is no longer taken for completed; marks stay, and so does what is known after."""
+    plan = plan_start(STORED, committed=45, low=45)
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 50, 50)
+    assert (plan.progress.low, plan.progress.high, plan.progress.done) == (45, 50, STORED.done)
+    assert plan.progress.since_ms is None
+
+
+def test_low_rises_beyond_the_stretch() -> None:
+    """A gap of unknown records lies between, so that coverage begins anew."""
+    plan = plan_start(STORED, committed=56, low=56)
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 56, 56)
+    assert (plan.progress.low, plan.progress.high) == (56, 56)
+    assert plan.progress.done == ((56, 57), (60, 61))
+    assert (plan.progress.since_ms, plan.progress.since_number) == (NOTHING_KNOWN, STORED.accepted)
+
+
+def test_a_jump_and_more_progress_elsewhere() -> None:
+    """After the jump another member went on: that stretch is folded."""
+    plan = plan_start(STORED, committed=80, low=70)
+    assert (plan.beginning, plan.replay_from, plan.replay_to) == ("jumped", 70, 80)
+    assert plan.progress.done == ()
+
+
+_offsets = st.integers(0, 100)
+
+
+@st.composite
+def _progress(draw: st.DrawFn) -> Progress:
+    low, high, committed, start, end = sorted(draw(st.tuples(*[_offsets] * 5)))
+    low, committed, high = sorted((low, high, committed))
+    done = ((start, end),) if high < start < end else ()
+    known = draw(st.none() | st.just(committed))
+    return Progress(low=low, high=high, done=done, committed=known, era=draw(st.sampled_from(["", "e"])))
+
+
+@given(
+    stored=st.none() | _progress(),
+    commit=st.tuples(_offsets, _offsets),
+    era=st.sampled_from(["", "e"]),
+    complete=st.booleans(),
+    on_rewind=st.sampled_from(["reprocess", "suppress"]),
+)
+def test_no_plan_claims_more_than_the_group_and_the_store_know(
+    stored: Progress | None, commit: tuple[int, int], era: str, on_rewind: OnRewind, *, complete: bool
+) -> None:
+    """Whatever is stored and committed: only the group's own stretch is taken for completed, and the tail is folded."""
+    low, committed = sorted(commit)
+    plan = plan_start(stored, committed=committed, low=low, era=era, complete=complete, on_rewind=on_rewind)
+    progress = plan.progress
+    assert progress.low <= progress.high
+    assert (progress.committed, progress.era) == (committed, era)
+    assert plan.replay_from <= plan.replay_to
+    for offset in range(101):
+        claimed = progress.low <= offset < progress.high or any(s <= offset < e for s, e in progress.done)
+        if not claimed:
+            continue
+        assert plan.keep
+        assert stored is not None
+        was_claimed = stored.low <= offset < stored.high or any(s <= offset < e for s, e in stored.done)
+        assert was_claimed, "a completion that nobody recorded"
+    if plan.beginning != "rewound" or on_rewind == "reprocess":
+        assert progress.low >= low, "the group vouches for nothing before its low"
+        assert max(progress.high, plan.replay_to) >= committed, (
+            "the partition would deliver before it knows the tail"
+        )
