@@ -27,7 +27,7 @@ from benchmarks.measure import cpu_seconds, peak_rss_mib
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids, header
-from dedup_sdk.kafka.judging import collector_paused
+from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.marks import DIGEST_BYTES
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
@@ -163,8 +163,10 @@ class Growth:
         self, held: Partition, offsets: list[int], timestamps: Int64s, digests: list[bytes | None]
     ) -> tuple[float, float, float]:
         began = time.perf_counter()
-        with collector_paused():
-            chunks = held.admit(offsets, timestamps, Ids(digests, {}), (), discard_unkeyed=False)
+        collector = Collector()
+        collector.pause()
+        chunks = held.admit(offsets, timestamps, Ids(digests, {}), (), discard_unkeyed=False)
+        collector.resume()
         for chunk in chunks:
             held.complete_chunk(chunk)
         judged = time.perf_counter()

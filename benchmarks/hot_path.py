@@ -25,8 +25,8 @@ from benchmarks.contender import strategy
 from benchmarks.workload import HEADER, PARTITIONS, Workload
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.fields import MessageFields, timestamps_ms
-from dedup_sdk.kafka.judging import collector_paused
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 
@@ -61,15 +61,17 @@ def profile(store: KeyStore, workload: Workload) -> dict[str, float]:
         for batch in _batches(workload):
             held = engine.partitions[_TOPIC, batch[0].partition() or 0]
             clock = _Laps()
-            with collector_paused():
-                MessageFields(batch).headers()
-                seconds["headers"] += clock.lap()
-                ids = spec.digests(MessageFields(batch))
-                seconds["digests"] += clock.lap()
-                offsets, stamps = [message.offset() or 0 for message in batch], timestamps_ms(batch)
-                seconds["columns"] += clock.lap()
-                chunks = held.admit(offsets, stamps, ids, batch, discard_unkeyed=False)
-                seconds["judge"] += clock.lap()
+            collector = Collector()
+            collector.pause()
+            MessageFields(batch).headers()
+            seconds["headers"] += clock.lap()
+            ids = spec.digests(MessageFields(batch))
+            seconds["digests"] += clock.lap()
+            offsets, stamps = [message.offset() or 0 for message in batch], timestamps_ms(batch)
+            seconds["columns"] += clock.lap()
+            chunks = held.admit(offsets, stamps, ids, batch, discard_unkeyed=False)
+            seconds["judge"] += clock.lap()
+            collector.resume()
             for chunk in chunks:
                 held.complete_chunk(chunk)
             seconds["complete"] += clock.lap()

@@ -18,6 +18,7 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.intake import Doubt, Intake
 from dedup_sdk.kafka.judging import Judge
@@ -110,6 +111,7 @@ class DedupConsumer(Intake):
         )
         self._session = Session(self._engine, Client(self, settings), settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
+        self._collector = Collector()
         self._hand = HandOut(self._partition_of)
         self._ready = self._hand.ready
         self._implicit = completion == "on-next-call"

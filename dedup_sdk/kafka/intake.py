@@ -16,7 +16,8 @@ from confluent_kafka import Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreError
-from dedup_sdk.kafka.judging import Judge, collector_paused
+from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.placement import Placement
 
 TIDY_S = 0.1
@@ -40,6 +41,7 @@ class Intake(Placement):
 
     _engine: Deduplicator
     _judge: Judge
+    _collector: Collector
     _ready: deque[Any]
     _heard_at: float
     _torn: Doubt
@@ -55,6 +57,8 @@ class Intake(Placement):
             # The next call comes here again, whatever is ready.
             self._tidy_at = 0.0
             raise
+        finally:
+            self._collector.resume()
 
     def _gather(self, count: int, until: float, at_most: int) -> list[Any]:
         late = False
@@ -101,21 +105,24 @@ class Intake(Placement):
         enough = at_most if whole else 1
         self._torn = Doubt.FETCHED
         self._heard_at = time.monotonic()
-        with collector_paused():
-            self._fetch(at_most, 0)
-            if len(self._fetched) >= enough or left_s <= 0:
-                self._judge_fetched()
-                return
-        wait_s = min(left_s, self._session.until_commit_s, _RECOVERING_S if self._session.recovering else TIDY_S)
+        self._collector.pause()
+        self._fetch(at_most, 0)
+        if len(self._fetched) >= enough or left_s <= 0:
+            self._judge_fetched()
+            return
+        self._collector.resume()
+        wait_s = min(
+            left_s, self._session.until_commit_s, _RECOVERING_S if self._session.recovering else TIDY_S
+        )
         if whole:
             self._fetch(at_most, wait_s)
         else:
             self._listen(wait_s)
-        with collector_paused():
-            if not whole:
-                self._fetch(at_most, 0)
-            if len(self._fetched) >= enough:
-                self._judge_fetched()
+        self._collector.pause()
+        if not whole:
+            self._fetch(at_most, 0)
+        if len(self._fetched) >= enough:
+            self._judge_fetched()
 
     def _fetch(self, at_most: int, wait_s: float) -> None:
         """Top up what was fetched."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
@@ -18,7 +16,6 @@ from dedup_sdk.kafka.fields import MessageFields, coordinates_of, offsets_of, ti
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import OFFERED, Chunk
 from dedup_sdk.marks import Int64s
-
 
 _SHOWN = bytes(state == OFFERED for state in range(256))
 
@@ -42,21 +39,6 @@ class Judged(NamedTuple):
     error: DedupError | None = None
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of a batch: it would walk a thousand live messages, several times.
-
-    The user's own setting is restored.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Judge:
     """Judges batches of messages; ``observing`` hides nothing."""
 
@@ -73,30 +55,33 @@ class Judge:
 
         A run of one partition is judged whole or not at all.
         """
-        with collector_paused():
-            ids = self._spec.digests(MessageFields(batch))
-            offsets = offsets_of(batch)
-            runs = _runs(batch)
-            if ids.missing and self._fail:
-                return self._up_to_missing(batch, ids, runs, offsets)
-            columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
-            judged: list[Held] = []
-            messages: list[Any] = []
-            for run in runs:
-                held = self._held(run.topic, run.partition)
-                if held is None:
-                    continue
-                part = columns if len(runs) == 1 else columns.cut(run.rows)
-                held.lane.reveals = self._observing
-                try:
-                    chunks = held.admit(
-                        part.offsets, part.timestamps, part.ids, part.messages, discard_unkeyed=self._discard and not self._observing
-                    )
-                except DedupError as error:
-                    return Judged(messages, judged, batch[run.rows.start :], error)
-                judged += [Held(held, chunk) for chunk in chunks]
-                messages += self._deliver(part.messages, chunks)
-            return Judged(messages, judged, [])
+        ids = self._spec.digests(MessageFields(batch))
+        offsets = offsets_of(batch)
+        runs = _runs(batch)
+        if ids.missing and self._fail:
+            return self._up_to_missing(batch, ids, runs, offsets)
+        columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
+        judged: list[Held] = []
+        messages: list[Any] = []
+        for run in runs:
+            held = self._held(run.topic, run.partition)
+            if held is None:
+                continue
+            part = columns if len(runs) == 1 else columns.cut(run.rows)
+            held.lane.reveals = self._observing
+            try:
+                chunks = held.admit(
+                    part.offsets,
+                    part.timestamps,
+                    part.ids,
+                    part.messages,
+                    discard_unkeyed=self._discard and not self._observing,
+                )
+            except DedupError as error:
+                return Judged(messages, judged, batch[run.rows.start :], error)
+            judged += [Held(held, chunk) for chunk in chunks]
+            messages += self._deliver(part.messages, chunks)
+        return Judged(messages, judged, [])
 
     def _up_to_missing(self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int]) -> Judged:
         """Judge what lies before the first message without an ID; with that one in front, refuse."""
@@ -133,8 +118,17 @@ def _runs(batch: list[Any]) -> list[_Run]:
     count = len(batch)
     if partitions.count(partitions[0]) == count and topics.count(topics[0]) == count:
         return [_Run(topics[0], partitions[0], slice(0, count))]
-    starts = [0, *compress(range(1, count), map(ne, zip(topics, partitions, strict=False), zip(topics[1:], partitions[1:], strict=False)))]
-    return [_Run(topics[at], partitions[at], slice(at, end)) for at, end in zip(starts, [*starts[1:], count], strict=True)]
+    starts = [
+        0,
+        *compress(
+            range(1, count),
+            map(ne, zip(topics, partitions, strict=False), zip(topics[1:], partitions[1:], strict=False)),
+        ),
+    ]
+    return [
+        _Run(topics[at], partitions[at], slice(at, end))
+        for at, end in zip(starts, [*starts[1:], count], strict=True)
+    ]
 
 
 def _cut(ids: Ids, rows: slice) -> Ids:
