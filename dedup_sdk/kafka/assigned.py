@@ -50,6 +50,8 @@ class Assigned:
     held: Partition | None = None
     recovery: Generator[None, None, None] | None = None
     user_paused: bool = False
+    stopped: bool = False
+    """The client gave up reading it: the log has not the offset that was asked for."""
     full: bool = False
     """Paused by us, because too much of it waits."""
     ask_at: float = 0.0

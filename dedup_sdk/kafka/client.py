@@ -53,6 +53,20 @@ class Client:
                 return
         raise RecoveryError(f"{topic}[{partition}] cannot be moved to offset {offset}: the client does not fetch it; try again")
 
+    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+        """Take a partition anew that the client stopped reading, where no seek helps; all of them are paused then.
+
+        ``others`` are the rest of the assignment, at the offsets to read from: the eager protocol replaces all or nothing.
+        """
+        try:
+            Consumer.incremental_unassign(self._consumer, [target])
+            Consumer.incremental_assign(self._consumer, [target])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                raise
+            Consumer.assign(self._consumer, [target, *others])
+        Consumer.pause(self._consumer, [target, *others])
+
     def resume(self, topic: str, partition: int) -> None:
         """Let a partition deliver."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])

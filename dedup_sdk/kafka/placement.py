@@ -64,10 +64,15 @@ class Placement(Consumer):
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what the last call handed out comes again to whoever gets its partition."""
+        """Leave the group; what the last call handed out comes again to whoever gets its partition.
+
+        The partitions go, and `on_revoke` is called, with the next `poll` or `consume`.
+        """
         with self._lock:
             self._check_open()
             self._finish_asked()
+            self._hand.release_all()
+            self._drop_fetched(set(self._session.assigned))
         super().unsubscribe()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:

@@ -146,6 +146,7 @@ class Session:
         self._drop(assigned)
         fresh = Assigned(topic, partition, start, wanted=assigned.wanted, user_paused=assigned.user_paused)
         fresh.requested = assigned.requested if requested is None else requested
+        fresh.stopped = assigned.stopped
         self.assigned[topic, partition] = fresh
         if write and assigned.held is not None:
             self.engine.close(topic, partition)
@@ -225,10 +226,11 @@ class Session:
         True when the event is dealt with; any other event is the application's.
         """
         coordinates = event.topic(), event.partition()
-        if event.error().code() != KafkaError._AUTO_OFFSET_RESET or self._settings.reset == "error":  # noqa: SLF001
-            return False
         assigned = self.assigned.get(coordinates)
-        if assigned is None:
+        if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            return False
+        assigned.stopped = True
+        if self._settings.reset == "error":
             return False
         if assigned.state is State.RECOVERING:
             if assigned.start is not None:
@@ -340,7 +342,9 @@ class Session:
         self.commits.beginnings(assigned for assigned, start in starts if start.at_once)
         for assigned, start in starts:
             assigned.state = State.ACTIVE
-            if start.seek:
+            if assigned.stopped:
+                self._place_again(assigned, start.offset)
+            elif start.seek:
                 self._client.seek(assigned.topic, assigned.partition, start.offset)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
@@ -348,6 +352,15 @@ class Session:
         if not self.recovering:
             self._log_rebalance("assigned", self._announce)
             self._announce = []
+
+    def _place_again(self, assigned: Assigned, offset: int) -> None:
+        others = [other for other in self.assigned.values() if other is not assigned]
+        at = [TopicPartition(other.topic, other.partition, _reads_on_at(other)) for other in others]
+        self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
+        assigned.stopped = False
+        for other in others:
+            if other.state is State.ACTIVE and not (other.user_paused or other.full):
+                self._client.resume(other.topic, other.partition)
 
     # --- the line in the log -------------------------------------------------------------------------------------
 
@@ -375,6 +388,12 @@ _PASSING = frozenset({
 def _committed_already(start: Start | None) -> int:
     """Return the offset that the group has committed as it would be committed now, -1 if there is none."""
     return -1 if start is None or start.at_once else start.offset
+
+
+def _reads_on_at(assigned: Assigned) -> int:
+    if assigned.state is State.ACTIVE and assigned.held is not None:
+        return assigned.held.lane.position
+    return 0 if assigned.start is None else assigned.start.offset
 
 
 def _passes(error: KafkaException) -> bool:

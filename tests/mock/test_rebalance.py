@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk import MemoryStore
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def both(partition: int, count: int) -> list[str]:
+    """IDs that name their partition."""
+    return [f"{partition}-{number}" for number in range(count)]
+
+
+def share(*consumers: Any, until: int, got: list[str]) -> None:
+    """Let consumers poll in turn until so many messages came."""
+    for _ in range(2000):
+        for consumer in consumers:
+            message = consumer.poll(0.02)
+            if message is not None and message.error() is None:
+                got.append(message.value().decode())
+        if len(got) >= until:
+            return
+    raise AssertionError(f"{len(got)} of {until} came")
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_member_that_joins_and_leaves_doubles_nothing(
+    make: Make, send: Send, tmp_path: Path, strategy: str
+) -> None:
+    """Partitions change hands in the middle of a batch; each message is handled once, and the duplicates never."""
+    config = {"partition.assignment.strategy": strategy}
+    sent = {partition: both(partition, 120) for partition in (0, 1)}
+    for partition, ids in sent.items():
+        send(*ids[:80], *ids[:20], topic="pairs", partition=partition)
+    got: list[str] = []
+    first, second = make("pairs", config=config, store=tmp_path), make(config=config, store=tmp_path)
+    share(first, until=10, got=got)
+    second.subscribe(["pairs"])
+    share(first, second, until=160, got=got)
+    while not (first.assignment() and second.assignment()):
+        share(first, second, until=0, got=got)
+    for partition, ids in sent.items():
+        send(*ids[60:100], topic="pairs", partition=partition)
+    share(first, second, until=200, got=got)
+    # What is in hand is asked past before the member goes.
+    second.poll(0.02)
+    second.close()
+    for partition, ids in sent.items():
+        send(*ids, topic="pairs", partition=partition)
+    share(first, until=240, got=got)
+
+    assert sorted(got) == sorted(sent[0] + sent[1])
+    assert poll_quiet(first) == []
+
+
+def test_in_flight_messages_of_a_revoked_partition_come_to_its_next_owner(make: Make, send: Send) -> None:
+    """With explicit completion: what was not completed comes again, what was does not, late completions are counted."""
+    for partition in (0, 1):
+        send(*both(partition, 6), topic="pairs", partition=partition)
+    first, second = make("pairs", completion="explicit"), make(completion="explicit")
+    held = poll_some(first, 12)
+    for message in held:
+        if message.offset() < 3:
+            first.complete(message)
+    second.subscribe(["pairs"])
+    got: list[str] = []
+    share(first, second, until=3, got=got)
+    moved = second.assignment()[0].partition
+
+    assert got == both(moved, 6)[3:]
+    stale = first.counters.stale
+    for message in held:
+        if message.partition() == moved and message.offset() >= 3:
+            first.complete(message)
+    assert first.counters.stale == stale + 3
+
+
+def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
+    """A handler that outlives the group's patience: the event comes, then on_lost; what was in hand comes again."""
+    lost: list[list[TopicPartition]] = []
+    send("a", "b")
+    consumer = make(config={"max.poll.interval.ms": 1000}, completion="explicit")
+    consumer.subscribe(["orders"], on_lost=lambda _, partitions: lost.append(partitions))
+    first, second = poll_some(consumer, 2)
+    consumer.complete(first)
+    time.sleep(1.7)
+
+    events = wait_for(consumer, lambda: bool(lost), "on_lost")
+    assert [event.error().code() for event in events if event.error() is not None] == [KafkaError._MAX_POLL_EXCEEDED]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+    consumer.complete(second)
+    assert consumer.counters.stale == 1
+    assert values(poll_some(consumer, 1)) == ["b"]
+
+
+@pytest.mark.parametrize("code", [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError._TRANSPORT])
+def test_a_coordinator_that_does_not_answer_is_asked_again(make: Make, send: Send, kafka: MockKafka, code: int) -> None:
+    """Where the group's offsets are not known yet nothing is guessed: messages come once they are, from there on."""
+    send("a", "b", "c")
+    with make("orders") as before:
+        poll_some(before, 2)
+    kafka.push_errors("OffsetFetch", code, 3)
+    consumer = make("orders")
+
+    assert values(poll_some(consumer, 1)) == ["c"]
+
+
+def test_a_refused_question_for_the_offsets_is_raised_and_asked_again(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Missing rights are the user's business; nothing is delivered from a wrong place, and all of it once they are there."""
+    send("a", "b")
+    kafka.push_errors("OffsetFetch", KafkaError.GROUP_AUTHORIZATION_FAILED, 2)
+    consumer = make("orders")
+
+    with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+        consumer.poll(PATIENCE_S)
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+
+
+def test_partitions_taken_by_hand_behave_the_same(make: Make, send: Send, kafka: MockKafka) -> None:
+    """assign() begins where the group stands, or where its offset says; replacing an assignment gives the old one back."""
+    send("a", "b", "a", topic="pairs", partition=0)
+    send("x", "y", topic="pairs", partition=1)
+    consumer = make()
+    consumer.assign([TopicPartition("pairs", 0)])
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+    poll_quiet(consumer)
+    consumer.assign([TopicPartition("pairs", 1, 1)])
+    assert values(poll_some(consumer, 1)) == ["y"]
+    assert committed(kafka.bootstrap, "g", "pairs", 0).offset == 3
+    consumer.incremental_assign([TopicPartition("pairs", 0)])
+    send("b", "c", topic="pairs", partition=0)
+    assert values(poll_quiet(consumer)) == ["c"]
+    consumer.incremental_unassign([TopicPartition("pairs", 1)])
+    consumer.unassign()
+
+    assert consumer.assignment() == []
+    assert committed(kafka.bootstrap, "g", "pairs", 1).offset == 2
+
+
+def test_letting_partitions_go_keeps_what_was_asked_past(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Unsubscribing releases the last hand-out only, also while a batch is not through."""
+    send(*"abcdef")
+    consumer = make("orders")
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+    consumer.unsubscribe()
+    wait_for(consumer, lambda: consumer.assignment() == [], "the end of the assignment")
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+    assert values(poll_some(make("orders"), 4)) == ["c", "d", "e", "f"]
+
+
+def test_another_machine_reads_the_tail_again(make: Make, send: Send) -> None:
+    """A member with an empty disk knows every ID that the group has completed before it delivers anything."""
+    send("a", "b", "c", "a")
+    with make("orders") as first:
+        poll_some(first, 3)
+    send("b", "d", "c", "a")
+    second = make("orders", store=MemoryStore())
+
+    assert values(poll_quiet(second)) == ["d"]
+    assert second.counters.verdicts["duplicate"] == 3
+    assert second._session.assigned["orders", 0].replayed == 4
+
+
+def test_a_log_that_lost_the_offset_follows_the_policy(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Out of range: the policy decides where to go on, and what is not in the log any more is not waited for."""
+    send(*"abcdef")
+    with make("orders") as first:
+        poll_some(first, 1)
+    kafka.delete_records("orders", 0, 4)
+
+    assert values(poll_quiet(make("orders"))) == ["e", "f"]
+
+
+def test_without_a_policy_a_lost_offset_is_an_event(make: Make, send: Send, kafka: MockKafka) -> None:
+    """auto.offset.reset=error: the application gets the client's own event, and decides."""
+    send(*"abcdef")
+    with make("orders") as first:
+        poll_some(first, 1)
+    kafka.delete_records("orders", 0, 4)
+    consumer = make("orders", config={"auto.offset.reset": "error"})
+
+    event = poll_some(consumer, 1)[0]
+    assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.seek(TopicPartition("orders", 0, 4))
+    assert values(poll_some(consumer, 2)) == ["e", "f"]
