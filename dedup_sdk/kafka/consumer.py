@@ -58,7 +58,8 @@ class DedupConsumer(Intake):
         config: what `confluent_kafka.Consumer` takes. ``enable.auto.commit`` unset: completed messages are committed on
             ``auto.commit.interval.ms``, asynchronously; false: only `commit` commits.
         dedup: how duplicates are recognised.
-        store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore`.
+        store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore` (consumers may
+            share it; none of them closes it).
         completion: ``on-next-call`` or ``explicit`` (for worker threads; completions in any order, from any thread).
         mode: ``observe`` judges and counts, and hides nothing.
         snapshot: a folder made by ``dedup backfill``; taken where the local store is missing and the snapshot fits.
@@ -316,7 +317,9 @@ class DedupConsumer(Intake):
         finally:
             with self._lock:
                 self._closed = True
-                self._engine.shut()
+                # Not the store: it may be the user's, and other consumers may have partitions of it open.
+                for topic, partition in list(self._engine.partitions):
+                    self._engine.close(topic, partition)
         self._guard.raise_kept()
 
     def _part(self) -> None:
