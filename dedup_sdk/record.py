@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 type_headers = Sequence[tuple[str, bytes | None]]
 
 
-class VerdictKind(str, Enum):
+class VerdictKind(StrEnum):
     """The verdicts of the rule; ``PARKED`` is not final and is not counted."""
 
     FRESH = "fresh"
