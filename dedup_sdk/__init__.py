@@ -8,6 +8,8 @@
         consumer.subscribe(["orders"])
         for message in consumer:
             charge(message)
+
+What is not exported here may change between versions.
 """
 
 from dedup_sdk.engine.deduplicator import Deduplicator

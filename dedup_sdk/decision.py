@@ -25,7 +25,6 @@ from dedup_sdk.marks import Int64s
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
-
 _FARTHEST_MS = 2**61
 """Timestamps beyond this are no nearer to each other for it: their differences have to fit into 64 bits."""
 
@@ -38,7 +37,7 @@ class Mark(NamedTuple):
     number: int = 0
 
 
-def decide(  # noqa: PLR0913 (the rule has that many inputs; a bundle would hide them)
+def decide(
     offset: int,
     timestamp_ms: int,
     mark: Mark | None,

@@ -35,7 +35,9 @@ class Counters:
     a partition or record that was no longer open (they change nothing).
     """
 
-    verdicts: dict[str, int] = field(default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED})
+    verdicts: dict[str, int] = field(
+        default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED}
+    )
     reasons: dict[str, int] = field(default_factory=dict)
     released: int = 0
     dead_lettered: int = 0

@@ -28,7 +28,7 @@ class Window:
     time_ms: int | None
     count: int | None
 
-    def __init__(  # noqa: PLR0913 (one argument a unit reads better than a timedelta in the one line users write)
+    def __init__(
         self,
         *,
         days: float = 0,
@@ -38,7 +38,13 @@ class Window:
         milliseconds: int = 0,
         count: int | None = None,
     ) -> None:
-        parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        parts = {
+            "days": days,
+            "hours": hours,
+            "minutes": minutes,
+            "seconds": seconds,
+            "milliseconds": milliseconds,
+        }
         for unit, amount in parts.items():
             given: object = amount  # what callers without a type checker pass
             if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < _MAX_MS:
@@ -49,7 +55,9 @@ class Window:
         if number is not None and (
             isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_MS
         ):
-            message = f"Window(count={count!r}): a count is a whole number above 0; give e.g. Window(count=20_000)"
+            message = (
+                f"Window(count={count!r}): a count is a whole number above 0; give e.g. Window(count=20_000)"
+            )
             raise ConfigurationError(message)
         if total == 0 and (count is None or any(parts.values())):
             message = "a window of zero remembers nothing; give e.g. Window(days=7) or Window(count=20_000)"
@@ -72,7 +80,9 @@ class Window:
             unit = part[len(number) :]
             name = "count" if unit == "n" else _SUFFIXES.get(unit, "")
             if not number.isascii() or not number.isdecimal() or not name or name in settings:
-                message = f"window {text!r} is not a window; write e.g. 7d, 36h, 90m, 30s, 20000n, or 7d+20000n"
+                message = (
+                    f"window {text!r} is not a window; write e.g. 7d, 36h, 90m, 30s, 20000n, or 7d+20000n"
+                )
                 raise ConfigurationError(message)
             settings[name] = int(number)
         return cls(**settings)  # type: ignore[arg-type]
@@ -81,7 +91,9 @@ class Window:
         """The text that `parse` reads."""
         parts = []
         if self.time_ms is not None:
-            unit, size = next((unit, _MS[name]) for unit, name in _SUFFIXES.items() if self.time_ms % _MS[name] == 0)
+            unit, size = next(
+                (unit, _MS[name]) for unit, name in _SUFFIXES.items() if self.time_ms % _MS[name] == 0
+            )
             parts.append(f"{self.time_ms // size}{unit}")
         if self.count is not None:
             parts.append(f"{self.count}n")
@@ -89,4 +101,6 @@ class Window:
 
     def holds(self, age_ms: int, accepted_after: int) -> bool:
         """Whether a mark that old, with so many IDs accepted after it, is still remembered (a negative age is)."""
-        return (self.time_ms is None or age_ms <= self.time_ms) and (self.count is None or accepted_after < self.count)
+        return (self.time_ms is None or age_ms <= self.time_ms) and (
+            self.count is None or accepted_after < self.count
+        )

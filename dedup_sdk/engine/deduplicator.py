@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -98,7 +99,13 @@ class Deduplicator:
         store = self._store.open(identity, self.strategy.window)
         try:
             held = Partition(
-                topic, partition, store, self.strategy, self.counters, self._observers, self._clock
+                topic,
+                partition,
+                store,
+                self.strategy,
+                counters=self.counters,
+                observers=self._observers,
+                clock=self._clock,
             )
         except BaseException:
             store.close()
@@ -112,7 +119,8 @@ class Deduplicator:
         """Open a partition and return what is known of it.
 
         Args:
-            topic, partition: which.
+            topic: which topic.
+            partition: which partition of it.
             low: the offset where the group's history without a gap begins; None: as the store says, else ``committed``.
             committed: the offset that the group committed last (the next one to read); None: as the store says. Without
                 either, and with a store that is new, the group is new: its history begins with the first record.
@@ -276,4 +284,4 @@ class Deduplicator:
 def _ascending(batch: list[Record]) -> list[slice]:
     """Cut records sorted by offset where an offset repeats: a lane is fed strictly ascending."""
     cuts = [0, *(i for i in range(1, len(batch)) if batch[i].offset == batch[i - 1].offset), len(batch)]
-    return [slice(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if end > start]
+    return [slice(start, end) for start, end in pairwise(cuts) if end > start]

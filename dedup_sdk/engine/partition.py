@@ -47,6 +47,7 @@ class Partition:
         partition: int,
         store: PartitionStore,
         strategy: Lookup,
+        *,
         counters: Counters,
         observers: Sequence[Observer],
         clock: Callable[[], float],
@@ -150,7 +151,7 @@ class Partition:
             ids.digests,
             ids.missing,
             self.store.find,
-            items,
+            items=items,
             discard_unkeyed=discard_unkeyed,
         )
         self._count(chunk)

@@ -41,8 +41,8 @@ class Judging(LaneState):
         digests: list[bytes | None],
         missing: dict[int, str],
         find: Find,
-        items: Sequence[Any] = (),
         *,
+        items: Sequence[Any] = (),
         discard_unkeyed: bool = False,
     ) -> Chunk:
         """Judge records at or above ``position``, ascending by offset; the chunk holds their verdicts.
@@ -110,7 +110,7 @@ class Judging(LaneState):
             met = list(compress(range(len(offsets)), map(is_not, before, offsets)))
             if stored:
                 met = sorted({*met, *stored})
-            met = self._meet_columns(chunk, met, keyed, digests, before, stored)
+            met = self._meet_columns(chunk, met, keyed, digests=digests, before=before, stored=stored)
         for index in met:
             self._meet(chunk, index if keyed is None else keyed[index], stored.get(index))
 
@@ -119,6 +119,7 @@ class Judging(LaneState):
         chunk: Chunk,
         met: list[int],
         keyed: list[int] | None,
+        *,
         digests: list[bytes],
         before: list[int],
         stored: dict[int, Mark],
@@ -203,48 +204,63 @@ class Judging(LaneState):
 
     def _settle_one(self, chunk: Chunk, index: int, stored: Mark | None) -> bool:
         """Give a record its verdict and return True, or False while that hangs on what is in flight."""
-        mark = stored
-        digest, offset, timestamp = (
-            digest_of(chunk, index),
-            chunk.offsets[index],
-            int(chunk.timestamps[index]),
-        )
-        leader = self.recent.offsets.get(digest, offset)
-        if leader != offset:
-            if self._is_open(leader):
-                return False
-            if mark is None or leader > mark.offset:
-                mark = Mark(leader, self.recent.timeline.at(leader))
-        if self.ring is not None and mark is not None:
-            number = self.ring.numbers.get(digest, mark.number)
-            after = self.ring.accepted_after(digest, number, offset)
-            if after is None:
-                return False
-            mark = mark._replace(number=-after)
+        offset, timestamp_ms = chunk.offsets[index], int(chunk.timestamps[index])
+        certain, mark = self._last_sighting(digest_of(chunk, index), offset, stored)
+        if not certain:
+            return False
         kind = decide(
-            offset, timestamp, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
-            covered=mark is not None or self.covers(timestamp),
+            offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
+            covered=mark is not None or self.covers(timestamp_ms),
         )  # fmt: skip
         chunk.kinds[index] = KINDS.index(kind)
         chunk.reasons.pop(index, None)
         if kind is VerdictKind.DUPLICATE and mark is not None:
             chunk.seen[index] = (mark.offset, mark.timestamp_ms)
-            if not self.reveals:
-                chunk.finish(index)
-            self.recent.offsets[digest] = offset
-            if self.ring is not None:
-                self.ring.forget(digest, offset)
-                if stored is not None:
-                    self.ring.numbers.setdefault(digest, stored.number)
+            self._repeat(chunk, index, stored)
             return True
         if kind is VerdictKind.UNVERIFIED:
             chunk.reasons[index] = "uncovered"
+        self._offer(chunk, index)
+        return True
+
+    def _last_sighting(self, digest: bytes, offset: int, stored: Mark | None) -> tuple[bool, Mark | None]:
+        """Return whether the verdict is certain by now, and the mark that it hangs on.
+
+        In a lane with a count window the mark bears, for the rule, how many were accepted after it, below zero.
+        """
+        mark = stored
+        leader = self.recent.offsets.get(digest, offset)
+        if leader != offset:
+            if self._is_open(leader):
+                return False, None
+            if mark is None or leader > mark.offset:
+                mark = Mark(leader, self.recent.timeline.at(leader))
+        if self.ring is not None and mark is not None:
+            after = self.ring.accepted_after(digest, self.ring.numbers.get(digest, mark.number), offset)
+            if after is None:
+                return False, None
+            mark = mark._replace(number=-after)
+        return True, mark
+
+    def _repeat(self, chunk: Chunk, index: int, stored: Mark | None) -> None:
+        """Move the mark of an ID to its duplicate, which is completed by itself."""
+        digest, offset = digest_of(chunk, index), chunk.offsets[index]
+        if not self.reveals:
+            chunk.finish(index)
+        self.recent.offsets[digest] = offset
+        if self.ring is not None:
+            self.ring.forget(digest, offset)
+            if stored is not None:
+                self.ring.numbers.setdefault(digest, stored.number)
+
+    def _offer(self, chunk: Chunk, index: int) -> None:
+        """Put a record in flight."""
+        digest, offset = digest_of(chunk, index), chunk.offsets[index]
         if chunk.states[index] == PARKED:
             chunk.states[index] = APART
         self.recent.fly(digest, offset)
         if self.ring is not None:
             self.ring.offer(digest, offset)
-        return True
 
 
 def _as_marks(found: Found) -> dict[int, Mark]:
