@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -16,7 +16,8 @@ from dedup_sdk.marks import Int64s
 
 _BATCH = 5_000
 _SLICE_S = 0.02
-_SILENCE_S = 60.0
+SILENCE_S = 60.0
+"""Seconds without an answer after which a replay gives up."""
 
 
 class Slice(NamedTuple):
@@ -46,15 +47,10 @@ class TailReader:
         heard = time.monotonic()
         while position < end:
             arrived: list[Any] = self._consumer.consume(_BATCH, _SLICE_S)
+            heard = self._heard(heard, position, end, arrived=bool(arrived))
             if not arrived:
-                if time.monotonic() - heard > _SILENCE_S:
-                    raise RecoveryError(
-                        f"{self._topic}[{self._partition}]: nothing came from offset {position} for {_SILENCE_S:.0f} s while "
-                        f"replaying up to {end}; is the broker up?"
-                    )
                 yield None
                 continue
-            heard = time.monotonic()
             records = [message for message in arrived if message.error() is None and message.offset() < end]
             for message in arrived:
                 if message.error() is None:
@@ -76,30 +72,43 @@ class TailReader:
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
 
-    def newest_before(self, end: int, start: int) -> int | None:
+    def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """Return the newest timestamp (ms) among the last records before ``end``, None when there is no record.
 
-        Looks at the last 100 offsets first, then further back, never before ``start``.
+        Looks at the last 100 offsets first, then further back, never before ``start``. Each step takes a few milliseconds;
+        raises `RecoveryError` when the broker refuses or stays silent.
         """
         span = 100
         while True:
             begin = max(start, end - span)
-            newest = None
-            deadline = time.monotonic() + _SILENCE_S
+            newest_ms = None
+            heard = time.monotonic()
             self._consumer.assign([TopicPartition(self._topic, self._partition, begin)])
             position = begin
-            while position < end and time.monotonic() < deadline:
-                for message in self._consumer.consume(min(span, _BATCH), 0.1):
+            while position < end:
+                yield
+                arrived: list[Any] = self._consumer.consume(min(span, _BATCH), _SLICE_S)
+                heard = self._heard(heard, position, end, arrived=bool(arrived))
+                for message in arrived:
                     if message.error() is not None:
                         position = max(position, self._ended(message))
                         continue
-                    offset = message.offset()
-                    position = max(position, (offset if offset is not None else -1) + 1)
-                    if offset is not None and offset < end:
-                        newest = max(newest or 0, message.timestamp()[1])
-            if newest is not None or begin == start:
-                return newest
+                    position = max(position, message.offset() + 1)
+                    if message.offset() < end:
+                        newest_ms = max(newest_ms or 0, message.timestamp()[1])
+            if newest_ms is not None or begin == start:
+                return newest_ms
             span *= 10
+
+    def _heard(self, heard: float, position: int, end: int, *, arrived: bool) -> float:
+        """Return when something arrived last."""
+        now = time.monotonic()
+        if not arrived and now - heard > SILENCE_S:
+            raise RecoveryError(
+                f"{self._topic}[{self._partition}]: nothing came from offset {position} for {SILENCE_S:.0f} s while replaying "
+                f"up to {end}; is the broker up?"
+            )
+        return now if arrived else heard
 
     def close(self) -> None:
         """End the reader's connections."""

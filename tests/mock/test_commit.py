@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import (
+    PATIENCE_S,
+    committed,
+    committed_metadata,
+    poll_quiet,
+    poll_some,
+    values,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka

@@ -62,7 +62,7 @@ def poll_through(consumer: Any, count: int) -> list[Any]:
     ],
 )  # fmt: skip
 def test_an_interruption_costs_no_message(
-    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    *, make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Wherever it strikes, what was fetched, judged or on its way to the application comes, and is committed in the end."""
     send(*map(str, range(20)))
@@ -157,7 +157,7 @@ def test_a_failing_store_costs_no_message(
     """A write or look-up that fails is raised, and repeated by the next call; verdicts are then as if it had not failed."""
     for partition in (0, 1):
         send("a", "b", "a", "c", topic="pairs", partition=partition)
-    raised = []
+    raised: list[int] = []
     real = getattr(MemoryPartition, name)
 
     def failing(*arguments: Any) -> Any:

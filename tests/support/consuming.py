@@ -98,7 +98,9 @@ def committed_metadata(bootstrap: str, group: str, topic: str, partition: int = 
     return parse_metadata(committed(bootstrap, group, topic, partition).metadata)
 
 
-def commit_plainly(bootstrap: str, group: str, topic: str, offset: int, partition: int = 0, metadata: str = "") -> None:
+def commit_plainly(
+    bootstrap: str, group: str, topic: str, offset: int, *, partition: int = 0, metadata: str = ""
+) -> None:
     """Commit as a client that knows nothing of us: a reset tool, or the consumer that was here before."""
     plain = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False})
     try:

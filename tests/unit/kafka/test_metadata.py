@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+
+ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
+
+
+@given(st.integers(0, 2**63 - 1), ERAS, st.booleans())
+def test_what_is_written_is_read(low: int, era: str, complete: bool) -> None:  # noqa: FBT001
+    """Every value comes back from the text beside an offset, which is short and plain ASCII."""
+    metadata = CommitMetadata(low=low, era=era, complete=complete)
+
+    assert parse_metadata(str(metadata)) == metadata
+    assert str(metadata).isascii()
+    assert len(str(metadata)) < 100
+
+
+def test_the_form_does_not_change_unseen() -> None:
+    """Other versions and other hosts read it: a change of the form is a new version."""
+    assert str(CommitMetadata(low=1200, era="5f0c9a", complete=True)) == "dedup/1 low=1200 era=5f0c9a complete=1"
+    assert str(CommitMetadata(low=0)) == "dedup/1 low=0 era= complete=0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "dedup/2 low=1 era= complete=1", "dedup/1 low=-1 era= complete=1", "dedup/1 low=1 era= complete=2",
+        "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2",
+        f"dedup/1 low={2**63} era= complete=1", "dedup/1 low=99999999999999999999 era= complete=1",
+        "dedup/1 low=\u0661 era= complete=1", "dedup/1 low=1 era=UPPER complete=1", f"dedup/1 low=1 era={'a' * 33} complete=1",
+        "dedup/1 low= era= complete=1", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",
+    ],
+)  # fmt: skip
+def test_what_is_not_ours_is_nothing(text: str | None) -> None:
+    """A text by another client, by a newer version, or by somebody who means harm says nothing of a history."""
+    assert parse_metadata(text) is None
+
+
+@given(st.text())
+def test_any_text_is_read_or_nothing(text: str) -> None:
+    """No text raises, and none is read that would not be written so."""
+    metadata = parse_metadata(text)
+
+    assert metadata is None or text.startswith("dedup/1 low=")

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Window, header
+from dedup_sdk.kafka.settings import admin_settings, client_settings, reader_settings
+
+LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"enable.auto.commit": True}, "enable.auto.commit=true lets the client commit .* leave it out"),
+        ({"enable.auto.commit": "true"}, "enable.auto.commit=true"),
+        ({"enable.auto.offset.store": "TRUE"}, "enable.auto.offset.store=true .* loses messages; leave it out"),
+        ({"enable.auto.commit": "perhaps"}, "enable.auto.commit='perhaps': it is true or false"),
+        ({"auto.offset.reset": "sometime"}, "auto.offset.reset='sometime': choose earliest, latest or error"),
+        ({"auto.commit.interval.ms": "soon"}, "auto.commit.interval.ms='soon': give a number"),
+        ({"group.id": ""}, "group.id is missing"),
+        ({"default.topic.config": {"auto.offset.reset": "sometime"}}, "auto.offset.reset='sometime'"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused(config: dict[str, Any], sentence: str) -> None:
+    """In one line that names the setting, its value and what to do; never silently overridden."""
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        client_settings({**LEAST, **config})
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_that_is_none_is_refused() -> None:
+    """Something else than a dictionary is named."""
+    with pytest.raises(ConfigurationError, match="config=None"):
+        client_settings(None)  # type: ignore[arg-type]
+
+
+def test_settings_by_keyword_are_refused_like_those_in_the_dictionary() -> None:
+    """The plain client takes both; neither is a way around the refusal."""
+    given: dict[str, Any] = {"enable.auto.commit": True, "dedup": Lookup(id=header("id"), window=Window(days=1))}
+    with pytest.raises(ConfigurationError, match=r"enable\.auto\.commit=true"):
+        DedupConsumer(LEAST, store=MemoryStore(), **given)
+
+
+@pytest.mark.parametrize(
+    ("config", "reset"),
+    [
+        ({}, "latest"), ({"auto.offset.reset": "earliest"}, "earliest"), ({"auto.offset.reset": "smallest"}, "earliest"),
+        ({"auto.offset.reset": "beginning"}, "earliest"), ({"auto.offset.reset": "end"}, "latest"),
+        ({"auto.offset.reset": "error"}, "error"), ({"auto.offset.reset": "none"}, "error"),
+        ({"default.topic.config": {"auto.offset.reset": "earliest"}}, "earliest"),
+    ],
+)  # fmt: skip
+def test_the_reset_policy_is_ours(config: dict[str, Any], reset: str) -> None:
+    """The client gets "error", so that no jump goes unseen; the user's policy is applied by us."""
+    settings = client_settings({**LEAST, **config})
+
+    assert settings.reset == reset
+    assert settings.client["auto.offset.reset"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("config", "interval_s", "only_user"),
+    [
+        ({}, 5.0, False), ({"auto.commit.interval.ms": "250"}, 0.25, False),
+        ({"auto.commit.interval.ms": 0}, float("inf"), False), ({"enable.auto.commit": False}, float("inf"), True),
+        ({"enable.auto.commit": "false", "auto.commit.interval.ms": 10}, float("inf"), True),
+    ],
+)  # fmt: skip
+def test_who_commits_and_when(config: dict[str, Any], interval_s: float, only_user: bool) -> None:  # noqa: FBT001
+    """Unset: we do, on the interval; false: only the user."""
+    settings = client_settings({**LEAST, **config})
+
+    assert (settings.commit_interval_s, settings.only_user_commits) == (interval_s, only_user)
+    assert settings.client["enable.auto.commit"] is False
+    assert settings.client["enable.auto.offset.store"] is False
+
+
+def test_the_fetch_setting_is_a_default_only() -> None:
+    """What makes it quick is set where the user says nothing, and left where they do."""
+    assert client_settings(LEAST).client["fetch.queue.backoff.ms"] == 1
+    assert client_settings({**LEAST, "fetch.queue.backoff.ms": 700}).client["fetch.queue.backoff.ms"] == 700
+
+
+def test_the_users_dictionary_is_left_as_it_is() -> None:
+    """It may be used for other clients too."""
+    config = {**LEAST, "on_commit": print, "default.topic.config": {"auto.offset.reset": "earliest"}}
+    before = dict(config)
+    client_settings(config)
+
+    assert config == before
+
+
+@pytest.mark.parametrize(
+    ("config", "incremental"),
+    [
+        ({}, False), ({"partition.assignment.strategy": "range,roundrobin"}, False),
+        ({"partition.assignment.strategy": "cooperative-sticky"}, True), ({"group.protocol": "consumer"}, True),
+        ({"group.protocol": "CONSUMER"}, True), ({"group.protocol": "classic"}, False),
+    ],
+)  # fmt: skip
+def test_the_groups_protocol_is_recognised(config: dict[str, Any], incremental: bool) -> None:  # noqa: FBT001
+    """Cooperative assignors and KIP-848 bring deltas, the eager ones whole assignments."""
+    assert client_settings({**LEAST, **config}).incremental is incremental
+
+
+def test_a_reader_is_no_member_and_reads_at_the_same_level() -> None:
+    """The reader of a recovery has the connection and the isolation level, not the group's settings or the callbacks."""
+    config = {
+        **LEAST, "session.timeout.ms": 6000, "group.instance.id": "one", "isolation.level": "read_uncommitted",
+        "sasl.password": "secret", "stats_cb": print, "group.protocol": "classic", "max.poll.interval.ms": 6000,
+    }  # fmt: skip
+    reader = reader_settings(client_settings(config))
+
+    assert {"session.timeout.ms", "group.instance.id", "stats_cb", "group.protocol", "max.poll.interval.ms"} & set(reader) == set()
+    assert (reader["isolation.level"], reader["sasl.password"], reader["group.id"]) == ("read_uncommitted", "secret", "billing")
+    assert reader["enable.partition.eof"] is True
+
+
+def test_an_admin_gets_the_connection_only() -> None:
+    """Settings of a consumer would be refused by it."""
+    config = {**LEAST, "sasl.username": "u", "ssl.ca.location": "ca", "fetch.min.bytes": 7, "on_commit": print}
+    admin = admin_settings(client_settings(config))
+
+    assert set(admin) == {"bootstrap.servers", "log_level", "sasl.username", "ssl.ca.location"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"completion": "later"}, "completion='later': choose on-next-call or explicit"),
+        ({"mode": "dry"}, "mode='dry': choose dedup or observe"),
+        ({"on_rewind": "ask"}, "on_rewind='ask'"),
+        ({"history": "all"}, "history='all'"),
+        ({"dedup": "header:id"}, "dedup='header:id': give a strategy"),
+        ({"store": 7}, "store=7: give a folder"),
+        ({"recent_marks": 0}, "recent_marks=0"),
+    ],
+)
+def test_options_that_are_none_are_refused(options: dict[str, Any], sentence: str) -> None:
+    """In one line that names the value and the choices."""
+    given = {"dedup": Lookup(id=header("id"), window=Window(days=1)), "store": MemoryStore(), **options}
+    with pytest.raises(ConfigurationError, match=sentence):
+        DedupConsumer(LEAST, **given)
+
+
+@given(st.text())
+def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
+    """A flag never passes for what it is not."""
+    try:
+        settings = client_settings({**LEAST, "enable.auto.commit": text})
+    except ConfigurationError:
+        return
+    assert text.lower() in ("false", "0")
+    assert settings.only_user_commits
