@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -16,6 +17,7 @@ logger = logging.getLogger("dedup_sdk")
 
 _SEEK_TRIES = 100
 _SEEK_PAUSE_S = 0.02
+_WAKE_S = 0.2
 ASK_S = 10.0
 """Seconds that a question to the cluster may take before it counts as unanswered."""
 
@@ -70,6 +72,16 @@ class Client:
     def resume(self, topic: str, partition: int) -> None:
         """Let a partition deliver."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
+
+    def wake(self, partitions: list[TopicPartition]) -> None:
+        """Have the leaders of these partitions fetched from at once.
+
+        The client looks at a partition that was resumed only when its connection to the leader has something to do, up to a
+        second later; so it gets a small question to send.
+        """
+        asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
+        with suppress(KafkaException):
+            Consumer.offsets_for_times(self._consumer, asked, timeout=_WAKE_S)
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop a partition from delivering."""

@@ -349,6 +349,7 @@ class Session:
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._announce.append(assigned)
+        self._client.wake([TopicPartition(assigned.topic, assigned.partition) for assigned in finished])
         if not self.recovering:
             self._log_rebalance("assigned", self._announce)
             self._announce = []

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import OFFSET_INVALID
+
+from dedup_sdk import StoreLockedError
+from dedup_sdk.kafka import recovery
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from tests.integration.kafka.conftest import World
+
+
+def test_a_restart_on_the_same_disk_goes_on(world: World) -> None:
+    """What was handled is neither handed out again nor replayed; duplicates of it are recognised."""
+    world.send("a", "b", "c")
+    assert world.handle(2) == ["a", "b"]
+    world.send("a", "b", "d", "c")
+
+    with world.consumer() as consumer:
+        assert values(poll_quiet(consumer)) == ["c", "d"]
+        assert consumer._session.assigned[world.topic, 0].replayed == 0
+        assert consumer.counters.verdicts["unverified"] == 0
+
+
+def test_the_commits_say_where_the_history_begins(world: World) -> None:
+    """A plain client of the same group sees the offset, and our text beside it."""
+    world.send("a", "b", "a")
+    assert world.committed().offset == OFFSET_INVALID
+    world.handle(2)
+
+    assert world.committed().offset == 3
+    assert world.committed().metadata == "dedup/1 low=0 era= complete=1"
+
+
+KILLED = """
+    import os, signal, sys
+    from dedup_sdk import DedupConsumer, Lookup, Window, header
+
+    bootstrap, group, topic, store, completion = sys.argv[1:]
+    consumer = DedupConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
+        dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=store, completion=completion,
+    )
+    consumer.subscribe([topic])
+    handled = 0
+    while handled < 5:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            handled += 1
+            consumer.complete(message)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("completion", ["explicit", "on-next-call"])
+def test_a_kill_right_after_complete_forgets_nothing(world: World, completion: str) -> None:
+    """What complete() was told is in the store when it returns: SIGKILL, and the next process does not see it again."""
+    world.send(*"abcdefgh")
+    arguments = [world.bootstrap, world.group, world.topic, str(world.disk()), completion]
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), *arguments], check=False, timeout=60)
+    assert ended.returncode == -9
+    assert world.committed().offset == 0
+    world.send("a", "e", "i")
+
+    assert world.rest() == ["f", "g", "h", "i"]
+
+
+def test_a_store_in_use_is_waited_for(world: World) -> None:
+    """Two members on one machine: the second waits until the first has let go of the partition's database."""
+    world.send("a", "b")
+    first = world.consumer()
+    poll_some(first, 2)
+    second = world.idle_consumer()
+    second.subscribe([world.topic])
+    second.poll(0.5)
+    first.commit(asynchronous=False)
+    first.close()
+    world.send("b", "c")
+
+    assert values(poll_some(second, 1)) == ["c"]
+
+
+def test_a_store_that_stays_in_use_is_an_error_in_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the wait the folder is named, and what to do; nothing is delivered, and later it goes on."""
+    monkeypatch.setattr(recovery, "LOCK_WAIT_S", 0.3)
+    world.send("a")
+    owner = world.consumer()
+    poll_some(owner, 1)
+    other = world.idle_consumer()
+    from confluent_kafka import TopicPartition
+
+    other.assign([TopicPartition(world.topic, 0)])
+    with pytest.raises(StoreLockedError) as caught:
+        other.poll(PATIENCE_S)
+    assert str(world.disk()) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    owner.commit(asynchronous=False)
+    owner.close()
+    world.send("b", "a")
+    assert values(poll_quiet(other))[-1] == "b"
+
+
+def test_another_id_spec_on_the_same_disk_is_refused(world: World) -> None:
+    """Marks by one ID say nothing of another: the error names both, and nothing is delivered."""
+    from dedup_sdk import ForeignStoreError
+    from tests.support.consuming import lookup
+
+    world.send("a", "b")
+    world.handle(1)
+    consumer = world.consumer(dedup=lookup(id="key"))
+    with pytest.raises(ForeignStoreError, match=r"header:dedup-id.*key"):
+        consumer.poll(PATIENCE_S)
