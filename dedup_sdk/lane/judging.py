@@ -183,6 +183,7 @@ class Judging(LaneState):
         if digest not in self.parked and self._settle_one(chunk, index, stored):
             return
         if self.reveals:
+            self.undecided.discard(digest)
             self._reveal(chunk, index)
         else:
             chunk.states[index] = PARKED
@@ -238,6 +239,7 @@ class Judging(LaneState):
         if self.ring is not None and mark is not None:
             after = self.ring.accepted_after(digest, self.ring.numbers.get(digest, mark.number), offset)
             if after is None:
+                self.undecided.add(digest)
                 return False, None
             mark = mark._replace(number=-after)
         return True, mark

@@ -6,7 +6,7 @@ A lane is fed in offset order and answers in columns. It knows no Kafka, no Rock
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Find, Judging
@@ -24,25 +24,27 @@ class Lane(Judging, Saving):
         if not chunk.open:
             return []
         chunk.finish_offered()
-        return self._completed(chunk)
+        waited_for = self.parked or self.recent.behind
+        return self._completed(chunk, set(chunk.digests) if waited_for else ())
 
     def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
         """Complete some records of a chunk; return what is to be delivered next. What is parked stays so."""
-        for index in indexes:
-            if chunk.states[index] in (OFFERED, APART):
-                chunk.finish(index)
-        return self._completed(chunk)
+        ended = [index for index in indexes if chunk.states[index] in (OFFERED, APART)]
+        for index in ended:
+            chunk.finish(index)
+        return self._completed(chunk, [chunk.digests[index] for index in ended])
 
-    def _completed(self, chunk: Chunk) -> list[Place]:
+    def _completed(self, chunk: Chunk, ended: Collection[bytes | None]) -> list[Place]:
+        """Draw the conclusions: what is written, where the watermark is, and who no longer waits for these IDs."""
         if chunk not in self._dirty:
             self._dirty.append(chunk)
-        if self.recent.behind:
-            for digest in list(self.recent.behind):
-                offset = self.recent.offsets.get(digest)
-                if offset is not None and not self._is_open(offset):
-                    self.recent.land(digest, offset)
+        digests = [digest for digest in ended if digest is not None]
+        for digest in digests if self.recent.behind else ():
+            offset = self.recent.offsets.get(digest)
+            if offset is not None and not self._is_open(offset):
+                self.recent.land(digest, offset)
         self._advance()
-        return self._settle()
+        return self._settle(digests)
 
     def release(self, place: Place) -> list[Place]:
         """Offer a record again: its handler failed. Its twins stay parked, promoting one would double the message."""
@@ -64,15 +66,19 @@ class Lane(Judging, Saving):
             self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
             if self.ring is not None:
                 self.ring.forget(digest_of(chunk, index), chunk.offsets[index])
-        return self._completed(chunk)
+        return self._completed(chunk, [chunk.digests[index]])
 
-    def _settle(self) -> list[Place]:
-        """Judge the parked records whose turn has come; return those to deliver, ascending by offset."""
+    def _settle(self, ended: Iterable[bytes]) -> list[Place]:
+        """Judge the parked records whose turn has come; return those to deliver, ascending by offset.
+
+        That is those with the ID of a record that is over, and those that wait for numbers: any end may bring these.
+        """
         offered: list[Place] = []
-        progressed = bool(self.parked)
-        while progressed:
+        ready = {*ended, *self.undecided} if self.parked else set[bytes]()
+        while ready:
             progressed = False
-            for digest in list(self.parked):
+            self.undecided -= ready
+            for digest in ready & self.parked.keys():
                 queue = self.parked[digest]
                 while queue and self._settle_one(*queue[0]):
                     chunk, index, _ = queue.popleft()
@@ -86,7 +92,9 @@ class Lane(Judging, Saving):
                     del self.parked[digest]
             if progressed:
                 self._advance()
-        return sorted(offered, key=lambda place: place.chunk.offsets[place.row])
+            ready = set(self.undecided) if progressed else set[bytes]()
+        self.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
 
     # --- what others completed -----------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ class LaneState:
     """The state of one partition for one group.
 
     ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
-    gathers the parked records that got their verdict; the owner takes them out. A lane that ``reveals`` judges and hides
+    gathers the parked records that got their verdict; the owner takes them out. ``undecided`` are the parked IDs that wait
+    for nothing in flight but for numbers of the count window. A lane that ``reveals`` judges and hides
     nothing: duplicates are offered too, nothing is parked, and only the application completes.
     """
 
@@ -53,6 +54,7 @@ class LaneState:
         self.ring = Ring(window.count, progress.accepted) if window.count else None
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
+        self.undecided: set[bytes] = set()
         self.settled: list[Place] = []
         self._accepted = progress.accepted
         self._restored = merged(progress.done)
