@@ -175,6 +175,8 @@ class Deduplicator:
         A partition that is not open is opened as that of a new group. A record that is in flight already is `PARKED`
         and ends with the first of it. Raises `MissingIdError` before anything is admitted when the strategy says
         ``on_missing_id="fail"`` and a record has no ID.
+        Raises `StoreError` when the store fails; close the partitions then and admit again from the last offset committed:
+        nothing is lost.
         """
         lanes: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):

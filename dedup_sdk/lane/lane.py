@@ -24,8 +24,8 @@ class Lane(Judging, Saving):
         if not chunk.open:
             return []
         chunk.finish_offered()
-        waited_for = self.parked or self.recent.behind
-        return self._completed(chunk, set(chunk.digests) if waited_for else ())
+        waiting = [*self.parked, *self.recent.behind]
+        return self._completed(chunk, waiting if len(waiting) < len(chunk.offsets) else chunk.digests)
 
     def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
         """Complete some records of a chunk; return what is to be delivered next. What is parked stays so."""

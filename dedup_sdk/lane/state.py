@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.lane.chunk import DONE, Chunk, Place, digest_of
+from dedup_sdk.lane.chunk import DONE, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.recent import RecentMarks
@@ -125,6 +125,16 @@ class LaneState:
     def kept(self) -> int:
         """How many records are in memory: those in flight, and completed ones behind the first of these."""
         return sum(len(chunk.offsets) for chunk in self._chunks)
+
+    def offered_below(self, end: int) -> list[int]:
+        """Return the offsets below ``end`` that were offered with their chunk and are not ended, ascending."""
+        offered: list[int] = []
+        for chunk in self._chunks:
+            if chunk.offsets[0] >= end:
+                break
+            rows = np.flatnonzero(np.frombuffer(chunk.states, np.uint8) == OFFERED)
+            offered += chunk.column[rows][chunk.column[rows] < end].tolist()
+        return offered
 
     def place(self, offset: int) -> Place | None:
         """Find a record that is not settled yet, or whose chunk is not."""

@@ -17,13 +17,13 @@ from tests.model.host import Assignment
 @pytest.mark.parametrize("recent_marks", [1, 10, 100_000])
 def test_the_engine_neither_loses_nor_leaks(recent_marks: int) -> None:
     """Crashes, takeovers, lost disks, rewinds, jumps, retries and dead letters cost the engine no record and no twin."""
-    outcomes = Counter(History(seed, lambda: EngineHost(recent_marks)).run() for seed in range(250))
+    outcomes = Counter(History(seed, lambda: EngineHost(recent_marks)).run() for seed in range(150))
     assert outcomes == {"ok": 250}
 
 
 def test_disorder_loses_nothing() -> None:
     """Timestamps that run back by more than a window cost no record."""
-    outcomes = Counter(History(seed, lambda: EngineHost(5), disorder_ms=90).run() for seed in range(250))
+    outcomes = Counter(History(seed, lambda: EngineHost(5), disorder_ms=90).run() for seed in range(150))
     assert outcomes == {"ok": 250}
 
 
@@ -54,4 +54,4 @@ class ClaimsEverything(EngineHost):
 @pytest.mark.parametrize("host", [IgnoresDeadLetters, SkipsTheTail, ClaimsEverything])
 def test_a_careless_start_is_caught(host: Callable[[int], EngineHost]) -> None:
     """The same histories see what an engine does wrong that is brought up to date carelessly."""
-    assert any(History(seed, lambda: host(10)).run() != "ok" for seed in range(250))
+    assert any(History(seed, lambda: host(10)).run() != "ok" for seed in range(150))
