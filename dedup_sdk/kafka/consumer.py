@@ -115,7 +115,8 @@ class DedupConsumer(Intake):
         self._collector = Collector()
         self._hand = HandOut(self._partition_of)
         self._ready = self._hand.ready
-        self._implicit = completion == "on-next-call"
+        self._implicit = completion == "on-next-call" and not settings.only_user_commits
+        self._by_commit = completion == "on-next-call" and settings.only_user_commits
         self._idle_timeout_s = idle_timeout
         self._lock = RLock()
         self._tidy_at = self._heard_at = 0.0
@@ -279,7 +280,16 @@ class DedupConsumer(Intake):
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
 
     def _complete_below(self, below: dict[tuple[str, int], int] | None) -> None:
-        if not self._implicit or self._torn is Doubt.LANES:
+        if self._torn is Doubt.LANES:
+            return
+        if self._by_commit:
+            for coordinates in list(self._session.assigned):
+                held = self._partition_of(*coordinates)
+                if held is not None and (below is None or coordinates in below):
+                    self._hand.finish_below(held, None if below is None else below[coordinates])
+                    held.persist()
+            return
+        if not self._implicit:
             return
         if below is None:
             touched = self._hand.finish()
@@ -327,6 +337,8 @@ class DedupConsumer(Intake):
         if self._torn is Doubt.LANES or self._doubtful:
             self._lose(held)
         self._finish_asked()
+        if self._by_commit:
+            self._hand.withdraw_last()
         self._hand.release_all()
         self._fetched = []
         if self._session.manual:
@@ -341,8 +353,8 @@ class DedupConsumer(Intake):
         """Close; without an exception what was handed out is completed first."""
         if error is None:
             with self._lock:
-                if not self._closed:
-                    self._complete_below(None)
+                if not self._closed and self._implicit:
+                    self._guard.run(self._complete_below, None)
             self.close()
             return
         try:

@@ -12,7 +12,7 @@ aside
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -143,16 +143,40 @@ class HandOut:
     def finish_asked(self) -> list[Partition]:
         """Complete what was given out before the last call; what that call gave out stays in flight."""
         handed = self._batch[self._finished : self._handed]
-        last = set(map(id, self._last if self._handed == self._taken else handed[-1:]))
+        last = set(map(id, self._last_given()))
         touched: dict[int, Partition] = {}
         self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
         self._finish_each([m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, APART))
         return list(touched.values())
 
-    def leave(self) -> None:
-        """Let the current batch go without completing it: the application completes each message itself."""
+    def _last_given(self) -> Sequence[Any]:
+        """Return what the last call gave out."""
+        return self._last if self._handed == self._taken else self._batch[self._handed - 1 : self._handed]
+
+    def withdraw_last(self) -> None:
+        """Keep what the last call gave out from being completed: nobody knows whether it was handled."""
+        for message in self._last_given():
+            if message.error() is None:
+                self.take_out(message)
+
+    def leave(self, *, until_commit: bool = False) -> None:
+        """Let the current batch go without completing it: the application does that itself, or by its commits."""
         if not self.ready:
-            self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            if not until_commit:
+                self._apart_handed = []
+
+    def finish_below(self, partition: Partition, end: int | None) -> None:
+        """Complete all that was given out of a partition, in whatever batch, below an offset (None: all of it)."""
+        topic, number = partition.topic, partition.partition
+        waiting = self.first_waiting(topic, number)
+        stop = partition.lane.position if waiting is None else waiting
+        if end is not None and end >= 0:
+            stop = min(stop, end)
+        due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
+        self._apart_handed = [m for m in self._apart_handed if m not in due]
+        self._finish_each(due, {}, (OFFERED, APART))
+        self.offer(partition.complete(partition.lane.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
         """Complete what was given out of one partition, up to and including ``offset``."""

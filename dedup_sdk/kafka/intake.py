@@ -42,6 +42,7 @@ class Intake(Placement):
     _engine: Deduplicator
     _judge: Judge
     _collector: Collector
+    _by_commit: bool
     _ready: deque[Any]
     _heard_at: float
     _torn: Doubt
@@ -90,7 +91,7 @@ class Intake(Placement):
             for partition in self._hand.finish():
                 partition.persist()
         else:
-            self._hand.leave()
+            self._hand.leave(until_commit=self._by_commit)
         self._engine.trim()
         self._session.work()
         now = time.monotonic()

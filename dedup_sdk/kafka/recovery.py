@@ -114,17 +114,17 @@ def _replay(
             f"{held.topic}[{held.partition}]: the group committed {plan.replay_to}, but the log ends at {last}; was the topic "
             "truncated or made anew? Reset the group's offsets"
         )
-    begin = plan.replay_from
+    begin = there = min(max(plan.replay_from, first), plan.replay_to)
     window = engine.strategy.window
     if plan.whole and window.time_ms is not None and window.count is None:
-        begin = yield from _one_window_back(held, reader, begin, plan.replay_to, client)
-    if first > begin:
+        begin = yield from _one_window_back(held, reader, there, plan.replay_to, client)
+    if first > plan.replay_from and begin == there:
+        # Had the window begun behind it, nothing that is gone could matter.
         logger.warning(
             "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
-            held.topic, held.partition, begin, first,
+            held.topic, held.partition, plan.replay_from, first,
         )  # fmt: skip
         held.lane.forget_all()
-        begin = min(first, plan.replay_to)
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if piece is not None:
             held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from dedup_sdk import ForeignStoreError, RecoveryError
+from dedup_sdk.testing.broker_probe import create_topic
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from tests.integration.kafka.conftest import World
+
+
+def send_in_transaction(producer: Producer, world: World, *ids: str, commit: bool) -> None:
+    """Send records in one transaction, and end it."""
+    producer.begin_transaction()
+    for each in ids:
+        producer.produce(world.topic, each.encode(), headers={"dedup-id": each.encode()}, partition=0)
+    producer.flush()
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+
+
+def transactional(world: World) -> Producer:
+    """A producer that is ready for transactions."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": world.topic, "log_level": 0})
+    producer.init_transactions()
+    return producer
+
+
+def test_an_aborted_record_is_no_sighting(world: World) -> None:
+    """What a producer took back and sends again is handled, also on a machine that reads the tail again."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", "b", commit=False)
+    send_in_transaction(producer, world, "a", commit=True)
+    assert world.handle(1) == ["a"]
+    send_in_transaction(producer, world, "c", commit=False)
+    send_in_transaction(producer, world, "b", "a", commit=True)
+
+    assert world.rest("two") == ["b"]
+    send_in_transaction(producer, world, "c", "b", commit=True)
+    assert world.rest("one") == ["c"]
+
+
+def test_markers_at_the_end_of_a_replay_do_not_hold_it(world: World) -> None:
+    """A replay ends on position: the committed offset may lie behind markers and aborted records, which nobody sees."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", commit=True)
+    send_in_transaction(producer, world, "x", "y", commit=False)
+    world.handle(1)
+    end = 5
+    world.commit_plainly(end, metadata="dedup/1 low=0 era= complete=1")
+    send_in_transaction(producer, world, "a", "b", commit=True)
+
+    assert world.rest("two") == ["b"]
+
+
+def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:
+    """The reader of a recovery sees what the consumer sees: at this level an aborted record was handled."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", commit=False)
+    config = {"isolation.level": "read_uncommitted"}
+    assert world.handle(1, config=config) == ["a"]
+    send_in_transaction(producer, world, "a", "b", commit=True)
+
+    assert world.rest("two", config=config) == ["b"]
+
+
+def delete_before(world: World, offset: int) -> None:
+    """Remove records as retention does."""
+    admin = AdminClient({"bootstrap.servers": world.bootstrap})
+    futures = admin.delete_records([TopicPartition(world.topic, 0, offset)])
+    for future in futures.values():
+        future.result()
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", ["d", "e", "a"]), ("latest", [])])
+def test_an_offset_that_is_gone_follows_the_policy(world: World, reset: str, expected: list[str]) -> None:
+    """Retention has overtaken the group: it goes on where the policy says, and its history begins there."""
+    world.send("a", "b", "c", "d", "e", "a")
+    world.handle(1, "one")
+    delete_before(world, 3)
+
+    with world.consumer("two", config={"auto.offset.reset": reset}) as consumer:
+        assert values(poll_quiet(consumer)) == expected
+        world.send("d", "f")
+        assert values(poll_quiet(consumer)) == (["f"] if reset == "earliest" else ["d", "f"])
+    metadata = world.metadata()
+    assert metadata is not None
+    assert metadata.low == (3 if reset == "earliest" else 6)
+
+
+def test_an_offset_that_is_gone_with_the_store_at_hand(world: World) -> None:
+    """The marks of what was handled stay: they were handled, though the log is gone."""
+    world.send("a", "b", "c", "d", "e", "a")
+    world.handle(1, "one")
+    delete_before(world, 3)
+
+    assert world.rest("one") == ["d", "e"]
+
+
+def test_without_a_policy_an_offset_that_is_gone_is_an_event(world: World) -> None:
+    """auto.offset.reset=error: the application hears the client's own event, and may seek."""
+    world.send("a", "b", "c")
+    world.handle(1)
+    delete_before(world, 2)
+    consumer = world.consumer(config={"auto.offset.reset": "error"})
+
+    event = poll_some(consumer, 1)[0]
+    assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.seek(TopicPartition(world.topic, 0, 2))
+    assert values(poll_some(consumer, 1)) == ["c"]
+
+
+def test_history_that_is_gone_is_doubted(world: World) -> None:
+    """Where the tail cannot be read any more, what hangs on it is delivered and counted as unverified."""
+    world.send("a", "b", "c", "d")
+    world.handle(4, "one")
+    delete_before(world, 3)
+    world.send("a", "d", "e")
+
+    with world.consumer("two") as consumer:
+        assert values(poll_quiet(consumer)) == ["a", "e"]
+        assert consumer.counters.verdicts["unverified"] == 2
+        assert consumer.counters.verdicts["duplicate"] == 1
+
+
+def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
+    """Its beginning is committed before anything is delivered, so that a crash does not move it."""
+    world.send("a", "b")
+    latest = world.consumer(config={"auto.offset.reset": "latest"})
+    assert poll_quiet(latest) == []
+    assert world.committed().offset == 2
+    assert world.committed().metadata == "dedup/1 low=2 era= complete=1"
+    world.send("a")
+    latest.close()
+
+    assert world.rest("two", config={"auto.offset.reset": "latest"}) == ["a"]
+
+
+def test_a_new_group_without_a_policy_is_an_error_in_one_line(world: World) -> None:
+    """auto.offset.reset=error and nothing committed: the partition is named, and what to do."""
+    consumer = world.consumer(config={"auto.offset.reset": "error"})
+
+    with pytest.raises(RecoveryError, match=r"\[0\] has no valid committed offset") as caught:
+        consumer.poll(PATIENCE_S)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
+    """Same name, same offsets, other records: the store is refused in one line instead of hiding what it never saw."""
+    world.send("a", "b", "c")
+    world.handle(3)
+    admin = AdminClient({"bootstrap.servers": world.bootstrap})
+    for future in admin.delete_topics([world.topic]).values():
+        future.result()
+    create_anew(world)
+    world.send("x", "y", "z", "a")
+    consumer = world.consumer()
+
+    with pytest.raises(ForeignStoreError, match="topic_id") as caught:
+        consumer.poll(PATIENCE_S)
+    assert "\n" not in str(caught.value)
+
+
+def create_anew(world: World) -> None:
+    """Create the topic again, once the broker has forgotten the old one."""
+    for _ in range(50):
+        try:
+            create_topic(world.bootstrap, world.topic, 1)
+        except Exception as error:  # noqa: BLE001
+            last: Any = error
+        else:
+            return
+    raise AssertionError(f"the topic cannot be made anew: {last}")
+
+
+def test_a_missing_topic_is_the_clients_event(world: World) -> None:
+    """Subscribed to by mistake: the application hears of it as from the plain client, and the loop may go on."""
+    consumer = world.idle_consumer()
+    consumer.subscribe(["no-such-" + world.topic])
+
+    event = poll_some(consumer, 1)[0]
+    assert event.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert "no-such-" in event.error().str()
+    assert committed(world.bootstrap, world.group, world.topic).offset < 0
+
+
+def test_a_missing_topic_taken_by_hand_is_an_error_in_one_line(world: World) -> None:
+    """The name is in it, and what to look at."""
+    consumer = world.idle_consumer()
+    consumer.assign([TopicPartition("no-such-" + world.topic, 0)])
+
+    with pytest.raises(Exception, match="no-such-|UNKNOWN_TOPIC|Unknown") as caught:
+        consumer.poll(PATIENCE_S)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import Window
+from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.producing import Outgoing, produce
+from tests.support.snapshots import stored_marks, stored_progress
+
+if TYPE_CHECKING:
+    from tests.integration.kafka.conftest import World
+
+HOUR_MS = 3_600_000
+
+
+def send_aged(world: World, *records: tuple[str, float], now_ms: int) -> None:
+    """Send records whose timestamps lie so many hours back."""
+    produce(
+        world.bootstrap,
+        world.topic,
+        [
+            Outgoing(
+                value=each.encode(), headers={"dedup-id": each.encode()}, partition=0,
+                timestamp_ms=now_ms - round(hours * HOUR_MS),
+            )
+            for each, hours in records
+        ],
+    )  # fmt: skip
+
+
+def test_another_machine_gives_the_same_verdicts(world: World) -> None:
+    """It reads the tail of the log again, IDs only, and then holds the marks that the first machine holds."""
+    world.send("a", "b", "a", "c", "b", "d")
+    assert world.handle(4) == ["a", "b", "c", "d"]
+    world.send("a", "d", "e", "c")
+
+    with world.consumer("two") as consumer:
+        assert values(poll_quiet(consumer)) == ["e"]
+        assert consumer._session.assigned[world.topic, 0].replayed == 6
+        assert consumer.counters.verdicts["unverified"] == 0
+    world.rest("one")
+    assert stored_marks(world.disk("two")) == stored_marks(world.disk("one"))
+    one, two = stored_progress(world.disk("one")), stored_progress(world.disk("two"))
+    assert one is not None
+    assert two is not None
+    assert (one.low, one.high, one.since_ms) == (two.low, two.high, two.since_ms)
+
+
+def test_a_machine_that_comes_back_reads_what_it_missed(world: World) -> None:
+    """A store that is behind the group replays from where it was, no more."""
+    world.send("a", "b")
+    world.handle(2, "one")
+    world.send("c", "d")
+    world.handle(2, "two")
+    world.send("c", "a", "e")
+
+    with world.consumer("one") as consumer:
+        assert values(poll_quiet(consumer)) == ["e"]
+        assert consumer._session.assigned[world.topic, 0].replayed == 2
+
+
+def test_only_a_window_is_read_again(world: World) -> None:
+    """Without a store the replay begins one window before the committed offset; what lies before is out of every window."""
+    now_ms = round(time.time() * 1000)
+    aged = [(f"old-{number}", 100.0) for number in range(50)]
+    send_aged(world, *aged, ("a", 30), ("b", 20), ("c", 1), now_ms=now_ms)
+    strategy = lookup(window=Window(hours=24))
+    assert len(world.handle(53, dedup=strategy)) == 53
+    send_aged(world, ("old-7", 0), ("a", 0), ("b", 0), ("c", 0), ("d", 0), now_ms=now_ms)
+
+    with world.consumer("two", dedup=strategy) as consumer:
+        assert values(poll_quiet(consumer)) == ["old-7", "a", "d"]
+        replayed = consumer._session.assigned[world.topic, 0].replayed
+        assert replayed < 10
+        assert consumer.counters.verdicts["unverified"] == 0
+    assert world.rest("one", dedup=strategy) == []
+
+
+def test_the_first_commit_of_a_plain_group_is_the_beginning(world: World) -> None:
+    """A group that committed without us has processed something, but we do not know what: nothing of it is believed."""
+    world.send("a", "b", "c")
+    world.commit_plainly(2)
+    world.send("a", "c", "c")
+
+    with world.consumer() as consumer:
+        assert values(poll_quiet(consumer)) == ["c", "a"]
+        assert consumer.counters.verdicts["unverified"] == 2
+    metadata = world.metadata()
+    assert metadata is not None
+    assert (metadata.low, metadata.complete) == (2, False)
+
+
+def test_the_user_may_vouch_for_a_plain_group(world: World) -> None:
+    """history="assume-processed": what lies before the committed offset counts as handled."""
+    world.send("a", "b", "c")
+    world.commit_plainly(2)
+    world.send("a", "c", "d")
+
+    assert world.rest(history="assume-processed") == ["c", "d"]
+    metadata = world.metadata()
+    assert metadata is not None
+    assert metadata.low == 0
+    world.send("b", "d")
+    assert world.rest("two") == []
+
+
+def test_a_rewound_group_sees_it_again(world: World) -> None:
+    """A tool that sets the offsets back: by default what was completed comes again, and duplicates stay hidden."""
+    world.send("a", "b", "a", "c")
+    world.handle(3)
+    world.commit_plainly(1)
+
+    assert world.rest() == ["b", "a", "c"]
+    metadata = world.metadata()
+    assert metadata is not None
+    assert metadata.low == 1
+
+
+def test_a_rewound_group_may_suppress(world: World) -> None:
+    """on_rewind="suppress": what the store knows to be completed stays hidden; a machine that knows nothing shows it."""
+    world.send("a", "b", "c")
+    world.handle(3)
+    world.commit_plainly(1)
+    world.send("d")
+
+    assert world.rest(on_rewind="suppress") == ["d"]
+    assert world.committed().offset == 4
+
+
+def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
+    """With our metadata beside the offset the marks are folded again from the beginning of the history."""
+    world.send("a", "b", "c", "a")
+    world.handle(3)
+    world.commit_plainly(2, metadata=world.committed().metadata)
+
+    assert world.rest() == ["c"]
+
+
+def test_a_group_set_forward_takes_nothing_in_between_for_handled(world: World) -> None:
+    """A tool that skips: the history begins anew, on the same machine as on another."""
+    world.send("a", "b", "c", "d")
+    world.handle(1)
+    world.commit_plainly(3)
+    world.send("b", "a")
+
+    assert world.rest() == ["d", "b"]
+    metadata = world.metadata()
+    assert metadata is not None
+    assert metadata.low == 3
+    assert world.rest("two") == []
+
+
+def test_offsets_of_the_user_win(world: World) -> None:
+    """Partitions taken by hand with an offset begin there, and nothing before it is taken for handled."""
+    world.send("a", "b", "c")
+    world.handle(2)
+    consumer = world.idle_consumer()
+    consumer.assign([TopicPartition(world.topic, 0, 0)])
+
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
