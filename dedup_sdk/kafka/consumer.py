@@ -55,8 +55,9 @@ class DedupConsumer(Intake):
         `close` does too, because it cannot know whether the last message was handled.
 
     Args:
-        config: what `confluent_kafka.Consumer` takes. ``enable.auto.commit`` unset: completed messages are committed on
-            ``auto.commit.interval.ms``, asynchronously; false: only `commit` commits.
+        config: what `confluent_kafka.Consumer` takes. With ``enable.auto.commit=false`` only `commit` commits, and only it
+            (or `complete`) completes: what was gathered and not committed comes again. Unset: completed messages
+            are committed on ``auto.commit.interval.ms``, asynchronously.
         dedup: how duplicates are recognised.
         store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore` (consumers may
             share it; none of them closes it).

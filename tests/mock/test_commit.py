@@ -241,3 +241,22 @@ def test_a_commit_inside_on_revoke_works(make: Make, send: Send, kafka: MockKafk
 
     assert [[tp.offset for tp in answer] for answer in answers] == [[1]]
     assert offset_of(kafka) == 1
+
+
+def test_what_was_gathered_and_not_committed_comes_again(make: Make, send: Send, kafka: MockKafka) -> None:
+    """With enable.auto.commit=false a loop that buffers, writes and then commits loses nothing when it dies before that."""
+    send("a", "b", "c", "d")
+    dying = make("orders", config=BY_USER)
+    assert values(poll_some(dying, 3)) == ["a", "b", "c"]
+    dying.close()
+
+    again = make("orders", config=BY_USER)
+    buffered = poll_some(again, 4)
+    assert values(buffered) == ["a", "b", "c", "d"]
+    again.commit(buffered[1], asynchronous=False)
+    assert offset_of(kafka) == 2
+    again.commit(asynchronous=False)
+    assert offset_of(kafka) == 4
+    again.close()
+
+    assert values(poll_quiet(make("orders", config=BY_USER))) == []
