@@ -7,7 +7,7 @@ import pytest
 
 from dedup_sdk import SnapshotError
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
-from tests.support.snapshots import snapshot_of, stored_marks
+from tests.support.stored import snapshot_of, stored_marks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import Window
 from tests.support.consuming import lookup, poll_quiet, poll_some, values
 from tests.support.producing import Outgoing, produce
-from tests.support.snapshots import stored_marks, stored_progress
+from tests.support.stored import stored_marks, stored_progress
 
 if TYPE_CHECKING:
     from tests.integration.kafka.conftest import World

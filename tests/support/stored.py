@@ -1,0 +1,72 @@
+"""Snapshots made from what a consumer has stored, and what a store holds, for comparing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.sorted_file import SortedFileWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.progress import Progress
+
+
+def stored_marks(disk: Path, partition: int = 0) -> list[tuple[str, int, int]]:
+    """What a machine's store holds of a partition: digest, offset and timestamp of each mark, ascending."""
+    folder = next(entry.path for entry in list_partitions(disk) if entry.partition == partition)
+    with read_partition(folder) as store:
+        return [
+            (page.digests[16 * row : 16 * row + 16].hex(), int(page.offsets[row]), int(page.timestamps[row]))
+            for page in store.scan_all()
+            for row in range(page.count)
+        ]
+
+
+def stored_progress(disk: Path, partition: int = 0) -> Progress | None:
+    """How far a machine's store is with a partition."""
+    folder = next(entry.path for entry in list_partitions(disk) if entry.partition == partition)
+    with read_partition(folder) as store:
+        return store.progress
+
+
+def snapshot_of(disk: Path, target: Path, **changes: Any) -> Path:
+    """Write a snapshot of partition 0 as a machine's store has it, up to its watermark; return its folder.
+
+    `changes` replace what the manifest says: ``group``, ``vouched``, ``id_spec``, ..., and ``low`` and ``high`` of the
+    partition (marks at or above ``high`` are left out).
+    """
+    folder = next(entry.path for entry in list_partitions(disk) if entry.partition == 0)
+    with read_partition(folder) as store:
+        identity, progress = store.identity, store.progress
+    assert progress is not None
+    high = changes.pop("high", progress.high)
+    rows = [row for row in stored_marks(disk) if row[1] < high]
+    (target / "0").mkdir(parents=True)
+    with SortedFileWriter(target / "0" / "000001.sst") as writer:
+        writer.add(
+            Marks(
+                b"".join(bytes.fromhex(digest) for digest, _, _ in rows),
+                np.array([offset for _, offset, _ in rows], np.int64),
+                np.array([timestamp for _, _, timestamp in rows], np.int64),
+            )
+        )
+        file = writer.finish()
+    part = PartitionManifest(
+        partition=0, low=changes.pop("low", progress.low), high=high, since_ms=None, accepted=0, since_number=None,
+        newest_ms=max(row[2] for row in rows), marks=len(rows), files=(file,),
+    )  # fmt: skip
+    manifest = Manifest(
+        cluster=identity.cluster, topic=identity.topic, topic_id=identity.topic_id, id_spec=identity.id_spec,
+        digest=identity.digest, isolation=identity.isolation, window="7d", group=identity.group, vouched=False,
+        created_ms=0, partitions=(part,),
+    )  # fmt: skip
+    write_manifest(target, replace(manifest, **changes))
+    return target
