@@ -274,8 +274,8 @@ class Partition:
 
     @property
     def recent(self) -> int:
-        """How many marks are kept in memory and in the journal."""
-        return len(self._lane.recent) if self._lane is not None else 0
+        """How many marks a flush would take out of memory: those of records in flight stay."""
+        return min(len(self._lane.recent), self._journaled) if self._lane is not None else 0
 
     def flush_due(self, budget: int) -> bool:
         """Whether the journal has grown so long that it should become a sorted file."""
