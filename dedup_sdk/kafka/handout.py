@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from dedup_sdk.engine.partition import Partition
@@ -80,9 +80,11 @@ class HandOut:
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued and not given out."""
-        queued = chain(self.ready, self.apart, self._aside.get((topic, partition), ()))
-        waiting = [m.offset() for m in queued if m.error() is None and _coordinates(m) == (topic, partition)]
-        return min(waiting, default=None)
+        # What is ready lies in the order of its partition.
+        of_batch = (m.offset() for m in self.ready if m.partition() == partition and m.topic() == topic)
+        apart = [m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)]
+        aside = [m.offset() for m in self._aside.get((topic, partition), ())]
+        return min(chain(islice(of_batch, 1), apart, aside), default=None)
 
     def set_aside(self, paused: set[Coordinates]) -> None:
         """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""

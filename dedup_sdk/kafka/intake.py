@@ -98,7 +98,10 @@ class Intake(Placement):
         if self._ready and now > self._heard_at + TIDY_S:
             # The group must hear from us also while there is enough to hand out: slow handlers.
             self._heard_at = now
+            # No partition is half way now: in a rebalance callback the application may commit.
+            self._torn = Doubt.FETCHED
             self._listen(0)
+            self._torn = Doubt.LANES
         self._tidy_at = now + TIDY_S
 
     def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:

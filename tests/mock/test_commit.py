@@ -260,3 +260,23 @@ def test_what_was_gathered_and_not_committed_comes_again(make: Make, send: Send,
     again.close()
 
     assert values(poll_quiet(make("orders", config=BY_USER))) == []
+
+
+def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow handler's poll listens to the group too: a commit in on_revoke then completes what was handed out."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", config=BY_USER)
+    poll_some(consumer, 2)
+    real = consumer._listen
+
+    def listen(wait_s: float) -> None:
+        consumer.commit(asynchronous=False)
+        real(wait_s)
+
+    monkeypatch.setattr(consumer, "_listen", listen)
+    consumer._tidy_at = consumer._heard_at = 0.0
+
+    assert values(poll_some(consumer, 1)) == ["c"]
+    assert offset_of(kafka) == 2
