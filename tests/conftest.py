@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +27,6 @@ from tests.support.strictness import Strictness, nothing_may_be_skipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pyspark.sql import SparkSession
 
 _BROKER = pytest.StashKey[str]()
 
@@ -112,43 +110,6 @@ def group(request: pytest.FixtureRequest) -> str:
 def produce_fixture(broker: Broker) -> Callable[[str, Iterable[Outgoing]], int]:
     """Sends records to the run's broker: ``produce(topic, with_ids("a", "b")) -> number``, all of them delivered."""
     return lambda topic, records: produce(broker.bootstrap, topic, records)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session for the whole run: UTC, two cores, no UI, nothing left outside its temporary folder."""
-    from dedup_sdk.errors import KafkaHelperError
-    from dedup_sdk.testing.java_home import spark_environment
-
-    pyspark_sql = pytest.importorskip("pyspark.sql")
-    folder = tmp_path_factory.mktemp("spark")
-    try:
-        java_home = spark_environment()["JAVA_HOME"]
-    except KafkaHelperError as error:
-        pytest.skip(str(error))
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAVA_HOME", java_home)
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        # Neither Ivy's nor Maven's folders of this user are read or written.
-        environment.setenv("SPARK_SUBMIT_OPTS", f"-Duser.home={folder}")
-        settings = {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.ui.enabled": "false",
-        }
-        builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("dedup-tests")
-        session = builder.config(map=settings).getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
 
 
 def _fresh_name(request: pytest.FixtureRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -162,10 +163,11 @@ class Deduplicator:
             held.abandon()
 
     def shut(self) -> None:
-        """Close every partition and the store."""
-        for topic, partition in list(self.partitions):
-            self.close(topic, partition)
-        self._store.close()
+        """Close every partition and the store, all of them, and then raise the first error there was."""
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._store.close)
+            for topic, partition in list(self.partitions):
+                closing.callback(self.close, topic, partition)
 
     # --- records -------------------------------------------------------------------------------------------------
 

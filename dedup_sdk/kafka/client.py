@@ -53,7 +53,9 @@ class Client:
                 time.sleep(_SEEK_PAUSE_S)
             else:
                 return
-        raise RecoveryError(f"{topic}[{partition}] cannot be moved to offset {offset}: the client does not fetch it; try again")
+        raise RecoveryError(
+            f"{topic}[{partition}] cannot be moved to offset {offset}: the client does not fetch it; try again"
+        )
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """Take a partition anew that the client stopped reading, where no seek helps; all of them are paused then.
@@ -87,9 +89,13 @@ class Client:
         """Stop a partition from delivering."""
         Consumer.pause(self._consumer, [TopicPartition(topic, partition)])
 
-    def committed(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[TopicPartition]:
+    def committed(
+        self, partitions: list[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
         """Return what the group has committed, with metadata; offset -1001 where nothing is."""
-        return Consumer.committed(self._consumer, partitions, timeout=ASK_S if timeout_s is None else timeout_s)
+        return Consumer.committed(
+            self._consumer, partitions, timeout=ASK_S if timeout_s is None else timeout_s
+        )
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
         """Commit exactly these offsets and their metadata."""
@@ -100,7 +106,9 @@ class Client:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last."""
-        low, high = Consumer.get_watermark_offsets(self._consumer, TopicPartition(topic, partition), timeout=ASK_S)
+        low, high = Consumer.get_watermark_offsets(
+            self._consumer, TopicPartition(topic, partition), timeout=ASK_S
+        )
         return low, high
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
@@ -117,7 +125,9 @@ class Client:
         asked = [TopicPartition(topic, partition, max(timestamp_ms, 0))]
         answer = Consumer.offsets_for_times(self._consumer, asked, timeout=ASK_S)[0]
         if answer.error is not None:
-            raise RecoveryError(f"{topic}[{partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}")
+            raise RecoveryError(
+                f"{topic}[{partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"
+            )
         return answer.offset if answer.offset >= 0 else None
 
     def cluster_id(self) -> str:
@@ -126,14 +136,18 @@ class Client:
             try:
                 metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
             except KafkaException as error:
-                raise RecoveryError(f"the cluster does not answer ({error}); check bootstrap.servers") from error
+                raise RecoveryError(
+                    f"the cluster does not answer ({error}); check bootstrap.servers"
+                ) from error
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none."""
         if topic not in self._topic_ids:
-            self._topic_ids[topic] = "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
+            self._topic_ids[topic] = (
+                "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
+            )
         return self._topic_ids[topic]
 
     def forget_topic_ids(self) -> None:
@@ -147,4 +161,6 @@ class Client:
             future = admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S)[topic]
             return str(future.result().topic_id or "")
         except KafkaException as error:
-            raise RecoveryError(f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?") from error
+            raise RecoveryError(
+                f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"
+            ) from error

@@ -26,9 +26,20 @@ class Commits:
     def completed(self, partitions: Iterable[Assigned], *, asynchronous: bool) -> None:
         """Commit what is completed and was not asked for yet; raises `KafkaException` or `StoreError`."""
         ready = [offset for offset in map(_completed_prefix, partitions) if offset is not None]
-        due = [tp for tp in ready if tp.offset > self._assigned[tp.topic, tp.partition].requested]
+        due = [
+            tp
+            for tp in ready
+            if tp.offset > self._known(self._assigned[tp.topic, tp.partition], asynchronous)
+        ]
         if due:
             self.exactly(due, asynchronous=asynchronous)
+
+    @staticmethod
+    def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
+        """Return what need not be committed again: asked for, or, where the answer is waited for, acknowledged."""
+        if asynchronous or assigned.held is None or assigned.held.lane.committed is None:
+            return assigned.requested
+        return min(assigned.requested, assigned.held.lane.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Commit where histories begin, also where nothing is completed yet; a failure is made up by the next commit."""
@@ -37,9 +48,12 @@ class Commits:
             try:
                 self.exactly(ready, asynchronous=False)
             except KafkaException as error:
-                logger.warning("the beginning of the history is not committed yet (%s); it goes with the next commit", error)
+                logger.warning(
+                    "the beginning of the history is not committed yet (%s); it goes with the next commit",
+                    error,
+                )
 
-    def below(self, ends: Mapping[Coordinates, int] | None) -> list[TopicPartition]:
+    def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
         """Return what a commit by the user sends: each partition's completed prefix, at most up to ``ends``.
 
         Without ``ends`` only what was not committed yet. Never less than what was asked for already: a group that went back
@@ -48,7 +62,9 @@ class Commits:
         ready = []
         for coordinates, assigned in self._assigned.items():
             offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
-            if offset is None or assigned.held is None or (ends is None and offset.offset <= assigned.requested):
+            if offset is None or assigned.held is None:
+                continue
+            if ends is None and offset.offset <= self._known(assigned, asynchronous):
                 continue
             if ends is not None and ends[coordinates] >= 0:
                 known = max(assigned.requested, assigned.held.lane.committed or 0)
@@ -79,7 +95,9 @@ class Commits:
                 continue
             if error is not None or tp.error is not None:
                 assigned.requested = -1
-                logger.warning("%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error)
+                logger.warning(
+                    "%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error
+                )
             elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
                 # Above that it is the late answer to a commit from before a seek.
                 assigned.held.lane.note_committed(tp.offset)

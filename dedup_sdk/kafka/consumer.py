@@ -99,14 +99,21 @@ class DedupConsumer(Intake):
             if value not in choices:
                 raise ConfigurationError(f"{name}={value!r}: choose {' or '.join(choices)}")
         if not isinstance(dedup, Lookup):
-            raise ConfigurationError(f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))")
+            raise ConfigurationError(
+                f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+            )
         settings = client_settings(config, client_arguments)
         keys = _key_store(store)
         self._settings = settings
         self._guard = Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
-            dedup, keys, group=settings.group, isolation=settings.isolation, observers=observers, recent_marks=recent_marks
+            dedup,
+            keys,
+            group=settings.group,
+            isolation=settings.isolation,
+            observers=observers,
+            recent_marks=recent_marks,
         )
         chosen = RecoverySettings(
             snapshot=None if snapshot is None else str(snapshot), on_rewind=on_rewind, history=history
@@ -163,7 +170,11 @@ class DedupConsumer(Intake):
                 message = self.poll(_BREATH_S)
                 if message is None:
                     idle_s = time.monotonic() - heard
-                    if self._idle_timeout_s is not None and idle_s > self._idle_timeout_s and not self._session.recovering:
+                    if (
+                        self._idle_timeout_s is not None
+                        and idle_s > self._idle_timeout_s
+                        and not self._session.recovering
+                    ):
                         return
                     continue
                 error = message.error()
@@ -244,7 +255,11 @@ class DedupConsumer(Intake):
         topic, number, offset = message.topic(), message.partition(), message.offset()
         with self._lock:
             for partition, chunk in self._hand.chunks():
-                row = chunk.row_of(offset) if (partition.topic, partition.partition) == (topic, number) else None
+                row = (
+                    chunk.row_of(offset)
+                    if (partition.topic, partition.partition) == (topic, number)
+                    else None
+                )
                 if row is not None:
                     return chunk.verdict(row)
             held = self._partition_of(topic, number)
@@ -273,7 +288,7 @@ class DedupConsumer(Intake):
         with self._steady():
             below = _below(message, offsets)
             self._complete_below(below)
-            ready = self._session.commits.below(below)
+            ready = self._session.commits.below(below, asynchronous=asynchronous)
             if ready:
                 return self._session.commits.exactly(ready, asynchronous=asynchronous)
             if asynchronous:
@@ -295,7 +310,11 @@ class DedupConsumer(Intake):
         if below is None:
             touched = self._hand.finish()
         else:
-            touched = [p for (topic, number), end in below.items() for p in self._hand.finish_up_to(topic, number, end - 1)]
+            touched = [
+                p
+                for (topic, number), end in below.items()
+                for p in self._hand.finish_up_to(topic, number, end - 1)
+            ]
         for partition in touched:
             partition.persist()
 
@@ -330,7 +349,7 @@ class DedupConsumer(Intake):
                 self._closed = True
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
-                    self._engine.close(topic, partition)
+                    self._guard.run(self._engine.close, topic, partition)
         self._guard.raise_kept()
 
     def _part(self) -> None:
@@ -368,7 +387,9 @@ def _key_store(store: object) -> KeyStore:
     if isinstance(store, str | Path):
         return RocksStore(store)
     if not callable(getattr(store, "open", None)):
-        raise ConfigurationError(f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()")
+        raise ConfigurationError(
+            f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
+        )
     return cast("KeyStore", store)
 
 

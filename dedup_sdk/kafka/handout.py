@@ -82,7 +82,9 @@ class HandOut:
         """Return the lowest offset of a partition that is queued and not given out."""
         # What is ready lies in the order of its partition.
         of_batch = (m.offset() for m in self.ready if m.partition() == partition and m.topic() == topic)
-        apart = [m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)]
+        apart = [
+            m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)
+        ]
         aside = [m.offset() for m in self._aside.get((topic, partition), ())]
         return min(chain(islice(of_batch, 1), apart, aside), default=None)
 
@@ -132,7 +134,9 @@ class HandOut:
                     self.offer(partition.complete_chunk(chunk))
         return list(touched.values())
 
-    def _finish_each(self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]) -> None:
+    def _finish_each(
+        self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]
+    ) -> None:
         offsets: dict[Coordinates, list[int]] = {}
         for message in messages:
             offsets.setdefault(_coordinates(message), []).append(message.offset())
@@ -197,7 +201,9 @@ class HandOut:
     def take_out(self, message: Any) -> bool:
         """Exclude a message that was given out from implicit completion; False when it is not in flight."""
         partition = self._partition_of(message.topic(), message.partition())
-        place = partition.lane.place(message.offset()) if partition is not None and partition.started else None
+        place = (
+            partition.lane.place(message.offset()) if partition is not None and partition.started else None
+        )
         self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
         if place is None or place.chunk.states[place.row] not in (OFFERED, APART):
             return False
@@ -222,8 +228,12 @@ class HandOut:
         self._finished = len([m for m in handed[: self._finished] if _coordinates(m) not in gone])
         self._batch = [m for m in handed if _coordinates(m) not in gone] + list(self.ready)
         self._apart_handed = [m for m in self._apart_handed if _coordinates(m) not in gone]
-        self._chunks = [held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone]
-        self._aside = {coordinates: kept for coordinates, kept in self._aside.items() if coordinates not in gone}
+        self._chunks = [
+            held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone
+        ]
+        self._aside = {
+            coordinates: kept for coordinates, kept in self._aside.items() if coordinates not in gone
+        }
 
     def _drop_queued(self, gone: set[Coordinates]) -> None:
         handed = self._batch[: self._handed]

@@ -36,7 +36,9 @@ class Placement(Consumer):
     _tidy_at: float
     _closed: bool
 
-    def subscribe(self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None) -> None:
+    def subscribe(
+        self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
+    ) -> None:
         """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
 
         The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,

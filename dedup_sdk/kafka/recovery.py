@@ -43,7 +43,11 @@ class RecoverySettings:
 
 
 def recover(
-    assigned: Assigned, engine: Deduplicator, client: Client, settings: ClientSettings, chosen: RecoverySettings
+    assigned: Assigned,
+    engine: Deduplicator,
+    client: Client,
+    settings: ClientSettings,
+    chosen: RecoverySettings,
 ) -> Generator[None, None, None]:
     """Bring one partition up to date; when the generator ends, ``assigned.held`` may be fed from its start on.
 
@@ -74,7 +78,10 @@ def recover(
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
     assigned.held = held
-    assigned.complete = start.new if start.metadata is None else start.metadata.complete
+    if start.metadata is not None:
+        assigned.complete = start.metadata.complete
+    else:
+        assigned.complete = start.new and plan.progress.since_ms is None
     assigned.seconds = time.monotonic() - began
     assigned.note = ", ".join(notes)
 
@@ -84,7 +91,9 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
     topic_id = client.topic_id(assigned.topic)
     while True:
         try:
-            return engine.attach(assigned.topic, assigned.partition, topic_id=topic_id, cluster=client.cluster_id())
+            return engine.attach(
+                assigned.topic, assigned.partition, topic_id=topic_id, cluster=client.cluster_id()
+            )
         except StoreLockedError:
             if time.monotonic() > deadline:
                 raise
@@ -101,12 +110,24 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         low = client.bounds(held.topic, held.partition)[0]
     on_rewind: OnRewind = "reprocess" if start.reprocess else chosen.on_rewind
     return plan_start(
-        stored, committed=start.offset, low=low, era=era, complete=complete, new=start.new, on_rewind=on_rewind
+        stored,
+        committed=start.offset,
+        low=low,
+        era=era,
+        complete=complete,
+        new=start.new,
+        on_rewind=on_rewind,
     )
 
 
 def _replay(
-    assigned: Assigned, held: Partition, plan: StartPlan, *, reader: TailReader, engine: Deduplicator, client: Client
+    assigned: Assigned,
+    held: Partition,
+    plan: StartPlan,
+    *,
+    reader: TailReader,
+    engine: Deduplicator,
+    client: Client,
 ) -> Generator[None, None, None]:
     first, last = client.bounds(held.topic, held.partition)
     if plan.replay_to > last:

@@ -49,7 +49,12 @@ class Session:
     """Partitions in hand, by coordinates. What fails beside the poll loop is kept in ``guard``, for `poll` to raise."""
 
     def __init__(
-        self, engine: Deduplicator, client: Client, settings: ClientSettings, chosen: RecoverySettings, guard: Guard
+        self,
+        engine: Deduplicator,
+        client: Client,
+        settings: ClientSettings,
+        chosen: RecoverySettings,
+        guard: Guard,
     ) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
@@ -65,25 +70,31 @@ class Session:
 
     # --- partitions come and go ----------------------------------------------------------------------------------
 
-    def take(self, partitions: list[TopicPartition], *, incremental: bool | None = None, manual: bool = False) -> None:
+    def take(
+        self, partitions: list[TopicPartition], *, incremental: bool | None = None, manual: bool = False
+    ) -> None:
         """Take partitions over: paused, at the place where the group stands; recovery follows in `work`.
 
         ``manual``: the user assigned them, no group does, so that nothing will tell when they go.
         """
         self._client.forget_topic_ids()
-        starts: list[Start | None]
+        starts: list[Start | None] = [None] * len(partitions)
         try:
             starts = list(self._starts(partitions))
         except (KafkaException, DedupError) as error:
             logger.warning("the group's offsets are not known yet (%s); asking again", error)
-            starts = [None] * len(partitions)
-        at = [TopicPartition(p.topic, p.partition, s.offset if s else 0) for p, s in zip(partitions, starts, strict=True)]
-        self._client.assign(at, incremental=incremental)
-        self.manual = manual
-        for tp, start in zip(partitions, starts, strict=True):
-            assigned = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
-            assigned.requested = _committed_already(start)
-            self.assigned[tp.topic, tp.partition] = assigned
+        finally:
+            # Also when interrupted: a partition that the client assigned by itself would be read and dropped for ever.
+            at = [
+                TopicPartition(p.topic, p.partition, s.offset if s else 0)
+                for p, s in zip(partitions, starts, strict=True)
+            ]
+            self._client.assign(at, incremental=incremental)
+            self.manual = manual
+            for tp, start in zip(partitions, starts, strict=True):
+                assigned = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+                assigned.requested = _committed_already(start)
+                self.assigned[tp.topic, tp.partition] = assigned
 
     def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
         if not partitions:
@@ -98,13 +109,20 @@ class Session:
             raise KafkaException(committed.error)
         offset = wanted.offset
         if offset in (OFFSET_BEGINNING, OFFSET_END):
-            offset = self._client.bounds(wanted.topic, wanted.partition)[0 if offset == OFFSET_BEGINNING else 1]
+            offset = self._client.bounds(wanted.topic, wanted.partition)[
+                0 if offset == OFFSET_BEGINNING else 1
+            ]
         elif offset < OFFSET_STORED:
             offset = -1
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata)
             if offset in (-1, OFFSET_STORED, committed.offset) or offset < 0:
                 return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
+            if metadata is not None and metadata.low <= offset < committed.offset:
+                # Set back inside what the group has processed: its history stays, in a new era.
+                return Start(
+                    offset=offset, metadata=replace(metadata, era=secrets.token_hex(4)), at_once=True
+                )
             return Start(offset=offset, at_once=True)
         if offset >= 0:
             return Start(offset=offset, new=True, at_once=True)
@@ -127,7 +145,7 @@ class Session:
                     metadata, reprocess = replace(metadata, low=offset, complete=False), True
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
         start = Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
-        self._begin_again(assigned, start, requested=offset)
+        self._begin_again(assigned, start, requested=min(assigned.requested, offset))
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
@@ -158,7 +176,11 @@ class Session:
         for assigned in list(self.assigned.values()):
             known = self._history(assigned)
             if assigned.held is None or known is None:
-                self._begin_again(assigned, None if assigned.start is None else replace(assigned.start, seek=True), write=False)
+                self._begin_again(
+                    assigned,
+                    None if assigned.start is None else replace(assigned.start, seek=True),
+                    write=False,
+                )
             else:
                 history, high = known
                 self._begin_again(assigned, Start(offset=high, metadata=history, seek=True), write=False)
@@ -179,18 +201,28 @@ class Session:
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Write, commit (unless only the user does) and close: the partitions go to another member in order."""
-        mine = [self.assigned[tp.topic, tp.partition] for tp in partitions if (tp.topic, tp.partition) in self.assigned]
+        mine = [
+            self.assigned[tp.topic, tp.partition]
+            for tp in partitions
+            if (tp.topic, tp.partition) in self.assigned
+        ]
         try:
             if not self._settings.only_user_commits:
                 self.commits.completed(mine, asynchronous=False)
         except (KafkaException, DedupError) as error:
-            logger.warning("commit on revoke failed (%s): the next owner sees again what was not committed", error)
+            logger.warning(
+                "commit on revoke failed (%s): the next owner sees again what was not committed", error
+            )
         self._let_go(mine, self.engine.close)
         self._log_rebalance("revoked", mine)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Close without writing or committing: the partitions belong to others already."""
-        mine = [self.assigned[tp.topic, tp.partition] for tp in partitions if (tp.topic, tp.partition) in self.assigned]
+        mine = [
+            self.assigned[tp.topic, tp.partition]
+            for tp in partitions
+            if (tp.topic, tp.partition) in self.assigned
+        ]
         self._let_go(mine, self.engine.lose)
         self._log_rebalance("lost", mine)
 
@@ -200,7 +232,9 @@ class Session:
             try:
                 close(assigned.topic, assigned.partition)
             except DedupError as error:
-                logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
+                logger.warning(
+                    "%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error
+                )
 
     def _drop(self, assigned: Assigned) -> None:
         assigned.state = State.CLOSED
@@ -238,7 +272,11 @@ class Session:
             return True
         offset = self._client.edge(*coordinates, self._settings.reset)
         logger.warning(
-            "%s[%d]: %s; going on at %d by auto.offset.reset=%s", *coordinates, event.error().str(), offset, self._settings.reset
+            "%s[%d]: %s; going on at %d by auto.offset.reset=%s",
+            *coordinates,
+            event.error().str(),
+            offset,
+            self._settings.reset,
         )
         self.move(*coordinates, offset, log_changed=True)
         return True
@@ -246,9 +284,13 @@ class Session:
     def resolve(self, wanted: TopicPartition) -> int:
         """Return the offset that a logical one (beginning, end) means now."""
         if wanted.offset in (OFFSET_BEGINNING, OFFSET_END):
-            return self._client.bounds(wanted.topic, wanted.partition)[0 if wanted.offset == OFFSET_BEGINNING else 1]
+            return self._client.bounds(wanted.topic, wanted.partition)[
+                0 if wanted.offset == OFFSET_BEGINNING else 1
+            ]
         if wanted.offset < 0:
-            raise ConfigurationError(f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset")
+            raise ConfigurationError(
+                f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset"
+            )
         return int(wanted.offset)
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
@@ -259,7 +301,9 @@ class Session:
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
-        held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.state is State.RECOVERING}
+        held_up = {
+            c for c, assigned in self.assigned.items() if assigned.full or assigned.state is State.RECOVERING
+        }
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
     def work(self) -> None:
@@ -320,7 +364,13 @@ class Session:
             self.engine.lose(assigned.topic, assigned.partition)
             if not isinstance(error, DedupError | KafkaException):
                 raise
-            self._guard.keep(error)
+            assigned.ask_at = time.monotonic() + ASK_AGAIN_S
+            if isinstance(error, KafkaException) and _passes(error):
+                logger.warning(
+                    "%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error
+                )
+            else:
+                self._guard.keep(error)
             return False
         return True
 
@@ -334,7 +384,12 @@ class Session:
             assigned.ask_at = time.monotonic() + ASK_AGAIN_S
             if not _passes(error):
                 raise
-            logger.warning("%s[%d]: the group's offsets are not known yet (%s)", assigned.topic, assigned.partition, error)
+            logger.warning(
+                "%s[%d]: the group's offsets are not known yet (%s)",
+                assigned.topic,
+                assigned.partition,
+                error,
+            )
 
     def _activate(self, finished: list[Assigned]) -> None:
         """Say at once where each history begins, then let the partitions deliver."""
@@ -371,10 +426,17 @@ class Session:
         since = {name: count for name, count in (counted - self._counted).items() if count}
         self._counted = counted
         each = "; ".join(
-            f"{a.topic}[{a.partition}]" + (f"@{a.start.offset} ({a.note}, {a.seconds:.2f} s)" if a.start and a.note else "")
+            f"{a.topic}[{a.partition}]"
+            + (f"@{a.start.offset} ({a.note}, {a.seconds:.2f} s)" if a.start and a.note else "")
             for a in partitions
         )
-        logger.info("%s %d partitions: %s; verdicts since the last rebalance: %s", what, len(partitions), each or "-", since or "none")
+        logger.info(
+            "%s %d partitions: %s; verdicts since the last rebalance: %s",
+            what,
+            len(partitions),
+            each or "-",
+            since or "none",
+        )
 
 
 _PASSING = frozenset({

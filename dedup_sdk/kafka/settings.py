@@ -72,7 +72,9 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
     ``more`` are the settings that came as keyword arguments; they go before those of ``config``, as the plain client has it.
     """
     if not isinstance(config, Mapping):
-        raise ConfigurationError(f"config={config!r}: give the dictionary that confluent_kafka.Consumer takes")
+        raise ConfigurationError(
+            f"config={config!r}: give the dictionary that confluent_kafka.Consumer takes"
+        )
     client = {**config, **(more or {})}
     nested = client.get("default.topic.config")
     if isinstance(nested, Mapping):
@@ -92,7 +94,9 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         )
     reset = _RESETS.get(str(client.get("auto.offset.reset", "latest")))
     if reset is None:
-        raise ConfigurationError(f"auto.offset.reset={client['auto.offset.reset']!r}: choose earliest, latest or error")
+        raise ConfigurationError(
+            f"auto.offset.reset={client['auto.offset.reset']!r}: choose earliest, latest or error"
+        )
     strategy = str(client.get("partition.assignment.strategy", ""))
     on_commit = client.pop("on_commit", None)
     client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}

@@ -17,7 +17,9 @@ from dedup_sdk.window import Window
 logger = logging.getLogger("dedup_sdk")
 
 
-def start_from_snapshot(held: Partition, plan: StartPlan, folder: str | Path, identity: Identity) -> tuple[StartPlan, str]:
+def start_from_snapshot(
+    held: Partition, plan: StartPlan, folder: str | Path, identity: Identity
+) -> tuple[StartPlan, str]:
     """Start a partition from the snapshot if it fits, else as planned; return what remains of the plan, and a note.
 
     Raises `SnapshotError` where the folder is unreadable, or its files are not what the manifest says.
@@ -42,10 +44,14 @@ def _fitting(
     A cut beyond the committed offset would make duplicates of records that this group never handled; so would the
     history of another group, unless the user vouches for it by giving a snapshot that was made without one.
     """
-    part = fitting_partition(folder, manifest, identity, plan.progress, numbered=held.window.count is not None)
+    part = fitting_partition(
+        folder, manifest, identity, plan.progress, numbered=held.window.count is not None
+    )
     ours, theirs = held.window, Window.parse(manifest.window)
     if (ours.count or 0) > (theirs.count or 0) or (ours.count is None and theirs.count is not None):
-        raise SnapshotError(f"its window is {theirs}, here it is {ours}, and ranks cannot be made up; make one with this window")
+        raise SnapshotError(
+            f"its window is {theirs}, here it is {ours}, and ranks cannot be made up; make one with this window"
+        )
     if not manifest.vouched and part.low < plan.progress.low:
         raise SnapshotError(
             f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with --group"
@@ -65,4 +71,7 @@ def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:
         progress = replace(progress, high=part.high, newest_ms=part.newest_ms, accepted=part.accepted)
         if plan.beginning != "new":
             progress = replace(progress, since_ms=part.since_ms, since_number=part.since_number)
+        if part.low > progress.low and part.since_ms is None:
+            # It knows all from its own beginning on, which is later than the group's.
+            progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
     return replace(plan, progress=progress, replay_from=progress.high, whole=False)

@@ -58,7 +58,10 @@ def plan_start(
     ``committed`` is where it starts, and equals ``low``).
     """
     if new:
-        return _anew(committed, low=low, era=era, complete=True, beginning="new")
+        # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
+        return _anew(
+            committed, low=low, era=era, complete=stored is None or not stored.begun, beginning="new"
+        )
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
     if era != stored.era or (stored.committed is not None and committed < stored.committed):

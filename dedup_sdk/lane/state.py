@@ -212,11 +212,11 @@ class LaneState:
             self.since_number = self.ring.accepted
 
     def know_from(self, timestamps: Int64s) -> None:
-        """Let the marks begin with the newest of these timestamps (-1: there is none), where nothing was known."""
+        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known."""
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]
             if real.size:
-                self.since_ms = int(real.max())
+                self.since_ms = int(real[0])
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""

@@ -160,7 +160,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
-        ("docs/operations.md", "recent_marks=750_000", 400_000, RECENT_MARKS),
+        ("docs/operations.md", "recent_marks=750_000", 750_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
         ("docs/recovery.md", "open for 30 s", 30.0, LOCK_WAIT_S),
         ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),

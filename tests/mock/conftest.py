@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from confluent_kafka import Producer
 
 from dedup_sdk import DedupConsumer, MemoryStore
 from dedup_sdk.testing import MockKafka
 from tests.support import consuming
-from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUICK_CLIENT = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
 """The mock cluster neither wakes a fetch that waits nor rebalances before the session is over."""
+_FLUSH_S = 30.0
 
 
 @pytest.fixture
@@ -37,9 +38,12 @@ class Send(Protocol):
 @pytest.fixture
 def send(kafka: MockKafka) -> Send:
     """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
 
     def send(*ids: str, topic: str = "orders", partition: int = 0) -> None:
-        produce(kafka.bootstrap, topic, with_ids(*ids, partition=partition))
+        for each in ids:
+            producer.produce(topic, each, headers={"dedup-id": each}, partition=partition)
+        assert producer.flush(_FLUSH_S) == 0
 
     return send
 

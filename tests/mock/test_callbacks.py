@@ -104,7 +104,12 @@ def test_exceptions_in_the_clients_other_callbacks_cost_no_message(make: Make, s
     send(*MANY)
     consumer = make(
         "orders",
-        config={"stats_cb": fail, "statistics.interval.ms": 20, "on_commit": fail, "auto.commit.interval.ms": 20},
+        config={
+            "stats_cb": fail,
+            "statistics.interval.ms": 20,
+            "on_commit": fail,
+            "auto.commit.interval.ms": 20,
+        },
     )
 
     got, raised = gather(consumer, len(MANY), by_poll)
@@ -127,7 +132,9 @@ def test_callbacks_get_this_consumer_and_their_partitions(make: Make, send: Send
     calls: list[tuple[str, Any, list[tuple[str, int]]]] = []
 
     def note(what: str) -> Callable[[Any, list[TopicPartition]], None]:
-        return lambda same, partitions: calls.append((what, same, [(tp.topic, tp.partition) for tp in partitions]))
+        return lambda same, partitions: calls.append(
+            (what, same, [(tp.topic, tp.partition) for tp in partitions])
+        )
 
     send("a")
     consumer = make()

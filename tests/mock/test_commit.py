@@ -204,7 +204,9 @@ def test_a_refused_commit_on_the_interval_is_repeated(make: Make, send: Send, ka
     assert values(got) == ["b"]
 
 
-def test_a_refused_first_commit_keeps_nothing_from_the_application(make: Make, send: Send, kafka: MockKafka) -> None:
+def test_a_refused_first_commit_keeps_nothing_from_the_application(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
     """Where the beginning cannot be committed at once, messages come, and the next commit says it."""
     send("a", "b")
     kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1)

@@ -141,7 +141,9 @@ def test_without_an_id_discarded_messages_are_completed(make: Make, send: Send, 
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
 
 
-def test_without_an_id_a_strict_consumer_stops_and_loses_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
+def test_without_an_id_a_strict_consumer_stops_and_loses_nothing(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
     """on_missing_id="fail": what lies before comes, then every call says which record it is, and nothing is committed past it."""
     from dedup_sdk import MissingIdError
     from tests.support.producing import Outgoing, produce

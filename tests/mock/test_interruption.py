@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import signal
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,7 +86,9 @@ def wait_for_value(consumer: Any, value: str) -> list[Any]:
     return got
 
 
-def test_an_interruption_between_the_queue_and_the_application_costs_no_message(make: Make, send: Send) -> None:
+def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
+    make: Make, send: Send
+) -> None:
     """The quickest way through poll too: a message that was taken and never returned comes again."""
     send("a", "b", "c")
     consumer = make("orders")
@@ -108,46 +109,6 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     consumer._ready = real
 
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
-
-
-def test_signals_at_any_time_cost_no_message(make: Make, send: Send) -> None:
-    """A handler that raises, a hundred times, wherever the program happens to be."""
-    sent = [f"{number:04}" for number in range(3000)]
-    send(*sent)
-    consumer = make("orders")
-    got: Counter[str] = Counter()
-    interruptions = 0
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    def handle(message: Any) -> None:
-        got[message.value().decode()] += 1
-
-    poll_some(consumer, 1)
-    consumer.seek(consumer.assignment()[0].__class__("orders", 0, 0))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for _ in range(20_000):
-            if len(got) == len(sent):
-                break
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00013 * (interruptions % 97))
-                while True:
-                    message = consumer.poll(0.05)
-                    if message is not None:
-                        handle(message)
-                    if len(got) == len(sent):
-                        break
-            except Interrupted:
-                interruptions += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-    assert set(sent) - set(got) == set()
-    assert interruptions > 10
 
 
 @pytest.mark.parametrize("name", ["append", "find"])
@@ -174,7 +135,9 @@ def test_a_failing_store_costs_no_message(
     got += wait_for_value(consumer, "d")
 
     assert raised
-    assert {(m.partition(), m.value()) for m in got} == {(p, v) for p in (0, 1) for v in (b"a", b"b", b"c")} | {(1, b"d")}
+    assert {(m.partition(), m.value()) for m in got} == {
+        (p, v) for p in (0, 1) for v in (b"a", b"b", b"c")
+    } | {(1, b"d")}
 
 
 def test_a_store_that_fails_an_explicit_completion_is_not_believed(
@@ -197,7 +160,9 @@ def test_a_store_that_fails_an_explicit_completion_is_not_believed(
     assert values(again) in (["a"], ["b"])
 
 
-def test_an_interrupted_recovery_begins_again(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_recovery_begins_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A partition whose recovery was torn is not stuck, and its store is not left open."""
     send("a", "b")
     raised = once_after(monkeypatch, Partition, "start", Interrupted())

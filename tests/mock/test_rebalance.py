@@ -98,7 +98,9 @@ def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kaf
     time.sleep(1.7)
 
     events = wait_for(consumer, lambda: bool(lost), "on_lost")
-    assert [event.error().code() for event in events if event.error() is not None] == [KafkaError._MAX_POLL_EXCEEDED]
+    assert [event.error().code() for event in events if event.error() is not None] == [
+        KafkaError._MAX_POLL_EXCEEDED
+    ]
     assert committed(kafka.bootstrap, "g", "orders").offset == 0
     consumer.complete(second)
     assert consumer.counters.stale == 1
@@ -106,7 +108,9 @@ def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kaf
 
 
 @pytest.mark.parametrize("code", [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError._TRANSPORT])
-def test_a_coordinator_that_does_not_answer_is_asked_again(make: Make, send: Send, kafka: MockKafka, code: int) -> None:
+def test_a_coordinator_that_does_not_answer_is_asked_again(
+    make: Make, send: Send, kafka: MockKafka, code: int
+) -> None:
     """Where the group's offsets are not known yet nothing is guessed: messages come once they are, from there on."""
     send("a", "b", "c")
     with make("orders") as before:

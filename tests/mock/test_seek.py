@@ -155,5 +155,7 @@ def test_seeking_back_again_and_again_ends(make: Make, send: Send) -> None:
     seen.append(values(poll_some(consumer, 3)))
 
     assert seen == [list("abc")] * 4
-    verdict_kinds = {consumer.counters.verdicts[kind.value] for kind in (VerdictKind.UNVERIFIED, VerdictKind.DUPLICATE)}
+    verdict_kinds = {
+        consumer.counters.verdicts[kind.value] for kind in (VerdictKind.UNVERIFIED, VerdictKind.DUPLICATE)
+    }
     assert verdict_kinds == {0}

@@ -35,10 +35,13 @@ def make_consumer(
     **options: Any,
 ) -> DedupConsumer:
     """A consumer that begins at the beginning and says nothing to stderr."""
-    common = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
-    return DedupConsumer(
-        {**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options}
-    )
+    common = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "log_level": 0,
+    }
+    return DedupConsumer({**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options})
 
 
 def values(messages: Iterable[Any]) -> list[str]:
@@ -102,7 +105,9 @@ def commit_plainly(
     bootstrap: str, group: str, topic: str, offset: int, *, partition: int = 0, metadata: str = ""
 ) -> None:
     """Commit as a client that knows nothing of us: a reset tool, or the consumer that was here before."""
-    plain = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False})
+    plain = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
+    )
     try:
         plain.commit(offsets=[TopicPartition(topic, partition, offset, metadata)], asynchronous=False)
     finally:

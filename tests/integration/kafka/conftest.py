@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import DedupConsumer
 from tests.support import consuming
-from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +28,7 @@ class World:
     def __init__(self, bootstrap: str, topic: str, group: str, disks: Path, stack: ExitStack) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self._disks, self._stack = disks, stack
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
 
     def disk(self, name: str = "one") -> Path:
         """The store folder of a machine."""
@@ -36,15 +36,21 @@ class World:
 
     def send(self, *ids: str, partition: int = 0, topic: str | None = None) -> None:
         """Send one record an ID."""
-        produce(self.bootstrap, topic or self.topic, with_ids(*ids, partition=partition))
+        for each in ids:
+            self._producer.produce(topic or self.topic, each, headers={"dedup-id": each}, partition=partition)
+        assert self._producer.flush(consuming.PATIENCE_S) == 0
 
-    def consumer(self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
+    def consumer(
+        self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any
+    ) -> DedupConsumer:
         """A consumer of the group on a machine, subscribed to the topic."""
         consumer = self.idle_consumer(disk, config, **options)
         consumer.subscribe([self.topic])
         return consumer
 
-    def idle_consumer(self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
+    def idle_consumer(
+        self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any
+    ) -> DedupConsumer:
         """A consumer that is not subscribed yet."""
         group = options.pop("group", self.group)
         settings = {**QUICK_GROUP, **(config or {})}

@@ -28,7 +28,9 @@ def send_in_transaction(producer: Producer, world: World, *ids: str, commit: boo
 
 def transactional(world: World) -> Producer:
     """A producer that is ready for transactions."""
-    producer = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": world.topic, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": world.bootstrap, "transactional.id": world.topic, "log_level": 0}
+    )
     producer.init_transactions()
     return producer
 

@@ -64,7 +64,9 @@ def test_a_kill_right_after_complete_forgets_nothing(world: World, completion: s
     """What complete() was told is in the store when it returns: SIGKILL, and the next process does not see it again."""
     world.send(*"abcdefgh")
     arguments = [world.bootstrap, world.group, world.topic, str(world.disk()), completion]
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), *arguments], check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments], check=False, timeout=60
+    )
     assert ended.returncode == -9
     assert world.committed().offset == 0
     world.send("a", "e", "i")
@@ -87,7 +89,9 @@ def test_a_store_in_use_is_waited_for(world: World) -> None:
     assert values(poll_some(second, 1)) == ["c"]
 
 
-def test_a_store_that_stays_in_use_is_an_error_in_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_stays_in_use_is_an_error_in_one_line(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the wait the folder is named, and what to do; nothing is delivered, and later it goes on."""
     monkeypatch.setattr(recovery, "LOCK_WAIT_S", 0.3)
     world.send("a")

@@ -43,7 +43,10 @@ def test_a_commit_that_the_store_does_not_know_of_is_uncovered() -> None:
     coverage = deduplicator.open("t", 0, low=0, committed=10)
     assert (coverage.low, coverage.high, coverage.complete) == (0, 10, False)
     assert kinds(deduplicator.admit([record(10, "a", 1000)])) == ["unverified"]
-    assert kinds(deduplicator.admit([record(11, "b", 1099), record(12, "c", 1100)])) == ["unverified", "fresh"]
+    assert kinds(deduplicator.admit([record(11, "b", 1099), record(12, "c", 1100)])) == [
+        "unverified",
+        "fresh",
+    ]
 
 
 def test_a_record_from_the_future_begins_coverage_now() -> None:

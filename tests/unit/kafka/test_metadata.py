@@ -21,7 +21,9 @@ def test_what_is_written_is_read(low: int, era: str, complete: bool) -> None:  #
 
 def test_the_form_does_not_change_unseen() -> None:
     """Other versions and other hosts read it: a change of the form is a new version."""
-    assert str(CommitMetadata(low=1200, era="5f0c9a", complete=True)) == "dedup/1 low=1200 era=5f0c9a complete=1"
+    assert (
+        str(CommitMetadata(low=1200, era="5f0c9a", complete=True)) == "dedup/1 low=1200 era=5f0c9a complete=1"
+    )
     assert str(CommitMetadata(low=0)) == "dedup/1 low=0 era= complete=0"
 
 

@@ -17,7 +17,10 @@ LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level":
     [
         ({"enable.auto.commit": True}, "enable.auto.commit=true lets the client commit .* leave it out"),
         ({"enable.auto.commit": "true"}, "enable.auto.commit=true"),
-        ({"enable.auto.offset.store": "TRUE"}, "enable.auto.offset.store=true .* loses messages; leave it out"),
+        (
+            {"enable.auto.offset.store": "TRUE"},
+            "enable.auto.offset.store=true .* loses messages; leave it out",
+        ),
         ({"enable.auto.commit": "perhaps"}, "enable.auto.commit='perhaps': it is true or false"),
         ({"auto.offset.reset": "sometime"}, "auto.offset.reset='sometime': choose earliest, latest or error"),
         ({"auto.commit.interval.ms": "soon"}, "auto.commit.interval.ms='soon': give a number"),
@@ -41,7 +44,10 @@ def test_a_configuration_that_is_none_is_refused() -> None:
 
 def test_settings_by_keyword_are_refused_like_those_in_the_dictionary() -> None:
     """The plain client takes both; neither is a way around the refusal."""
-    given: dict[str, Any] = {"enable.auto.commit": True, "dedup": Lookup(id=header("id"), window=Window(days=1))}
+    given: dict[str, Any] = {
+        "enable.auto.commit": True,
+        "dedup": Lookup(id=header("id"), window=Window(days=1)),
+    }
     with pytest.raises(ConfigurationError, match=r"enable\.auto\.commit=true"):
         DedupConsumer(LEAST, store=MemoryStore(), **given)
 
@@ -116,14 +122,30 @@ def test_a_reader_is_no_member_and_reads_at_the_same_level() -> None:
     }  # fmt: skip
     reader = reader_settings(client_settings(config))
 
-    assert {"session.timeout.ms", "group.instance.id", "stats_cb", "group.protocol", "max.poll.interval.ms"} & set(reader) == set()
-    assert (reader["isolation.level"], reader["sasl.password"], reader["group.id"]) == ("read_uncommitted", "secret", "billing")
+    assert {
+        "session.timeout.ms",
+        "group.instance.id",
+        "stats_cb",
+        "group.protocol",
+        "max.poll.interval.ms",
+    } & set(reader) == set()
+    assert (reader["isolation.level"], reader["sasl.password"], reader["group.id"]) == (
+        "read_uncommitted",
+        "secret",
+        "billing",
+    )
     assert reader["enable.partition.eof"] is True
 
 
 def test_an_admin_gets_the_connection_only() -> None:
     """Settings of a consumer would be refused by it."""
-    config = {**LEAST, "sasl.username": "u", "ssl.ca.location": "ca", "fetch.min.bytes": 7, "on_commit": print}
+    config = {
+        **LEAST,
+        "sasl.username": "u",
+        "ssl.ca.location": "ca",
+        "fetch.min.bytes": 7,
+        "on_commit": print,
+    }
     admin = admin_settings(client_settings(config))
 
     assert set(admin) == {"bootstrap.servers", "log_level", "sasl.username", "ssl.ca.location"}
