@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from dedup_sdk.decision import Mark, decide
 from dedup_sdk.marks import Marks
@@ -76,7 +76,7 @@ def read_sorted_file(path: Path) -> dict[bytes, Mark]:
     database = Rdict(str(folder), Options(raw_mode=True))
     try:
         database.ingest_external_file([str(path)])
-        entries = [(bytes(key), bytes(value)) for key, value in database.items()]
+        entries = [(cast("bytes", key), cast("bytes", value)) for key, value in database.items()]
     finally:
         database.close()
     offsets, timestamps, numbers = decode_values([value for _, value in entries])

@@ -79,10 +79,10 @@ class World:
         """What stands beside the committed offset, as ours."""
         return consuming.committed_metadata(self.bootstrap, self.group, self.topic, partition)
 
-    def commit_plainly(self, offset: int, *, partition: int = 0, metadata: str = "") -> None:
+    def commit_plainly(self, offset: int, *, partition: int = 0, metadata: str | None = "") -> None:
         """Set the group's offset as a tool does that knows nothing of us."""
         consuming.commit_plainly(
-            self.bootstrap, self.group, self.topic, offset, partition=partition, metadata=metadata
+            self.bootstrap, self.group, self.topic, offset, partition=partition, metadata=metadata or ""
         )
 
 

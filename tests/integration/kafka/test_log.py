@@ -172,11 +172,12 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
 
 def create_anew(world: World) -> None:
     """Create the topic again, once the broker has forgotten the old one."""
+    last: Exception | None = None
     for _ in range(50):
         try:
             create_topic(world.bootstrap, world.topic, 1)
         except Exception as error:  # noqa: BLE001
-            last: Any = error
+            last = error
         else:
             return
     raise AssertionError(f"the topic cannot be made anew: {last}")
@@ -198,6 +199,6 @@ def test_a_missing_topic_taken_by_hand_is_an_error_in_one_line(world: World) -> 
     consumer = world.idle_consumer()
     consumer.assign([TopicPartition("no-such-" + world.topic, 0)])
 
-    with pytest.raises(Exception, match="no-such-|UNKNOWN_TOPIC|Unknown") as caught:
+    with pytest.raises(Exception, match=r"no-such-|UNKNOWN_TOPIC|Unknown") as caught:
         consumer.poll(PATIENCE_S)
     assert "\n" not in str(caught.value)
