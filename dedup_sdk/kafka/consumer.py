@@ -145,7 +145,10 @@ class DedupConsumer(Intake):
         """
         if self._ready and time.monotonic() < self._tidy_at:
             try:
+                # Without the lock, which would cost more than all the rest; see `HandOut`.
                 return self._ready.popleft()
+            except IndexError:
+                pass
             except BaseException:
                 self._torn, self._tidy_at = Doubt.LANES, 0.0
                 raise

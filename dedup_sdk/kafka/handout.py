@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -24,7 +25,11 @@ Coordinates = tuple[str, int]
 
 
 class HandOut:
-    """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next."""
+    """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next.
+
+    Everything happens under the consumer's lock, but that the thread that polls takes the first of ``ready`` without it. So
+    that queue is never walked, and what is taken out of it for a change is popped: whoever popped a message has it.
+    """
 
     def __init__(self, partition_of: Callable[[str, int], Partition | None]) -> None:
         self.ready: deque[Any] = deque()
@@ -81,7 +86,7 @@ class HandOut:
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued and not given out."""
         # What is ready lies in the order of its partition.
-        of_batch = (m.offset() for m in self.ready if m.partition() == partition and m.topic() == topic)
+        of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
         apart = [
             m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)
         ]
@@ -92,17 +97,17 @@ class HandOut:
         """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""
         for coordinates in paused:
             self._aside.setdefault(coordinates, [])
-        queued = [m for m in chain(self.apart, self.ready) if m.error() is None and _coordinates(m) in paused]
-        if not queued:
-            return
-        self._drop_queued(paused)
-        for message in queued:
+        handed, ready = self._withdraw()
+        kept = _without(ready, paused)
+        self._batch = handed + kept
+        for message in [*self._drop_apart(paused), *(m for m in ready if _coordinates(m) in paused)]:
             coordinates = _coordinates(message)
             partition = self._partition_of(*coordinates)
             place = partition.lane.place(message.offset()) if partition is not None else None
             if place is not None and place.chunk.states[place.row] == OFFERED:
                 place.chunk.states[place.row] = APART
             self._aside[coordinates].append(message)
+        self.ready.extend(kept)
 
     def bring_back(self, resumed: set[Coordinates]) -> None:
         """Queue again what `set_aside` kept back."""
@@ -121,17 +126,17 @@ class HandOut:
         if self._apart_handed:
             handed, self._apart_handed = self._apart_handed, []
             self._finish_each(handed, touched, (OFFERED, APART))
-        if self._finished < self._handed or (self._chunks and not self.ready):
-            if self.ready:
-                self._finish_each(self._batch[self._finished : self._handed], touched, (OFFERED,))
-                self._finished = self._handed
-            else:
-                chunks = self._chunks
-                self._through = (self._batch, chunks)
-                self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
-                for partition, chunk in chunks:
-                    touched[id(partition)] = partition
-                    self.offer(partition.complete_chunk(chunk))
+        handed_to = self._handed
+        if handed_to < len(self._batch):
+            self._finish_each(self._batch[self._finished : handed_to], touched, (OFFERED,))
+            self._finished = handed_to
+        elif self._batch or self._chunks:
+            chunks = self._chunks
+            self._through = (self._batch, chunks)
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            for partition, chunk in chunks:
+                touched[id(partition)] = partition
+                self.offer(partition.complete_chunk(chunk))
         return list(touched.values())
 
     def _finish_each(
@@ -222,28 +227,39 @@ class HandOut:
 
     def purge(self, gone: set[Coordinates]) -> None:
         """Forget the messages of partitions that are no longer ours."""
-        self._drop_queued(gone)
-        handed = self._batch[: self._handed]
-        self._taken = len([m for m in handed[: self._taken] if _coordinates(m) not in gone])
-        self._finished = len([m for m in handed[: self._finished] if _coordinates(m) not in gone])
-        self._batch = [m for m in handed if _coordinates(m) not in gone] + list(self.ready)
-        self._apart_handed = [m for m in self._apart_handed if _coordinates(m) not in gone]
+        handed, ready = self._withdraw()
+        kept = _without(ready, gone)
+        self._taken = len(_without(handed[: self._taken], gone))
+        self._finished = len(_without(handed[: self._finished], gone))
+        self._batch = _without(handed, gone) + kept
+        self._drop_apart(gone)
+        self._apart_handed = _without(self._apart_handed, gone)
         self._chunks = [
             held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone
         ]
         self._aside = {
-            coordinates: kept for coordinates, kept in self._aside.items() if coordinates not in gone
+            coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone
         }
-
-    def _drop_queued(self, gone: set[Coordinates]) -> None:
-        handed = self._batch[: self._handed]
-        kept = [m for m in self.ready if _coordinates(m) not in gone]
-        self._batch = handed + kept
-        self.ready.clear()
         self.ready.extend(kept)
+
+    def _withdraw(self) -> tuple[list[Any], list[Any]]:
+        """Take out what is ready; return what was given out of the batch, and what was not.
+
+        One by one: another thread may poll meanwhile, and each message is either its or ours.
+        """
+        ready: list[Any] = []
+        with suppress(IndexError):
+            while True:
+                ready.append(self.ready.popleft())
+        return self._batch[: len(self._batch) - len(ready)], ready
+
+    def _drop_apart(self, gone: set[Coordinates]) -> list[Any]:
+        """Take out what is queued apart of these partitions, and return it; events stay."""
+        dropped = [m for m in self.apart if m.error() is None and _coordinates(m) in gone]
         queued = [m for m in self.apart if m.error() is not None or _coordinates(m) not in gone]
         self.apart.clear()
         self.apart.extend(queued)
+        return dropped
 
     def chunks(self) -> list[Held]:
         """Return the chunks of the current batch."""
@@ -252,6 +268,10 @@ class HandOut:
 
 def _coordinates(message: Any) -> Coordinates:
     return message.topic(), message.partition()
+
+
+def _without(messages: list[Any], gone: set[Coordinates]) -> list[Any]:
+    return [message for message in messages if _coordinates(message) not in gone]
 
 
 def _same(message: Any, other: Any) -> bool:

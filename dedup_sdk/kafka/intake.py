@@ -132,21 +132,22 @@ class Intake(Placement):
         """Top up what was fetched."""
         room = at_most - len(self._fetched)
         if room > 0:
-            self._gone.clear()
+            self._read_again()
             self._keep(super().consume(room, wait_s))
 
     def _listen(self, wait_s: float) -> None:
         """Let the client do its work; keep the message or event that comes with it."""
-        self._gone.clear()
+        self._read_again()
         message = super().poll(wait_s)
         if message is not None:
             self._keep([message])
 
     def _keep(self, messages: list[Any]) -> None:
-        if self._gone:
-            # A rebalance in the middle of the call: the partition may be ours again, from another place on.
-            messages = self._without(messages, self._gone)
-        self._fetched = self._fetched + messages if self._fetched else messages
+        with self._lock:
+            if self._gone:
+                # A rebalance or a pause in the middle of the call: the partition may be read from another place now.
+                messages = self._without(messages, self._gone)
+            self._fetched = self._fetched + messages if self._fetched else messages
 
     def _judge_fetched(self) -> None:
         """Judge what was fetched; events of the client go to the application untouched, in their place."""

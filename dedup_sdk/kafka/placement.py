@@ -117,6 +117,21 @@ class Placement(Consumer):
                 kept.append(message)
         return kept
 
+    def _read_again(self) -> None:
+        """Before a fetch: go back for what was dropped of the last one, but for partitions that the user keeps paused.
+
+        The thread that fetches does so itself: in the middle of its fetch old and new messages could not be told apart.
+        """
+        with self._lock:
+            self._gone.clear()
+            due = {
+                c
+                for c in self._dropped
+                if c not in self._session.assigned or not self._session.assigned[c].user_paused
+            }
+            self._dropped -= due
+            self._session.refetch(due)
+
     def _finish_asked(self) -> None:
         """Complete what the application had before its last call for more."""
         if self._implicit:
@@ -203,8 +218,6 @@ class Placement(Consumer):
             self._check_open()
             resumed = _coordinates(partitions)
             self._pausing -= resumed
-            self._session.refetch(self._dropped & resumed)
-            self._dropped -= resumed
             self._session.note_pause(resumed, paused=False)
             self._hand.bring_back(resumed)
             self._tidy_at = 0.0

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition
@@ -129,3 +132,35 @@ def test_a_seek_while_paused_counts_after_resume(make: Make, send: Send) -> None
     consumer.resume(ORDERS)
 
     assert values(poll_some(consumer, 1)) == ["d"]
+
+
+def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, send: Send) -> None:
+    """Each message comes once, whoever is in the middle of what; nothing is raised in either thread."""
+    sent = [[f"{partition}-{number}" for number in range(3000)] for partition in (0, 1)]
+    for partition, ids in enumerate(sent):
+        send(*ids, topic="pairs", partition=partition)
+    consumer = make("pairs")
+    first = TopicPartition("pairs", 0)
+    got = poll_some(consumer, 1)
+
+    def meddle() -> None:
+        for _ in range(300):
+            consumer.pause([first])
+            consumer.position([first, TopicPartition("pairs", 1)])
+            consumer.resume([first])
+            consumer.commit()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            meddling = pool.submit(meddle)
+            while len(got) < 6000:
+                got += poll_some(consumer, 1)
+            meddling.result()
+    finally:
+        sys.setswitchinterval(before)
+
+    assert sorted(values(got)) == sorted(chain.from_iterable(sent))
+    consumer.commit()
+    assert [consumer._engine.next_offset("pairs", partition) for partition in (0, 1)] == [3000, 3000]
