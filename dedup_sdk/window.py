@@ -9,6 +9,7 @@ from dedup_sdk.errors import ConfigurationError
 _MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "milliseconds": 1}
 _SUFFIXES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
 _MAX_MS = 2**53
+_MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -79,7 +80,13 @@ class Window:
             number = part.rstrip("dhmsn")
             unit = part[len(number) :]
             name = "count" if unit == "n" else _SUFFIXES.get(unit, "")
-            if not number.isascii() or not number.isdecimal() or not name or name in settings:
+            if (
+                not number.isascii()
+                or not number.isdecimal()
+                or len(number) > _MOST_DIGITS
+                or not name
+                or name in settings
+            ):
                 message = (
                     f"window {text!r} is not a window; write e.g. 7d, 36h, 90m, 30s, 20000n, or 7d+20000n"
                 )

@@ -65,4 +65,7 @@ def lookup(
 def _time(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "without a timestamp"
-    return datetime.fromtimestamp(timestamp_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # beyond the calendar: producers write what they like

@@ -126,4 +126,7 @@ def _table(partitions: list[PartitionStats]) -> Table:
 def _time(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or timestamp_ms < 0:
         return "-"
-    return datetime.fromtimestamp(timestamp_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # beyond the calendar: producers write what they like

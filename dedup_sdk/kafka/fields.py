@@ -34,12 +34,19 @@ def coordinates_of(messages: Sequence[Any]) -> tuple[list[str], list[int]]:
     return list(map(topic, messages)), list(map(partition, messages))
 
 
+def _headers(message: Any) -> Any:
+    try:
+        return message.headers()
+    except (SystemError, UnicodeDecodeError):
+        return None
+
+
 def as_record(message: Any) -> Record:
     """Return a message as a plain record."""
     return Record(
         topic=message.topic(), partition=message.partition(), offset=message.offset(),
         timestamp_ms=message.timestamp()[1], key=message.key(), value=message.value(),
-        headers=tuple(message.headers() or ()),
+        headers=tuple(_headers(message) or ()),
     )  # fmt: skip
 
 
@@ -57,7 +64,11 @@ class MessageFields:
     def headers(self) -> list[Headers | None]:
         """Return the headers of each message."""
         read: Callable[[Any], Any] = Message.headers
-        return list(map(read, self._messages))
+        try:
+            return list(map(read, self._messages))
+        except (SystemError, UnicodeDecodeError):
+            # A header's name that is no UTF-8: that message has none that can be read, the others have theirs.
+            return list(map(_headers, self._messages))
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each message."""

@@ -163,7 +163,8 @@ def _one_window_back(
     newest_ms = yield from reader.newest_before(end, low)
     if newest_ms is None:
         return low
-    since_ms = held.lane.horizon_ms(newest_ms)
+    # A record from the future counts as now: what the window reaches from there is not all that it reaches.
+    since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
     first = client.first_at(held.topic, held.partition, since_ms)
     if first is None or first <= low:
         return low

@@ -100,7 +100,8 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST_NAME
     try:
-        with path.open("rb") as file:
+        # Without waiting: a pipe of that name would hold the reader for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         message = f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; run it again"
