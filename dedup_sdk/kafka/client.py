@@ -40,6 +40,10 @@ class Client:
         if partitions:
             Consumer.pause(self._consumer, partitions)
 
+    def unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let some partitions of an incremental assignment go."""
+        Consumer.incremental_unassign(self._consumer, partitions)
+
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Move where a partition is read."""
         target = TopicPartition(topic, partition, offset)

@@ -175,7 +175,8 @@ class Intake(Placement):
         if self._torn is Doubt.NOTHING and not self._doubtful:
             return
         with self._lock:
-            if self._torn is Doubt.LANES or self._doubtful:
+            changed = self._session.reconcile((tp.topic, tp.partition) for tp in self.assignment())
+            if changed or self._torn is Doubt.LANES or self._doubtful:
                 self._hand.release_all()
                 self._session.reopen_all()
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import Any
 
@@ -48,20 +48,20 @@ class Placement(Consumer):
 
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock:
-                self._guard.run(self._assign_by_group, partitions, on_assign)
+                self._guard.run(self._whole, self._assign_by_group, partitions, on_assign)
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock:
                 if on_revoke is not None:
                     self._guard.run(on_revoke, self, partitions)
-                self._guard.run(self._give_back, partitions)
+                self._guard.run(self._whole, self._give_back, partitions)
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
             with self._lock:
                 if callback is not None:
                     self._guard.run(callback, self, partitions)
-                self._guard.run(self._lose, partitions)
+                self._guard.run(self._whole, self._lose, partitions)
 
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -76,6 +76,14 @@ class Placement(Consumer):
             self._hand.release_all()
             self._drop_fetched(set(self._session.assigned))
         super().unsubscribe()
+
+    def _whole(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do our part of a rebalance; what interrupts it leaves the assignment in doubt."""
+        try:
+            step(*arguments)
+        except BaseException:
+            self._doubtful = True
+            raise
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
         self._assigning = partitions

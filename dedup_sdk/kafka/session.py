@@ -171,6 +171,25 @@ class Session:
         else:
             self.engine.lose(topic, partition)
 
+    def reconcile(self, actual: Iterable[Coordinates]) -> bool:
+        """Hold what the client says is ours, and nothing else: a rebalance may have been interrupted half way.
+
+        True when there was something to change.
+        """
+        ours, theirs = set(self.assigned), set(actual)
+        self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
+        if theirs <= ours:
+            return ours != theirs
+        incremental = self._settings.incremental and not self.manual
+        if incremental:
+            missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
+            self._client.unassign(missing)
+        else:
+            self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
+            missing = [TopicPartition(*coordinates) for coordinates in theirs]
+        self.take(missing, incremental=incremental, manual=self.manual)
+        return True
+
     def reopen_all(self) -> None:
         """Forget what is in flight and read every partition again from its watermark: its state may be half way."""
         for assigned in list(self.assigned.values()):
@@ -224,7 +243,8 @@ class Session:
             if (tp.topic, tp.partition) in self.assigned
         ]
         self._let_go(mine, self.engine.lose)
-        self._log_rebalance("lost", mine)
+        if mine:
+            self._log_rebalance("lost", mine)
 
     def _let_go(self, mine: list[Assigned], close: Callable[[str, int], None]) -> None:
         for assigned in mine:
@@ -406,7 +426,8 @@ class Session:
             self._announce.append(assigned)
         self._client.wake([TopicPartition(assigned.topic, assigned.partition) for assigned in finished])
         if not self.recovering:
-            self._log_rebalance("assigned", self._announce)
+            held = [assigned for assigned in self._announce if assigned.state is State.ACTIVE]
+            self._log_rebalance("assigned", held)
             self._announce = []
 
     def _place_again(self, assigned: Assigned, offset: int) -> None:

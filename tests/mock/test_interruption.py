@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import random
+import signal
+import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -7,9 +11,11 @@ import pytest
 
 from dedup_sdk import StoreError
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.intake import Intake
+from dedup_sdk.kafka.session import Session
 from dedup_sdk.store.memory import MemoryPartition
-from tests.support.consuming import committed, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +117,71 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
 
 
+class Nuisance:
+    """A thread that interrupts the main thread every few milliseconds, while it is ``armed``."""
+
+    armed = False
+
+    def __init__(self) -> None:
+        self._random = random.Random(7)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._disturb)
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGUSR1, self._interrupt)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        signal.signal(signal.SIGUSR1, self._before)
+
+    def _disturb(self) -> None:
+        main = threading.main_thread().ident
+        while main is not None and not self._ended.wait(self._random.uniform(0.0005, 0.03)):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    @staticmethod
+    def _interrupt(*_: object) -> None:
+        if Nuisance.armed:
+            raise Interrupted
+
+
+# A signal in the middle of a collection or a finaliser is swallowed by Python with a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_signals_at_any_time_cost_no_message(make: Make, send: Send) -> None:
+    """A handler that raises again and again, wherever the program happens to be: joining, recovering, judging."""
+    sent = [f"{number:04}" for number in range(3000)]
+    send(*sent)
+    consumer = make("orders")
+    got: set[str] = set()
+    interruptions = 0
+    message = None
+
+    with Nuisance():
+        until = time.monotonic() + PATIENCE_S
+        while (len(got) < len(sent) or interruptions < 20) and time.monotonic() < until:
+            try:
+                try:
+                    Nuisance.armed = True
+                    while True:
+                        message = None
+                        message = consumer.poll(0.05)
+                        if message is not None:
+                            got.add(message.value().decode())
+                finally:
+                    Nuisance.armed = False
+            except (Interrupted, TypeError):
+                # The client's constructor calls an interruption a property of the wrong type.
+                interruptions += 1
+                if message is not None:
+                    # Interrupted on its way to the set, not on its way here.
+                    got.add(message.value().decode())
+
+    assert set(sent) - got == set()
+    assert interruptions >= 20
+
+
 @pytest.mark.parametrize("name", ["append", "find"])
 def test_a_failing_store_costs_no_message(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, name: str
@@ -191,3 +262,61 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     first = committed(kafka.bootstrap, "g", "orders").offset
     assert first <= 3
     assert values(poll_quiet(make("orders")))[-7:] == [str(number) for number in range(3, 10)]
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupted_assignment_is_made_good(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, strategy: str, when: str
+) -> None:
+    """A partition that the client took for itself, because our part of the callback was torn, is read all the same."""
+    for partition in (0, 1):
+        send("a", "b", topic="pairs", partition=partition)
+    raised: list[int] = []
+    real = Client.assign
+
+    def torn(client: Client, *arguments: Any, **named: Any) -> None:
+        if raised or when == "after":
+            real(client, *arguments, **named)
+        if not raised:
+            raised.append(1)
+            raise Interrupted
+
+    monkeypatch.setattr(Client, "assign", torn)
+    consumer = make("pairs", config={"partition.assignment.strategy": strategy})
+
+    assert sorted(values(poll_through(consumer, 4))) == ["a", "a", "b", "b"]
+    assert raised
+    consumer.poll(0)
+    assert [consumer._engine.next_offset("pairs", partition) for partition in (0, 1)] == [2, 2]
+
+
+def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that is gone is not kept, nor its store: the next owner, here the same member, can open it."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    raised: list[int] = []
+    real = Session.give_back
+
+    def torn(session: Session, partitions: Any) -> None:
+        if raised:
+            real(session, partitions)
+        else:
+            raised.append(1)
+            raise Interrupted
+
+    monkeypatch.setattr(Session, "give_back", torn)
+    consumer.unsubscribe()
+    for _ in range(40):
+        try:
+            consumer.poll(0.05)
+        except Interrupted:
+            break
+    assert raised
+    consumer.poll(0)
+    assert consumer._session.assigned == {}
+    consumer.subscribe(["orders"])
+    assert values(poll_through(consumer, 3)) == ["a", "b", "c"]
