@@ -240,10 +240,10 @@ def test_where_the_user_paused_too_a_full_partition_stays_paused(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound's own pause neither undoes the user's nor is undone by the user's resume."""
-    monkeypatch.setattr(session, "MOST_WAITING", 5)
     send(*map(str, range(20)))
     consumer = make("orders", completion="explicit")
     messages = poll_some(consumer, 20)
+    monkeypatch.setattr(session, "MOST_WAITING", 5)
     orders = [TopicPartition("orders", 0)]
     consumer.poll(0)
     send("new")
