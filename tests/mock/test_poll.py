@@ -37,11 +37,11 @@ def test_poll_returns_in_time_while_duplicates_keep_coming(make: Make, send: Sen
     send("a")
     consumer = make("orders")
     poll_some(consumer, 1)
-    ended = threading.Event()
+    enough, ended = threading.Event(), threading.Event()
 
     def resend() -> None:
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until and not enough.is_set():
             send(*["a"] * 500)
         ended.set()
 
@@ -53,6 +53,7 @@ def test_poll_returns_in_time_while_duplicates_keep_coming(make: Make, send: Sen
         assert consumer.poll(0.2) is None
         assert not ended.is_set(), "poll waited until the duplicates ended"
     finally:
+        enough.set()
         resending.join()
 
 

@@ -1,0 +1,253 @@
+"""Which partitions a consumer holds, and from where each of them is read.
+
+Everything here runs on the thread that polls, or under the consumer's lock. Nothing in a rebalance callback waits for a
+recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaException, TopicPartition
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.assigned import Assigned, Start, State
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.commits import Commits, Coordinates
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.settings import ClientSettings
+
+logger = logging.getLogger("dedup_sdk")
+
+
+class Holdings:
+    """Partitions in hand, by coordinates: taken, moved, read again, given back, lost."""
+
+    def __init__(self, engine: Deduplicator, client: Client, settings: ClientSettings) -> None:
+        self.engine = engine
+        self.assigned: dict[Coordinates, Assigned] = {}
+        self.commits = Commits(self.assigned, client)
+        self.manual = False
+        self._client = client
+        self._settings = settings
+        self._counted: Counter[str] = Counter()
+
+    def take(
+        self, partitions: list[TopicPartition], *, incremental: bool | None = None, manual: bool = False
+    ) -> None:
+        """Take partitions over: paused, at the place where the group stands; recovery follows in `work`.
+
+        ``manual``: the user assigned them, no group does, so that nothing will tell when they go.
+        """
+        self._client.forget_topic_ids()
+        starts: list[Start | None] = [None] * len(partitions)
+        try:
+            starts = list(self._starts(partitions))
+        except (KafkaException, DedupError) as error:
+            logger.warning("the group's offsets are not known yet (%s); asking again", error)
+        finally:
+            # Also when interrupted: a partition that the client assigned by itself would be read and dropped for ever.
+            at = [
+                TopicPartition(p.topic, p.partition, s.offset if s else 0)
+                for p, s in zip(partitions, starts, strict=True)
+            ]
+            self._client.assign(at, incremental=incremental)
+            self.manual = manual
+            for tp, start in zip(partitions, starts, strict=True):
+                assigned = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+                assigned.requested = committed_already(start)
+                self.assigned[tp.topic, tp.partition] = assigned
+
+    def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
+        if not partitions:
+            return []
+        asked = self._client.committed([TopicPartition(p.topic, p.partition) for p in partitions], timeout_s)
+        committed = {(p.topic, p.partition): p for p in asked}
+        return [self._start(tp, committed[tp.topic, tp.partition]) for tp in partitions]
+
+    def _start(self, wanted: TopicPartition, committed: TopicPartition) -> Start:
+        """Decide where a partition starts: where the user's callback says, where the group stands, or by policy."""
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        offset = wanted.offset
+        if offset in (OFFSET_BEGINNING, OFFSET_END):
+            offset = self._client.bounds(wanted.topic, wanted.partition)[
+                0 if offset == OFFSET_BEGINNING else 1
+            ]
+        elif offset < OFFSET_STORED:
+            offset = -1
+        if committed.offset >= 0:
+            metadata = parse_metadata(committed.metadata)
+            if offset in (-1, OFFSET_STORED, committed.offset) or offset < 0:
+                return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
+            if metadata is not None and metadata.low <= offset < committed.offset:
+                # Set back inside what the group has processed: its history stays, in a new era.
+                return Start(
+                    offset=offset, metadata=replace(metadata, era=secrets.token_hex(4)), at_once=True
+                )
+            return Start(offset=offset, at_once=True)
+        if offset >= 0:
+            return Start(offset=offset, new=True, at_once=True)
+        edge = self._client.edge(wanted.topic, wanted.partition, self._settings.reset)
+        return Start(offset=edge, new=True, at_once=True)
+
+    def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
+        """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
+        assigned = self.assigned[topic, partition]
+        known = self._history(assigned)
+        metadata, reprocess = None, False
+        if known is not None:
+            history, high = known
+            if history.low <= offset <= high:
+                metadata = history
+            if history.low <= offset < high:
+                # A new era: also a store that knows no more than what was committed sees that this goes back.
+                metadata = replace(history, era=secrets.token_hex(4))
+                if log_changed:
+                    metadata, reprocess = replace(metadata, low=offset, complete=False), True
+        # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
+        start = Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
+        self._begin_again(assigned, start, requested=min(assigned.requested, offset))
+
+    def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
+        """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
+        if assigned.held is not None:
+            lane = assigned.held.lane
+            return CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete), lane.high
+        if assigned.start is not None and assigned.start.metadata is not None:
+            return assigned.start.metadata, assigned.start.offset
+        return None
+
+    def _begin_again(
+        self, assigned: Assigned, start: Start | None, *, requested: int | None = None, write: bool = True
+    ) -> None:
+        topic, partition = assigned.topic, assigned.partition
+        self._client.pause(topic, partition)
+        self._drop(assigned)
+        fresh = Assigned(topic, partition, start, wanted=assigned.wanted, user_paused=assigned.user_paused)
+        fresh.requested = assigned.requested if requested is None else requested
+        fresh.stopped = assigned.stopped
+        self.assigned[topic, partition] = fresh
+        if write and assigned.held is not None:
+            self.engine.close(topic, partition)
+        else:
+            self.engine.lose(topic, partition)
+
+    def reconcile(self, actual: Iterable[Coordinates]) -> bool:
+        """Hold what the client says is ours, and nothing else: a rebalance may have been interrupted half way.
+
+        True when there was something to change.
+        """
+        ours, theirs = set(self.assigned), set(actual)
+        self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
+        if theirs <= ours:
+            return ours != theirs
+        incremental = self._settings.incremental and not self.manual
+        if incremental:
+            missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
+            self._client.unassign(missing)
+        else:
+            self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
+            missing = [TopicPartition(*coordinates) for coordinates in theirs]
+        self.take(missing, incremental=incremental, manual=self.manual)
+        return True
+
+    def reopen_all(self) -> None:
+        """Forget what is in flight and read every partition again from its watermark: its state may be half way."""
+        for assigned in list(self.assigned.values()):
+            known = self._history(assigned)
+            if assigned.held is None or known is None:
+                self._begin_again(
+                    assigned,
+                    None if assigned.start is None else replace(assigned.start, seek=True),
+                    write=False,
+                )
+            else:
+                history, high = known
+                self._begin_again(assigned, Start(offset=high, metadata=history, seek=True), write=False)
+
+    def refetch_all(self) -> None:
+        """Read every partition again from where judging stands: what the client fetched may be lost."""
+        for assigned in self.assigned.values():
+            if assigned.state is State.RECOVERING and assigned.start is not None:
+                assigned.start = replace(assigned.start, seek=True)
+        self.refetch(c for c, assigned in self.assigned.items() if assigned.state is State.ACTIVE)
+
+    def refetch(self, partitions: Iterable[Coordinates]) -> None:
+        """Read these partitions again from where judging stands."""
+        for coordinates in partitions:
+            assigned = self.assigned.get(coordinates)
+            if assigned is not None and assigned.state is State.ACTIVE and assigned.held is not None:
+                self._client.seek(*coordinates, assigned.held.lane.position)
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write, commit (unless only the user does) and close: the partitions go to another member in order."""
+        mine = [
+            self.assigned[tp.topic, tp.partition]
+            for tp in partitions
+            if (tp.topic, tp.partition) in self.assigned
+        ]
+        try:
+            if not self._settings.only_user_commits:
+                self.commits.completed(mine, asynchronous=False)
+        except (KafkaException, DedupError) as error:
+            logger.warning(
+                "commit on revoke failed (%s): the next owner sees again what was not committed", error
+            )
+        self._let_go(mine, self.engine.close)
+        self._log_rebalance("revoked", mine)
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Close without writing or committing: the partitions belong to others already."""
+        mine = [
+            self.assigned[tp.topic, tp.partition]
+            for tp in partitions
+            if (tp.topic, tp.partition) in self.assigned
+        ]
+        self._let_go(mine, self.engine.lose)
+        if mine:
+            self._log_rebalance("lost", mine)
+
+    def _let_go(self, mine: list[Assigned], close: Callable[[str, int], None]) -> None:
+        for assigned in mine:
+            self._drop(assigned)
+            try:
+                close(assigned.topic, assigned.partition)
+            except DedupError as error:
+                logger.warning(
+                    "%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error
+                )
+
+    def _drop(self, assigned: Assigned) -> None:
+        assigned.state = State.CLOSED
+        if assigned.recovery is not None:
+            assigned.recovery.close()
+        self.assigned.pop((assigned.topic, assigned.partition), None)
+
+    def _log_rebalance(self, what: str, partitions: list[Assigned]) -> None:
+        """Write one line that says everything: partitions, how each came up to date, verdicts since the last line."""
+        counted = Counter(self.engine.counters.as_dict())
+        since = {name: count for name, count in (counted - self._counted).items() if count}
+        self._counted = counted
+        each = "; ".join(
+            f"{a.topic}[{a.partition}]"
+            + (f"@{a.start.offset} ({a.note}, {a.seconds:.2f} s)" if a.start and a.note else "")
+            for a in partitions
+        )
+        logger.info(
+            "%s %d partitions: %s; verdicts since the last rebalance: %s",
+            what,
+            len(partitions),
+            each or "-",
+            since or "none",
+        )
+
+
+def committed_already(start: Start | None) -> int:
+    """Return the offset that the group has committed as it would be committed now, -1 if there is none."""
+    return -1 if start is None or start.at_once else start.offset
