@@ -12,10 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    KafkaException,
+    TopicPartition,
+)
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import DedupError
+from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.kafka.assigned import Assigned, Start, State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
@@ -23,6 +30,9 @@ from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 from dedup_sdk.kafka.settings import ClientSettings
 
 logger = logging.getLogger("dedup_sdk")
+
+OFFSET_TAIL = -2000
+"""From here down offsets count from the end of the log (``RD_KAFKA_OFFSET_TAIL_BASE`` of librdkafka)."""
 
 
 class Holdings:
@@ -74,27 +84,32 @@ class Holdings:
         """Decide where a partition starts: where the user's callback says, where the group stands, or by policy."""
         if committed.error is not None:
             raise KafkaException(committed.error)
-        offset = wanted.offset
-        if offset in (OFFSET_BEGINNING, OFFSET_END):
-            offset = self._client.bounds(wanted.topic, wanted.partition)[
-                0 if offset == OFFSET_BEGINNING else 1
-            ]
-        elif offset < OFFSET_STORED:
-            offset = -1
+        asked = None if wanted.offset in (OFFSET_STORED, OFFSET_INVALID) else self.resolve(wanted)
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata)
-            if offset in (-1, OFFSET_STORED, committed.offset) or offset < 0:
+            if asked is None or asked == committed.offset:
                 return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
-            if metadata is not None and metadata.low <= offset < committed.offset:
+            if metadata is not None and metadata.low <= asked < committed.offset:
                 # Set back inside what the group has processed: its history stays, in a new era.
-                return Start(
-                    offset=offset, metadata=replace(metadata, era=secrets.token_hex(4)), at_once=True
-                )
-            return Start(offset=offset, at_once=True)
-        if offset >= 0:
-            return Start(offset=offset, new=True, at_once=True)
+                return Start(offset=asked, metadata=replace(metadata, era=secrets.token_hex(4)), at_once=True)
+            return Start(offset=asked, at_once=True)
+        if asked is not None:
+            return Start(offset=asked, new=True, at_once=True)
         edge = self._client.edge(wanted.topic, wanted.partition, self._settings.reset)
         return Start(offset=edge, new=True, at_once=True)
+
+    def resolve(self, wanted: TopicPartition) -> int:
+        """Return the offset that a logical one (beginning, end, so many before the end) means now."""
+        if wanted.offset >= 0:
+            return int(wanted.offset)
+        if wanted.offset not in (OFFSET_BEGINNING, OFFSET_END) and wanted.offset > OFFSET_TAIL:
+            raise ConfigurationError(
+                f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset"
+            )
+        low, high = self._client.bounds(wanted.topic, wanted.partition)
+        if wanted.offset == OFFSET_BEGINNING:
+            return low
+        return high if wanted.offset == OFFSET_END else max(low, high - (OFFSET_TAIL - wanted.offset))
 
     def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
         """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""

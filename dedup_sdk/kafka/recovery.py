@@ -103,6 +103,11 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
 
 def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
     stored = held.loaded.progress if held.loaded else None
+    if start.new and stored is not None and stored.begun:
+        logger.warning(
+            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, or did they "
+            "expire? It begins anew at %d; what came before is unverified", held.topic, held.partition, stored.low, stored.high, start.offset,
+        )  # fmt: skip
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import ConfigurationError, DedupError
+from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.assigned import Assigned, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
@@ -85,18 +85,6 @@ class Session(Holdings):
         )
         self.move(*coordinates, offset, log_changed=True)
         return True
-
-    def resolve(self, wanted: TopicPartition) -> int:
-        """Return the offset that a logical one (beginning, end) means now."""
-        if wanted.offset in (OFFSET_BEGINNING, OFFSET_END):
-            return self._client.bounds(wanted.topic, wanted.partition)[
-                0 if wanted.offset == OFFSET_BEGINNING else 1
-            ]
-        if wanted.offset < 0:
-            raise ConfigurationError(
-                f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset"
-            )
-        return int(wanted.offset)
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
         """Remember whose pause it is: a recovery that ends does not undo the user's."""

@@ -1,0 +1,126 @@
+"""Where a partition starts, and what is committed when its reading moves."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import ConfigurationError, MemoryStore
+from dedup_sdk.kafka.client import Client
+from tests.support.consuming import committed, committed_metadata, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def at(offset: int) -> TopicPartition:
+    """A place in orders[0]."""
+    return TopicPartition("orders", 0, offset)
+
+
+def begin_at(offset: int) -> Any:
+    """A callback that sets where reading begins."""
+    return lambda consumer, _: consumer.assign([at(offset)])
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_an_offset_set_back_by_the_user_keeps_the_history(
+    make: Make, send: Send, kafka: MockKafka, *, same_disk: bool
+) -> None:
+    """What was handled before it is still known, what comes after it comes again, on any machine."""
+    send("a", "b", "c")
+    with make("orders") as first:
+        poll_some(first, 3)
+    consumer = make(**({} if same_disk else {"store": MemoryStore()}))
+    consumer.subscribe(["orders"], on_assign=begin_at(1))
+
+    assert values(poll_quiet(consumer)) == ["b", "c"]
+    send("a", "d")
+    assert values(poll_quiet(consumer)) == ["d"]
+    assert consumer.counters.verdicts["unverified"] == 0
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert (metadata.low, metadata.complete) == (0, True)
+
+
+@pytest.mark.parametrize("by_group", [True, False])
+@pytest.mark.parametrize(("last", "expected"), [(0, ""), (2, "cd"), (100, "abcd")])
+def test_an_offset_counted_from_the_end_is_where_it_lies(
+    make: Make, send: Send, last: int, expected: str, *, by_group: bool
+) -> None:
+    """As OFFSET_TAIL(n) of librdkafka: the last n records, whatever the group has committed."""
+    send(*"abcd")
+    consumer = make()
+    if by_group:
+        consumer.subscribe(["orders"], on_assign=begin_at(-2000 - last))
+    else:
+        consumer.assign([at(-2000 - last)])
+
+    assert values(poll_quiet(consumer)) == list(expected)
+
+
+def test_an_offset_that_is_no_place_is_refused(make: Make, send: Send) -> None:
+    """It is not taken for something else: poll says what is wrong."""
+    send("a")
+    consumer = make()
+    consumer.subscribe(["orders"], on_assign=begin_at(-5))
+
+    with pytest.raises(ConfigurationError, match="offset -5 is no place"):
+        poll_quiet(consumer)
+
+
+def test_commits_that_expired_do_not_make_the_history_complete(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group looks new, its store says that it is not: everything comes again, in doubt, and a warning says so."""
+    send("a", "b")
+    with make("orders") as first:
+        poll_some(first, 2)
+
+    def nothing(
+        _: Client, partitions: list[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
+        assert timeout_s is None or timeout_s > 0
+        return [TopicPartition(p.topic, p.partition, -1001) for p in partitions]
+
+    monkeypatch.setattr(Client, "committed", nothing)
+    consumer = make("orders")
+    with caplog.at_level(logging.WARNING, "dedup_sdk"):
+        assert values(poll_quiet(consumer)) == ["a", "b"]
+
+    assert consumer.counters.verdicts["unverified"] == 2
+    assert "orders[0]: the group has no committed offset" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["close", "commit", "unassign"])
+def test_a_commit_that_was_never_answered_is_no_commit(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whoever waits for the answer sends again what an asynchronous commit has only asked for."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    poll_some(consumer, 2)
+    real = Client.commit
+    lost: list[int] = []
+
+    def losing(client: Client, offsets: list[TopicPartition], *, asynchronous: bool) -> Any:
+        if asynchronous:
+            lost.append(offsets[0].offset)
+            return None
+        return real(client, offsets, asynchronous=False)
+
+    monkeypatch.setattr(Client, "commit", losing)
+    consumer.commit()
+    assert lost == [2]
+    if how == "commit":
+        answer = consumer.commit(asynchronous=False)
+        assert answer is not None
+        assert [tp.offset for tp in answer] == [2]
+    else:
+        getattr(consumer, how)()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
