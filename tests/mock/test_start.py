@@ -35,7 +35,8 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)
-    consumer = make(**({} if same_disk else {"store": MemoryStore()}))
+    store: dict[str, Any] = {} if same_disk else {"store": MemoryStore()}
+    consumer = make(**store)
     consumer.subscribe(["orders"], on_assign=begin_at(1))
 
     assert values(poll_quiet(consumer)) == ["b", "c"]
