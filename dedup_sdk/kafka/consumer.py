@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,13 +13,13 @@ from typing import Any, Literal, Self, cast
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
-from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.completing import Completing
 from dedup_sdk.kafka.handout import HandOut
-from dedup_sdk.kafka.intake import Doubt, Intake
+from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.recovery import History, RecoverySettings
 from dedup_sdk.kafka.session import Session
@@ -42,7 +41,7 @@ Completion = Literal["on-next-call", "explicit"]
 Mode = Literal["dedup", "observe"]
 
 
-class DedupConsumer(Intake):
+class DedupConsumer(Completing):
     """A `confluent_kafka.Consumer` that hides duplicates.
 
     in flight
@@ -62,6 +61,9 @@ class DedupConsumer(Intake):
         store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore` (consumers may
             share it; none of them closes it).
         completion: ``on-next-call`` or ``explicit`` (for worker threads; completions in any order, from any thread).
+        durability: when what is completed is in the store, and so outlives the process: ``batch`` (every 1,000 records or
+            100 ms, and with each `complete`), ``record`` (each message before the next is handed out) or ``commit`` (when
+            offsets are committed: the least writing, and a crash repeats what came since).
         mode: ``observe`` judges and counts, and hides nothing.
         snapshot: a folder made by ``dedup backfill``; taken where the local store is missing and the snapshot fits.
         on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed.
@@ -83,6 +85,7 @@ class DedupConsumer(Intake):
         dedup: Lookup,
         store: str | Path | KeyStore,
         completion: Completion = "on-next-call",
+        durability: Durability = "batch",
         mode: Mode = "dedup",
         snapshot: str | Path | None = None,
         on_rewind: OnRewind = "reprocess",
@@ -94,6 +97,7 @@ class DedupConsumer(Intake):
     ) -> None:
         for name, value, choices in (
             ("completion", completion, ("on-next-call", "explicit")), ("mode", mode, ("dedup", "observe")),
+            ("durability", durability, ("record", "batch", "commit")),
             ("on_rewind", on_rewind, ("reprocess", "suppress")), ("history", history, ("none", "assume-processed")),
         ):  # fmt: skip
             if value not in choices:
@@ -125,6 +129,7 @@ class DedupConsumer(Intake):
         self._ready = self._hand.ready
         self._implicit = completion == "on-next-call" and not settings.only_user_commits
         self._by_commit = completion == "on-next-call" and settings.only_user_commits
+        self._durability = durability
         self._idle_timeout_s = idle_timeout
         self._lock = RLock()
         self._tidy_at = self._heard_at = 0.0
@@ -198,58 +203,7 @@ class DedupConsumer(Intake):
         """
         self._stopped = True
 
-    # --- completion ----------------------------------------------------------------------------------------------
-
-    def complete(self, message: Any) -> None:
-        """Remember a message as done; it is in the store when this returns. From any thread."""
-        with self._steady():
-            partition = self._taken_out(message)
-            if partition is not None:
-                self._hand.offer(partition.complete([message.offset()]))
-                partition.persist()
-                self._tidy_at = 0.0
-
-    def release(self, message: Any) -> None:
-        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread."""
-        with self._steady():
-            partition = self._taken_out(message)
-            if partition is not None:
-                self._hand.offer(partition.release([message.offset()]))
-                self._tidy_at = 0.0
-
-    def _taken_out(self, message: Any) -> Partition | None:
-        """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
-        partition = None
-        if message.error() is None:
-            self._hand.take_out(message)
-            partition = self._partition_of(message.topic(), message.partition())
-        self._engine.counters.stale += partition is None
-        return partition
-
-    @contextlib.contextmanager
-    def _steady(self) -> Iterator[None]:
-        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`)."""
-        with self._lock:
-            self._check_open()
-            try:
-                yield
-            except KafkaException:
-                raise
-            except BaseException:
-                self._doubtful = True
-                raise
-
-    @contextlib.contextmanager
-    def once(self, message: Any) -> Iterator[Any]:
-        """Complete a message at the end of the block; release it when the block raises, and let the exception go on."""
-        with self._steady():
-            self._taken_out(message)
-        try:
-            yield message
-        except BaseException:
-            self.release(message)
-            raise
-        self.complete(message)
+    # --- what is known -------------------------------------------------------------------------------------------
 
     def verdict(self, message: Any) -> Verdict | None:
         """Return the verdict of a message that was handed out, by its coordinates; None when it is not known any more."""
@@ -318,8 +272,7 @@ class DedupConsumer(Intake):
                 for (topic, number), end in below.items()
                 for p in self._hand.finish_up_to(topic, number, end - 1)
             ]
-        for partition in touched:
-            partition.persist()
+        self._write(touched)
 
     def store_offsets(self, message: Any = None, offsets: list[TopicPartition] | None = None) -> None:
         """Complete what was handed out up to a message or below offsets; the next commit takes it along."""

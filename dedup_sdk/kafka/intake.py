@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from confluent_kafka import Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreError
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
@@ -22,8 +24,13 @@ from dedup_sdk.kafka.placement import Placement
 
 TIDY_S = 0.1
 """Seconds that implicit completion may wait before it is written, and between two looks at the group."""
+MOST_UNWRITTEN = 20_000
+"""Records of a partition that ``durability="commit"`` keeps in memory at most, before they are written all the same."""
 _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
+
+
+Durability = Literal["record", "batch", "commit"]
 
 
 class Doubt(Enum):
@@ -43,6 +50,7 @@ class Intake(Placement):
     _judge: Judge
     _collector: Collector
     _by_commit: bool
+    _durability: Durability
     _ready: deque[Any]
     _heard_at: float
     _torn: Doubt
@@ -85,11 +93,16 @@ class Intake(Placement):
             self._guard.raise_kept()
         return self._hand.take(count)
 
+    def _write(self, partitions: Iterable[Partition]) -> None:
+        """Write what was completed, unless the next commit does so."""
+        for partition in partitions:
+            if self._durability != "commit" or partition.lane.unwritten >= MOST_UNWRITTEN:
+                partition.persist()
+
     def _tidy(self) -> None:
         """Complete what the application had, write it, and look after recovery, commits and the group."""
         if self._implicit:
-            for partition in self._hand.finish():
-                partition.persist()
+            self._write(self._hand.finish())
         else:
             self._hand.leave(until_commit=self._by_commit)
         self._engine.trim()

@@ -126,6 +126,11 @@ class LaneState:
         """How many records are in memory: those in flight, and completed ones behind the first of these."""
         return sum(len(chunk.offsets) for chunk in self._chunks)
 
+    @property
+    def unwritten(self) -> int:
+        """How many records are in memory because something of their chunk is completed and not written yet."""
+        return sum(len(chunk.offsets) for chunk in self._dirty)
+
     def offered_below(self, end: int) -> list[int]:
         """Return the offsets below ``end`` that were offered with their chunk and are not ended, ascending."""
         offered: list[int] = []

@@ -17,7 +17,7 @@ from dedup_sdk.demo.result import DemoResult
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
 from dedup_sdk.kafka.consumer import BATCH
-from dedup_sdk.kafka.intake import TIDY_S
+from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
 from dedup_sdk.kafka.recovery import LOCK_WAIT_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
@@ -159,6 +159,8 @@ def test_the_line_in_the_log_is_as_documented(
         ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
+        ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
+        ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
         ("docs/operations.md", "recent_marks=750_000", 750_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),

@@ -1,0 +1,78 @@
+"""How messages end, one by one, and when what ended is in the key store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.intake import Intake
+
+
+class Completing(Intake):
+    """Completing and releasing single messages; what a crash on the same disk can repeat."""
+
+    def complete(self, message: Any) -> None:
+        """Remember a message as done. From any thread.
+
+        It is in the store when this returns; with ``durability="commit"`` when offsets are committed.
+        """
+        with self._steady():
+            partition = self._taken_out(message)
+            if partition is not None:
+                self._hand.offer(partition.complete([message.offset()]))
+                self._write([partition])
+                self._tidy_at = 0.0
+
+    def release(self, message: Any) -> None:
+        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread."""
+        with self._steady():
+            partition = self._taken_out(message)
+            if partition is not None:
+                self._hand.offer(partition.release([message.offset()]))
+                self._tidy_at = 0.0
+
+    def _taken_out(self, message: Any) -> Partition | None:
+        """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
+        partition = None
+        if message.error() is None:
+            self._hand.take_out(message)
+            partition = self._partition_of(message.topic(), message.partition())
+        self._engine.counters.stale += partition is None
+        return partition
+
+    @contextlib.contextmanager
+    def _steady(self) -> Iterator[None]:
+        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`)."""
+        with self._lock:
+            self._check_open()
+            try:
+                yield
+            except KafkaException:
+                raise
+            except BaseException:
+                self._doubtful = True
+                raise
+
+    @contextlib.contextmanager
+    def once(self, message: Any) -> Iterator[Any]:
+        """Complete a message at the end of the block; release it when the block raises, and let the exception go on."""
+        with self._steady():
+            self._taken_out(message)
+        try:
+            yield message
+        except BaseException:
+            self.release(message)
+            raise
+        self.complete(message)
+
+    # --- when it is written --------------------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        super()._tidy()
+        if self._durability == "record":
+            # The next call comes here again, also while there is something to hand out.
+            self._tidy_at = 0.0

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk import ConfigurationError
+from dedup_sdk.kafka import intake
+from tests.support.consuming import poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+KILLED = """
+    import os, signal, sys, time
+    from dedup_sdk import DedupConsumer, Lookup, Window, header
+
+    bootstrap, store, durability = sys.argv[1:]
+    consumer = DedupConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
+         "session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
+        dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=store, durability=durability,
+    )
+    consumer.subscribe(["orders"])
+    handled = []
+    while True:
+        message = consumer.poll(1)
+        if message is None or message.error() is not None:
+            continue
+        handled.append(message.value())
+        if handled[-1] == b"03":
+            consumer.commit(asynchronous=False)
+        if handled[-1] == b"06":
+            time.sleep(0.15)        # so long that the next call writes the batch so far
+        if handled[-1] == b"09":
+            print(b" ".join(handled).decode(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Handles 00 to 09, one by one: a commit while it has 03, a pause while it has 06, SIGKILL while it has 09."""
+
+
+@pytest.mark.parametrize(
+    ("durability", "repeated"),
+    [("record", ["09"]), ("batch", ["07", "08", "09"]), ("commit", ["04", "05", "06", "07", "08", "09"])],
+)
+def test_a_kill_repeats_what_was_not_written(
+    make: Make, send: Send, kafka: MockKafka, tmp_path: Path, durability: str, repeated: list[str]
+) -> None:
+    """After SIGKILL on the same disk comes again: the message in hand; the last 100 ms; what came since the commit."""
+    send(*(f"{number:02}" for number in range(10)))
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), kafka.bootstrap, str(tmp_path), durability],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout.split()) == (-9, [f"{number:02}" for number in range(10)])
+    send("04", "09", "10")
+
+    again = values(poll_quiet(make("orders", store=tmp_path)))
+
+    assert again[-1] == "10"
+    if durability == "batch":
+        # A machine that is slow between two calls has more of the batch written.
+        assert again[:-1] in (repeated, repeated[1:], repeated[2:])
+    else:
+        assert again[:-1] == repeated
+
+
+def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send) -> None:
+    """Completed messages are in the store after a commit and not before; then they are what a restart knows."""
+    send("a", "b", "c")
+    consumer = make("orders", durability="commit", completion="explicit")
+    for message in poll_some(consumer, 3):
+        consumer.complete(message)
+    held = consumer._engine.partitions["orders", 0]
+    before = held.lane.unwritten
+    consumer.commit(asynchronous=False)
+
+    assert (before, held.lane.unwritten) == (3, 0)
+
+
+def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a commit that does not come is written when it has become too much."""
+    monkeypatch.setattr(intake, "MOST_UNWRITTEN", 10)
+    send(*map(str, range(25)))
+    consumer = make("orders", durability="commit", config={"auto.commit.interval.ms": 600_000})
+    held = None
+    most = 0
+    for _ in range(6):
+        got: list[object] = []
+        while len(got) < 5:
+            got += consumer.consume(5 - len(got), 1)
+            held = held or consumer._engine.partitions["orders", 0]
+            most = max(most, held.lane.unwritten)
+        if held is not None and held.lane.position == 25:
+            break
+
+    assert 5 <= most < 10
+
+
+def test_another_durability_is_refused(make: Make) -> None:
+    """The message names the value and the choices."""
+    with pytest.raises(ConfigurationError, match="durability='fsync': choose record or batch or commit"):
+        make("orders", durability="fsync")
