@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from dedup_sdk.cli.app import app
+from dedup_sdk.cli.text import printable
 from dedup_sdk.errors import ConfigurationError, DedupError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _explain(error: typer.TyperException | DedupError | OSError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    typer.echo(f"dedup: {' '.join(message.split())}", err=True)
+    typer.echo(f"dedup: {printable(' '.join(message.split()))}", err=True)
     return status
 
 

@@ -9,6 +9,7 @@ import typer
 from dedup_sdk.cli.id_text import candidate_digests
 from dedup_sdk.cli.options import Cluster, Group, Json, Store, Topic
 from dedup_sdk.cli.selection import of_one_group, stored_partitions
+from dedup_sdk.cli.text import printable
 from dedup_sdk.store.read_only import read_partition
 
 Id = Annotated[
@@ -56,9 +57,12 @@ def lookup(
         typer.echo(json.dumps({"topic": topic, "id": id_parts, "seen": seen}))
     else:
         for each in seen:
-            typer.echo(f"{topic}[{each['partition']}] offset {each['offset']}, {_time(each['timestamp_ms'])}")
+            typer.echo(
+                f"{printable(topic)}[{each['partition']}] offset {each['offset']}, {_time(each['timestamp_ms'])}"
+            )
     if not seen:
-        typer.echo(f"dedup: {topic} has seen no {' '.join(id_parts)!r} that is still remembered", err=True)
+        unseen = printable(f"{topic} has seen no {' '.join(id_parts)!r} that is still remembered")
+        typer.echo(f"dedup: {unseen}", err=True)
         raise typer.Exit(1)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dedup_sdk.cli.options import Json, Quiet, Store
+from dedup_sdk.cli.text import printable
 from dedup_sdk.store.restore import restore_snapshot
 
 Snapshot = Annotated[
@@ -50,9 +51,8 @@ def restore(
     manifest, owner = restore_snapshot(snapshot, store, group=group, assume_processed=assume_processed)
     count, marks = len(manifest.partitions), sum(entry.marks for entry in manifest.partitions)
     if not quiet:
-        typer.echo(
-            f"{store}: {count} partitions of {manifest.topic}, {marks:,} IDs, for group {owner}", err=True
-        )
+        done = f"{store}: {count} partitions of {manifest.topic}, {marks:,} IDs, for group {owner}"
+        typer.echo(printable(done), err=True)
     if json_output:
         report = {"store": str(store), "topic": manifest.topic, "group": owner, "partitions": count}
         typer.echo(json.dumps({**report, "marks": marks}))

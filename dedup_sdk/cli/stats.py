@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dedup_sdk.cli.options import Cluster, Group, Json, Store
 from dedup_sdk.cli.selection import stored_partitions
+from dedup_sdk.cli.text import printable
 from dedup_sdk.store.paths import PartitionFolder
 from dedup_sdk.store.read_only import read_partition
 
@@ -68,7 +69,8 @@ def stats(
         listed = [{entry.name: getattr(each, entry.name) for entry in fields(each)} for each in partitions]
         typer.echo(json.dumps({"store": str(store), **totals, "partitions": listed}))
     else:
-        console = Console()
+        # Names are not ours: what looks like markup in them is none.
+        console = Console(markup=False, emoji=False)
         # A file or a pipe has no width; a line each is what grep wants.
         console.print(_table(partitions), crop=False, width=None if console.is_terminal else _WIDE_CHARACTERS)
 
@@ -115,8 +117,8 @@ def _table(partitions: list[PartitionStats]) -> Table:
     for each in partitions:
         counts = (each.low, each.high, each.committed, each.marks, each.disk_bytes)
         table.add_row(
-            f"{each.topic}[{each.partition}]",
-            each.group,
+            f"{printable(each.topic)}[{each.partition}]",
+            printable(each.group),
             *("-" if count is None else f"{count:,}" for count in counts),
             _time(each.newest_ms),
         )

@@ -4,36 +4,61 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from reprlib import Repr
 from typing import Final
 
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk.errors import DedupError, SnapshotError
 
 _INT64: Final = 2**63
 _TEXT_CHARACTERS: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
+_SHORT: Final = Repr()
+_SHORT.maxstring = _SHORT.maxlong = 2 * _SHOWN_CHARACTERS
+_SHORT.maxlist = _SHORT.maxdict = _SHOWN_CHARACTERS
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HEXADECIMAL: Final = re.compile(r"[0-9a-f]+")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Fields:
-    """The fields of one object of a manifest; ``where`` is the object's place in it, for messages.
+    """The fields of one object; ``where`` is its place in the file (or store) ``path``, for messages.
 
-    Every method raises `SnapshotError` in one line naming the file, the field and its value.
+    Every method raises ``error`` in one line naming the file, the field and its value; ``remedy`` says what to do where
+    the line does not.
     """
 
-    def __init__(self, path: Path, where: str, content: object) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        where: str,
+        content: object,
+        *,
+        error: type[DedupError] = SnapshotError,
+        remedy: str = "make the snapshot again",
+    ) -> None:
         self._path = path
         self._where = where
+        self._error = error
+        self._remedy = remedy
         if not isinstance(content, dict):
-            message = f"{path}: {where.rstrip('.') or 'the whole'} is {_shown(content)}, not an object; make the snapshot again"
-            raise SnapshotError(message)
+            message = (
+                f"{path}: {where.rstrip('.') or 'the whole'} is {_shown(content)}, not an object; {remedy}"
+            )
+            raise error(message)
         self._content: dict[str, object] = content
 
-    def text(self, name: str) -> str:
-        """Return a text of at most 4096 characters."""
+    def string(self, name: str) -> str:
+        """Return a string, however long and whatever is in it."""
         value = self._content.get(name)
-        if not isinstance(value, str) or len(value) > _TEXT_CHARACTERS:
-            raise self.wrong(name, f"a text of at most {_TEXT_CHARACTERS} characters is wanted")
+        if not isinstance(value, str):
+            raise self.wrong(name, "a string is wanted")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a text of at most 4096 characters, all of which UTF-8 can write."""
+        value = self.string(name)
+        if len(value) > _TEXT_CHARACTERS or _SURROGATE.search(value):
+            raise self.wrong(name, f"a text of at most {_TEXT_CHARACTERS} Unicode characters is wanted")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -78,20 +103,30 @@ class Fields:
         if not isinstance(value, list):
             raise self.wrong(name, "a list is wanted")
         return [
-            Fields(self._path, f"{self._where}{name}[{index}].", entry) for index, entry in enumerate(value)
+            Fields(
+                self._path,
+                f"{self._where}{name}[{index}].",
+                entry,
+                error=self._error,
+                remedy=self._remedy,
+            )
+            for index, entry in enumerate(value)
         ]
 
-    def wrong(self, name: str, why: str, *, shown: object = None) -> SnapshotError:
+    def wrong(self, name: str, why: str, *, shown: object = None) -> DedupError:
         """Return the error for a field, to be raised; ``shown`` replaces its value in the message."""
+        if ";" not in why:
+            why = f"{why}; {self._remedy}"
         if shown is None and name not in self._content:
-            return SnapshotError(f"{self._path}: {self._where}{name} is missing: {why}")
+            return self._error(f"{self._path}: {self._where}{name} is missing: {why}")
         value = _shown(self._content[name] if shown is None else shown)
-        return SnapshotError(f"{self._path}: {self._where}{name}={value}: {why}")
+        return self._error(f"{self._path}: {self._where}{name}={value}: {why}")
 
     def _is_null(self, name: str) -> bool:
         return name in self._content and self._content[name] is None
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    # Not repr(), which ends at the limit of recursion in an object nested as deeply as its reader could bear.
+    text = _SHORT.repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

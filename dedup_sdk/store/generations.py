@@ -9,17 +9,20 @@ of it is kept here, so that nothing has to be scanned to drop it. Layout of the 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Final, Self
 
 import numpy as np
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import Marks
+from dedup_sdk.store.fields import Fields
 from dedup_sdk.window import Window
 
 FORMAT: Final = 1
 _SHARE_OF_WINDOW: Final = 8
+_REMEDY: Final = "move the store away and rebuild it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +128,40 @@ class State:
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; raises `StoreCorruptError` on anything else."""
+    def decode(cls, data: bytes, where: str = "a store") -> Self:
+        """Read what `encode` wrote in the store ``where``; raises `StoreCorruptError` on anything else."""
         try:
             content = json.loads(data)
-            if content["format"] != FORMAT:
-                message = f"a store's state has format {content['format']!r}, this version reads {FORMAT}; use a newer version"
-                raise StoreCorruptError(message)
-            generations = tuple(Generation(**entry) for entry in content["generations"])
-            return cls(generations=generations, next_number=content["next"], top_offset=content["top_offset"])
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"a store's state of {len(data)} bytes cannot be read ({error!r}); rebuild the store"
-            raise StoreCorruptError(message) from error
+        except (ValueError, RecursionError) as error:
+            message = f"the state of {where}, {len(data)} bytes, cannot be read ({error}); {_REMEDY}"
+            raise StoreCorruptError(message) from None
+        read = Fields(
+            f"the state of {where} cannot be read", "", content, error=StoreCorruptError, remedy=_REMEDY
+        )
+        if read.integer("format") != FORMAT:
+            raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
+        generations = tuple(_generation(entry) for entry in read.objects("generations"))
+        numbers = [generation.number for generation in generations]
+        numbers.append(read.integer("next", least=1))
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            raise read.wrong(
+                "next", f"the numbers of generations have to ascend to it; {_REMEDY}", shown=numbers
+            )
+        return cls(
+            generations=generations,
+            next_number=numbers[-1],
+            top_offset=read.integer("top_offset", least=-1),
+        )
+
+
+def _generation(read: Fields) -> Generation:
+    """Read every field of `Generation` by its type; timestamps may be negative, counts may not."""
+    values: dict[str, int] = {}
+    for entry in fields(Generation):
+        if isinstance(entry.default, bool):
+            values[entry.name] = read.flag(entry.name)
+        elif entry.name.endswith("_ms"):
+            values[entry.name] = read.integer(entry.name)
+        else:
+            values[entry.name] = read.integer(entry.name, least=1 if entry.name == "number" else 0)
+    return Generation(**values)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dedup_sdk.errors import ForeignStoreError, StoreCorruptError
+from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
@@ -34,18 +35,21 @@ def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
 
     Raises `ForeignStoreError` for another format version and `StoreCorruptError` for what cannot be read.
     """
+    remedy = "move it away and rebuild it"
     try:
         content = json.loads(data)
-        version = content["format"]
-        if version != FORMAT:
-            message = f"store {folder} has format {version!r}, this version reads {FORMAT}; use the version that wrote it"
-            raise ForeignStoreError(message)
-        return Identity(**{entry.name: content[entry.name] for entry in fields(Identity)}), bool(
-            content["numbered"]
+    except (ValueError, RecursionError) as error:
+        message = f"store {folder} has an identity that is not JSON ({error}); {remedy}"
+        raise StoreCorruptError(message) from None
+    read = Fields(f"store {folder}", "identity.", content, error=StoreCorruptError, remedy=remedy)
+    version = read.integer("format", least=1)
+    if version != FORMAT:
+        message = (
+            f"store {folder} has format {version}, this version reads {FORMAT}; use the version that wrote it"
         )
-    except (ValueError, KeyError, TypeError) as error:
-        message = f"store {folder} has an unreadable identity ({error!r}); move it away and rebuild it"
-        raise StoreCorruptError(message) from error
+        raise ForeignStoreError(message)
+    texts = {entry.name: read.string(entry.name) for entry in fields(Identity) if entry.name != "partition"}
+    return Identity(partition=read.integer("partition", least=0), **texts), read.flag("numbered")
 
 
 def check_identity(stored: Identity, wanted: Identity, where: str) -> None:

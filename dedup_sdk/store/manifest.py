@@ -21,9 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.fields import Fields
+from dedup_sdk.store.paths import why_unusable
 from dedup_sdk.store.sorted_file import SortedFile
+from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 1
@@ -99,6 +101,9 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises `SnapshotError`, in one line that names the file, the field and its value.
     """
     path = Path(folder) / MANIFEST_NAME
+    if why := why_unusable(folder):
+        message = f"snapshot={str(folder)!r} {why}; give the folder that the backfill wrote"
+        raise SnapshotError(message)
     try:
         # Without waiting: a pipe of that name would hold the reader for ever.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
@@ -124,7 +129,12 @@ def read_manifest(folder: str | Path) -> Manifest:
             "format", f"this version reads format {FORMAT}; use the version that wrote it, or newer"
         )
     checksum = fields.text("checksum")
-    if _checksum({key: value for key, value in content.items() if key != "checksum"}) != checksum:
+    try:
+        found = _checksum({key: value for key, value in content.items() if key != "checksum"})
+    except RecursionError:
+        message = f"{path} is nested too deeply for a manifest; make the snapshot again"
+        raise SnapshotError(message) from None
+    if found != checksum:
         raise fields.wrong(
             "checksum", "the manifest was changed after it was written; make the snapshot again"
         )
@@ -154,6 +164,10 @@ def _manifest(fields: Fields) -> Manifest:
         raise fields.wrong(
             "partitions", "a partition is listed twice; make the snapshot again", shown=numbers
         )
+    try:
+        Window.parse(manifest.window)
+    except ConfigurationError as error:
+        raise fields.wrong("window", "it is no window; make the snapshot again") from error
     return manifest
 
 

@@ -2,11 +2,13 @@
 
 Names are percent-encoded (UTF-8), so that no name can leave the store's folder; ``.`` and ``..`` become ``%2E`` and
 ``%2E%2E``, an empty name ``%``; a name of more than 255 bytes keeps its first 180 and ends in ``%`` and 32 hexadecimal digits of
-its SHA-256. Every folder is made with mode 0700: what lies inside is for its owner only.
+its SHA-256. Folders of other names are not ours, and left alone. Every folder is made with mode 0700: what lies inside is for
+its owner only.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,11 +16,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from dedup_sdk.errors import StoreError
+from dedup_sdk.errors import ConfigurationError, StoreError
 from dedup_sdk.store.protocol import Identity
 
 _MOST_BYTES: Final = 255
 _KEPT_BYTES: Final = 180
+_MOST_PARTITIONS: Final = 2**31
+_CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 PRIVATE: Final = 0o700
 
@@ -35,16 +39,48 @@ class PartitionFolder:
 
 
 def escape(name: str) -> str:
-    """Return a file name for any text, another one for every other text."""
-    escaped = _DOTS.get(name) or quote(name, safe="")
+    """Return a file name for any text, another one for every other text.
+
+    Raises `ConfigurationError` for half a surrogate pair, which UTF-8 cannot write.
+    """
+    try:
+        escaped = _DOTS.get(name) or quote(name, safe="")
+    except UnicodeEncodeError:
+        message = (
+            f"the name {name!r} is no Unicode text; give cluster, group and topic names that UTF-8 can write"
+        )
+        raise ConfigurationError(message) from None
     if len(escaped) <= _MOST_BYTES:
         return escaped
-    return f"{escaped[:_KEPT_BYTES]}%{sha256(name.encode(errors='surrogatepass')).hexdigest()[:32]}"
+    return f"{escaped[:_KEPT_BYTES]}%{sha256(name.encode()).hexdigest()[:32]}"
 
 
 def unescape(name: str) -> str:
-    """Return the text that `escape` was given (cut, if it was too long)."""
-    return "" if name == "%" else unquote(name)
+    """Return the text that `escape` was given; of one that was too long the beginning, and its digest as it stands."""
+    if name == "%":
+        return ""
+    text = unquote(name)
+    return unquote(name[:_KEPT_BYTES]) + name[_KEPT_BYTES:] if _is_cut(name, text) else text
+
+
+def why_unusable(path: str | Path) -> str | None:
+    """Return why neither RocksDB nor the system can take a path, None when they can."""
+    if "\0" in str(path):
+        return "has a NUL character"
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    return None
+
+
+def usable(path: str | Path) -> Path:
+    """Return a store's path; raises `ConfigurationError` when it is one that RocksDB cannot take."""
+    why = "is not a folder" if not str(path) else why_unusable(path)
+    if why:
+        message = f"store={str(path)!r} {why}; give e.g. 'var/dedup'"
+        raise ConfigurationError(message)
+    return Path(path)
 
 
 def partition_folder(root: Path, identity: Identity) -> Path:
@@ -69,17 +105,39 @@ def make_private(root: Path, folder: Path) -> None:
 
 
 def list_partitions(path: str | Path) -> list[PartitionFolder]:
-    """Return the partitions stored under a store's folder, ascending; none when it is not there."""
+    """Return the partitions stored under a store's folder, ascending; none when it is not there.
+
+    Raises `ConfigurationError` for a path that RocksDB cannot take.
+    """
     return sorted(
-        _partitions(Path(path)), key=lambda entry: (entry.cluster, entry.group, entry.topic, entry.partition)
+        _partitions(usable(path)),
+        key=lambda entry: (entry.cluster, entry.group, entry.topic, entry.partition),
     )
 
 
 def _partitions(root: Path) -> Iterator[PartitionFolder]:
     for current in root.glob("*/*/*/*/CURRENT"):
         folder = current.parent
-        if folder.name.isascii() and folder.name.isdecimal():
-            cluster, group, topic = map(unescape, folder.relative_to(root).parts[:3])
+        *names, number = folder.relative_to(root).parts
+        if _is_partition(number) and all(map(_is_ours, names)):
+            cluster, group, topic = map(unescape, names)
             yield PartitionFolder(
-                path=folder, cluster=cluster, group=group, topic=topic, partition=int(folder.name)
+                path=folder, cluster=cluster, group=group, topic=topic, partition=int(number)
             )
+
+
+def _is_partition(name: str) -> bool:
+    # "00" would be a second partition 0.
+    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < _MOST_PARTITIONS
+
+
+def _is_ours(name: str) -> bool:
+    """Whether `escape` gives this name for some text: no two names may stand for one text."""
+    if not name.isascii():
+        return False
+    text = "" if name == "%" else unquote(name)
+    return _is_cut(name, text) or escape(text) == name
+
+
+def _is_cut(name: str, text: str) -> bool:
+    return _CUT.fullmatch(name) is not None and escape(text) != name

@@ -18,6 +18,7 @@ from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity
+from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_errors import translating
 from dedup_sdk.store.rocks_scan import read_journal, scan_families
@@ -34,7 +35,7 @@ class ReadOnlyPartition:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._folder = Path(path)
+        self._folder = usable(path)
         if not (self._folder / "CURRENT").exists():
             message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
             raise StoreError(message)
@@ -45,7 +46,7 @@ class ReadOnlyPartition:
                 message = f"store {self._folder} has no identity yet; its consumer is about to make it, or it is damaged"
                 raise StoreCorruptError(message)
             self.identity: Identity = decode_identity(identity, self._folder)[0]
-            self._state = State.decode(self._database.get(STATE) or b"")
+            self._state = State.decode(self._database.get(STATE) or b"", f"store {self._folder}")
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
             progress, steps, _, _ = read_journal(journal)

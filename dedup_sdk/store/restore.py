@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreError
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot import verify_snapshot
@@ -31,10 +32,11 @@ def restore_snapshot(
             got so far, messages would be hidden.
 
     Raises:
-        ConfigurationError: the group, or the vouching for it, is missing.
+        ConfigurationError: the group, or the vouching for it, is missing; or the path is none for a new folder.
         SnapshotError: the snapshot is unreadable, or of another group.
         StoreError: the folder is not empty, or cannot be made.
     """
+    _refuse_unfit(store)
     manifest = verify_snapshot(snapshot)
     owner = _owner(manifest, snapshot, group, assume_processed=assume_processed)
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
@@ -53,10 +55,25 @@ def restore_snapshot(
                 _install(opened, snapshot, manifest, entry, owner)
         finally:
             opened.close()
-        partial.rename(store)
+        try:
+            partial.rename(store)
+        except OSError as error:
+            raise StoreError(
+                f"{store} cannot become the store: {error.strerror}; give a folder that does not exist yet"
+            ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return manifest, owner
+
+
+def _refuse_unfit(store: Path) -> None:
+    usable(store)
+    if store.name in {"", ".."}:
+        raise ConfigurationError(f"store={str(store)!r} names no new folder; give e.g. 'var/dedup'")
+    if store.is_symlink():
+        raise StoreError(
+            f"{store} is a symbolic link, and the store comes into place by a rename: name the folder itself"
+        )
 
 
 def _owner(manifest: Manifest, snapshot: Path, group: str | None, *, assume_processed: bool) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.store.options import SharedMemory
-from dedup_sdk.store.paths import make_private, partition_folder
+from dedup_sdk.store.paths import make_private, partition_folder, usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_partition import RocksPartition
 from dedup_sdk.window import Window
@@ -29,14 +29,11 @@ class RocksStore:
         fsync: bool = False,
         generation_marks: int = 250_000,
     ) -> None:
-        if not str(path):
-            message = f"store={path!r} is not a folder; give e.g. 'var/dedup'"
-            raise ConfigurationError(message)
         for name, value in (("block_cache_bytes", block_cache_bytes), ("generation_marks", generation_marks)):
             if value < 1:
                 message = f"{name}={value!r} is not positive; leave it out for the default"
                 raise ConfigurationError(message)
-        self._root = Path(path)
+        self._root = usable(path)
         self._fsync = fsync
         self._generation_marks = generation_marks
         self._memory = SharedMemory(block_cache_bytes)

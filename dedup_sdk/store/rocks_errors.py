@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import clear_frames
 
 from rocksdict import DbClosedError
 
@@ -21,7 +22,12 @@ _FULL = ("no space left on device", "disk quota exceeded")
 
 
 def translated(error: Exception, folder: Path) -> Exception:
-    """Return the error to raise instead of one of RocksDB's or the system's; any other is returned as it is."""
+    """Return the error to raise instead of one of RocksDB's or the system's; any other is returned as it is.
+
+    The frames that ``error`` has left are emptied: a database handle in one of them keeps the lock for as long as somebody
+    looks at the error, and the next opening would be told that the store is open elsewhere.
+    """
+    clear_frames(error.__traceback__)
     # RocksDB's are plain exceptions: a subclass is somebody else's.
     if type(error) is not Exception and not isinstance(error, DbClosedError | OSError):
         return error

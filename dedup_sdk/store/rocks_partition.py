@@ -265,7 +265,7 @@ class RocksPartition:
         check_numbered(stored=numbered, window=self._window, where=where)
         if current != identity_bytes:
             self._database.put(IDENTITY, current, self._write_options)
-        return State.decode(state_bytes)
+        return State.decode(state_bytes, where)
 
     def _settle(self, state: State, progress: Progress) -> None:
         """Make state and progress valid and drop the journal, in one write."""

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, marks, progress, random_marks
+
+WINDOW = Window(days=7)
+
+
+def written(root: Path) -> Path:
+    """Write a store with a sorted file and a journal, and return its partition's folder."""
+    store = RocksStore(root)
+    partition = store.open(IDENTITY, WINDOW)
+    partition.flush(progress(1_000), random_marks(1_000, 1))
+    for step in range(3):
+        partition.append(progress(1_001 + step), marks((f"id{step}", 1_000 + step, 0)))
+    store.close()
+    (entry,) = list_partitions(root)
+    return entry.path
+
+
+def edit(folder: Path, family: str, key: bytes, value: bytes) -> None:
+    """Change a value behind the store's back."""
+    options = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder))}
+    database = Rdict(str(folder), Options(raw_mode=True), column_families=options)
+    database.get_column_family(family).put(key, value)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("default", b"state", b"{}"),
+        ("default", b"identity", b"{}"),
+        (
+            "default",
+            b"state",
+            (
+                b'{"format": 1, "next": 9, "top_offset": 9, "generations": [{"number": 8, "marks": 1, "oldest_ms": 0, "newest_ms": 0, '
+                b'"newest_number": 0, "began_ms": 0, "began_number": 0, "filter_bytes": 0, "sealed": false}]}'
+            ),
+        ),
+        ("journal", (1).to_bytes(8, "big"), b"DJ nonsense"),
+    ],
+)
+def test_a_store_that_did_not_open_is_not_locked(
+    tmp_path: Path, family: str, key: bytes, value: bytes
+) -> None:
+    """While the error of a damaged store is still looked at, the next opening finds the same damage and no lock."""
+    edit(written(tmp_path), family, key, value)
+    errors: list[StoreError] = []
+    for _ in range(2):
+        try:
+            partition = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+            try:
+                partition.load()
+            finally:
+                partition.close()
+        except StoreError as error:
+            errors.append(error)
+    assert [type(error) for error in errors] == [StoreCorruptError, StoreCorruptError]
+
+
+def test_a_store_whose_reading_failed_is_free_when_closed(tmp_path: Path) -> None:
+    """A look-up that found damage leaves nothing behind that keeps the lock."""
+    folder = written(tmp_path)
+    path = max(folder.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    for place in range(100, len(data) // 2, 500):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    partition = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    with pytest.raises(StoreCorruptError) as found:
+        partition.find(random_marks(1_000, 1).digests, 1_000)
+    with pytest.raises(StoreCorruptError) as scanned:
+        list(partition.scan())
+    partition.close()
+    RocksStore(tmp_path).open(IDENTITY, WINDOW).close()
+    assert found.value.__cause__ is not scanned.value.__cause__
