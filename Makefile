@@ -24,7 +24,7 @@ export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format bench chaos clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -63,6 +63,9 @@ format: $(READY) ## formats the code and applies ruff's safe fixes
 
 bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --json")
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
+	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
 clean: ## removes .venv, .cache and the tools' own caches
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

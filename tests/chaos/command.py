@@ -1,0 +1,110 @@
+"""``python -m tests.chaos``: plays scenarios on a real broker and says whether the promises were kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import DedupError
+from tests.chaos.bed import Bed
+from tests.chaos.director import direct
+from tests.chaos.options import PROTOCOLS, Protocol
+from tests.chaos.report import Report
+from tests.chaos.sabotage import BROKEN
+from tests.chaos.scenario import Scenario
+from tests.chaos.stage import Choice
+from tests.chaos.table import SCENARIOS
+
+_ALL: Final = "all"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play what was asked for; return 0 when every promise was kept, 1 when one was broken, 2 when there is no broker."""
+    asked = parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if asked.verbose else logging.WARNING,
+        format="chaos: %(message)s",
+        stream=sys.stderr,
+    )
+    reports: list[Report] = []
+    try:
+        with Bed(asked.seed) as bed:
+            for scenario, choice in _plan(asked):
+                report = direct(scenario, choice, bed, keep=asked.keep)
+                reports.append(report)
+                sys.stderr.write(report.line() + "\n")
+                if asked.json:
+                    sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+                    sys.stdout.flush()
+    except DedupError as error:
+        sys.stderr.write(f"chaos: {error}\n")
+        return 2
+    if asked.json and len(reports) > 1:
+        sys.stdout.write(json.dumps(summary(reports, asked.seed)) + "\n")
+    return int(any(report.broken for report in reports))
+
+
+def summary(reports: Sequence[Report], seed: int) -> dict[str, object]:
+    """Return the totals of several scenarios as one object."""
+    faults: dict[str, int] = {}
+    for report in reports:
+        for kind, count in report.faults.items():
+            faults[kind] = faults.get(kind, 0) + count
+    names = ("records", "handled", "lost", "doubled", "doubled_bound", "unexplained")
+    return {
+        "scenario": _ALL,
+        "seed": seed,
+        **{name: sum(report.as_dict()[name] for report in reports) for name in names},
+        "faults": faults,
+        "broken": sorted({report.scenario for report in reports if report.broken}),
+        "promises_kept": not any(report.broken for report in reports),
+    }
+
+
+def _plan(asked: argparse.Namespace) -> Iterable[tuple[Scenario, Choice]]:
+    chosen = list(SCENARIOS.values()) if asked.scenario == _ALL else [SCENARIOS[asked.scenario]]
+    for number, scenario in enumerate(chosen):
+        for protocol in _protocols(asked, scenario, number):
+            seconds = scenario.short_s if asked.minutes is None else 60 * asked.minutes
+            broken = scenario.broken if asked.broken == "its-own" else asked.broken
+            yield scenario, Choice(seed=asked.seed, seconds=seconds, protocol=protocol, broken=broken)
+
+
+def _protocols(asked: argparse.Namespace, scenario: Scenario, number: int) -> list[Protocol]:
+    if asked.protocol == _ALL:
+        return list(scenario.protocols)
+    if asked.protocol == "rotate":
+        return [scenario.protocols[(asked.seed + number) % len(scenario.protocols)]]
+    return [asked.protocol]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    options = argparse.ArgumentParser(
+        prog="python -m tests.chaos",
+        description="Real consumers on a real broker under faults, and an oracle that says what was lost or doubled.",
+        epilog="scenarios: " + "; ".join(f"{each.name}: {each.summary}" for each in SCENARIOS.values()),
+    )
+    options.add_argument("--scenario", choices=[*SCENARIOS, _ALL], default=_ALL)
+    options.add_argument("--seed", type=int, default=1, help="of the faults, the messages and the protocols")
+    options.add_argument("--minutes", type=float, help="how long faults go on; some seconds when left out")
+    options.add_argument(
+        "--protocol", choices=[*PROTOCOLS, _ALL, "rotate"], default="rotate", help="rotate: by the seed"
+    )
+    options.add_argument(
+        "--broken",
+        choices=[*BROKEN, "its-own"],
+        default="",
+        help="take a protection away (its-own: the one that the scenario is about); exit 1 is expected then",
+    )
+    options.add_argument(
+        "--json", action="store_true", help="one object a scenario on stdout, the totals last"
+    )
+    options.add_argument("--keep", type=Path, help="a folder that keeps journals, logs and stores")
+    options.add_argument("--verbose", action="store_true", help="say what happens")
+    return options

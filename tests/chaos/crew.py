@@ -1,0 +1,134 @@
+"""The worker processes of a run: started, stopped in order or out of it, and started again when they end by an error."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from dedup_sdk.testing.tethered import Tethered
+from tests.chaos.history import Call, Notice
+from tests.chaos.journal import read_counters, read_journal
+from tests.chaos.options import WorkerOptions
+
+ROOT = Path(__file__).parents[2]
+_MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.worker import main; sys.exit(main(sys.argv[1]))"
+_END_S = 30.0
+_PAUSE_S = 0.02
+
+
+class Run:
+    """One life of one worker.
+
+    Attributes:
+        host: which place it runs at: its disk, its proxy.
+        name: unique in a run.
+    """
+
+    def __init__(self, name: str, host: int, folder: Path, options: WorkerOptions) -> None:
+        self.name, self.host = name, host
+        self.options = replace(options, journal=str(folder / f"{name}.jsonl"))
+        self.log = folder / f"{name}.log"
+        with self.log.open("ab") as output:
+            self._process = Tethered(
+                [sys.executable, "-c", _MAIN, self.options.dumps(), str(ROOT)], folder=folder, output=output
+            )
+        self.over = False
+
+    @property
+    def store(self) -> Path:
+        """The folder of its key stores."""
+        return Path(self.options.store)
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it lives."""
+        return self._process.exit_status
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens when it has ended."""
+        self._process.signal(number)
+
+    def kill(self) -> None:
+        """End it out of order (SIGKILL), also when it is stopped."""
+        self._process.kill()
+        self.over = True
+
+    def terminate(self) -> None:
+        """Ask it to end in order."""
+        self._process.signal(signal.SIGTERM)
+
+    def wait(self) -> bool:
+        """Wait until it has ended; whether it did so in order. One that does not end is killed."""
+        status = self._process.wait(_END_S)
+        self.kill()
+        # The signal itself ends only a worker that has not begun yet.
+        return status in (0, -signal.SIGTERM)
+
+    def journal(self) -> tuple[list[Call], list[Notice]]:
+        """Return what it wrote."""
+        return read_journal(Path(self.options.journal), self.name)
+
+    def counters(self) -> dict[str, int]:
+        """Return its consumer's totals, if it ended in order."""
+        return read_counters(Path(self.options.journal))
+
+    def last_words(self) -> str:
+        """Return the last line of its output."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else f"nothing (exit status {self.exit_status})"
+
+
+class Crew:
+    """All runs of one scenario."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.runs: list[Run] = []
+
+    @property
+    def alive(self) -> list[Run]:
+        """Runs that were not ended by us and have not ended by themselves."""
+        return [run for run in self.runs if not run.over and run.exit_status is None]
+
+    @property
+    def fallen(self) -> list[Run]:
+        """Runs that ended by themselves and were not noticed yet."""
+        return [run for run in self.runs if not run.over and run.exit_status is not None]
+
+    def start(self, host: int, options: WorkerOptions) -> Run:
+        """Start a worker."""
+        run = Run(f"run-{len(self.runs) + 1}", host, self._folder, options)
+        self.runs.append(run)
+        return run
+
+    def history(self) -> tuple[list[Call], list[Notice]]:
+        """Return what all runs wrote."""
+        calls: list[Call] = []
+        notices: list[Notice] = []
+        for run in self.runs:
+            own_calls, own_notices = run.journal()
+            calls += own_calls
+            notices += own_notices
+        return calls, notices
+
+    def handled_bytes(self) -> int:
+        """Return how much was written until now: it grows as long as something is handled."""
+        journals = [Path(run.options.journal) for run in self.runs]
+        return sum(journal.stat().st_size for journal in journals if journal.exists())
+
+    def end(self) -> None:
+        """Kill what still lives."""
+        for run in self.runs:
+            if not run.over:
+                run.kill()
+
+    def stop(self) -> list[Run]:
+        """End all in order; return those that did not."""
+        going = self.alive
+        for run in going:
+            run.terminate()
+            time.sleep(_PAUSE_S)
+        return [run for run in going if not run.wait()]

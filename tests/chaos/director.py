@@ -1,0 +1,173 @@
+"""Plays a scenario from its first record to the oracle's word."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk import Window
+from tests.chaos.bed import Bed
+from tests.chaos.history import History, LogRecord
+from tests.chaos.options import WorkerOptions
+from tests.chaos.oracle import judge, messages
+from tests.chaos.report import Report
+from tests.chaos.scenario import Scenario
+from tests.chaos.sender import Sender
+from tests.chaos.stage import Choice, Disks, Stage
+from tests.chaos.topic_log import read_log
+from tests.chaos.watch import CommitWatch
+
+logger = logging.getLogger("chaos")
+
+_HEAD_START_S: Final = 2.0
+_IDLE_S: Final = 25.0
+_IDLE_BROKEN_S: Final = 15.0
+_SETTLE_S: Final = 10.0
+_SECOND_LOOK_S: Final = 2.0
+_PAUSE_S: Final = 0.2
+
+
+def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
+    """Play a scenario and judge it; ``keep`` is a folder for journals, logs and stores, else they are removed."""
+    began = time.monotonic()
+    topic = f"{scenario.name}-{choice.protocol}-{choice.seed}-{uuid.uuid4().hex[:6]}"
+    folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
+    folder.mkdir(parents=True, exist_ok=True)
+    bed.kafka.create_topic(topic, scenario.partitions)
+    sender = Sender(
+        bed.producers.bootstrap, topic,
+        partitions=scenario.partitions, per_second=scenario.per_second, seed=choice.seed, recipe=scenario.recipe,
+    )  # fmt: skip
+    try:
+        with CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch:
+            stage = Stage(
+                choice, bed, folder, sender, watch,
+                options=_options(scenario, choice, topic), disks=_disks(scenario, choice), proxied=scenario.proxied,
+            )  # fmt: skip
+            try:
+                history, stuck = _play(scenario, stage)
+            finally:
+                stage.crew.end()
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Report(
+        scenario=scenario.name,
+        choice=choice,
+        judgement=judge(history),
+        faults=dict(stage.faults),
+        resent=sender.retried + sender.repeated,
+        rebalances=sum(notice.kind == "assigned" for notice in history.notices),
+        seconds=time.monotonic() - began,
+        stuck=stuck,
+    )
+
+
+def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
+    return WorkerOptions(
+        bootstrap="",
+        group=topic,
+        topic=topic,
+        store="",
+        journal="",
+        protocol=choice.protocol,
+        mode=scenario.mode,
+        window=scenario.window,
+        work_ms=scenario.work_ms,
+        slow_s=scenario.slow_s,
+        max_poll_ms=scenario.max_poll_ms,
+        recent_marks=scenario.recent_marks,
+        broken=choice.broken,
+    )
+
+
+def _disks(scenario: Scenario, choice: Choice) -> Disks:
+    if scenario.disks is not None:
+        return scenario.disks
+    return "own" if choice.seed % 2 else "shared"
+
+
+def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
+    for host in range(scenario.hosts):
+        stage.start(host)
+    stage.sender.start()
+    stage.sleep(_HEAD_START_S)
+    stage.begin()
+    scenario.play(stage)
+    stage.sender.stop()
+    for host in set(range(scenario.hosts)) - {run.host for run in stage.crew.alive}:
+        stage.start(host)
+    stuck = not _drained(stage, scenario)
+    settled = _settled(stage)
+    for run in stage.crew.stop():
+        logger.warning("%s did not end in order: %s", run.name, run.last_words())
+    if not stuck:
+        # What is done must not come again: not to the next one on this disk either.
+        stage.start(0)
+        stage.sleep(_SECOND_LOOK_S)
+        stage.crew.stop()
+    calls, notices = stage.crew.history()
+    log = [*stage.gone, *_log(stage)]
+    history = History(
+        log=log,
+        calls=calls,
+        window_ms=_window_ms(scenario),
+        notices=notices,
+        samples=stage.watch.samples,
+        excuses=stage.excuses,
+        skips=stage.skips,
+        settled=settled,
+        ordered=scenario.mode != "workers",
+        faults=stage.faults,
+    )
+    return history, stuck
+
+
+def _log(stage: Stage) -> list[LogRecord]:
+    return read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
+
+
+def _window_ms(scenario: Scenario) -> int:
+    return Window.parse(scenario.window).time_ms or 0
+
+
+def _drained(stage: Stage, scenario: Scenario) -> bool:
+    """Wait until every message was handled; False when nothing is handled any more before that."""
+    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario))
+    open_messages = {
+        message
+        for place, message in message_of.items()
+        if not any(s.partition == place[0] and s.low <= place[1] < s.high for s in stage.skips)
+    }
+    patience_s = _IDLE_BROKEN_S if stage.choice.broken else _IDLE_S
+    grown, moved = 0, time.monotonic()
+    while True:
+        size = stage.crew.handled_bytes()
+        if size > grown:
+            grown, moved = size, time.monotonic()
+            done = {(call.partition, call.offset) for call in stage.crew.history()[0]}
+            if open_messages <= {message_of.get(place, place) for place in done}:
+                return True
+        if time.monotonic() - moved > patience_s:
+            return False
+        stage.sleep(_PAUSE_S)
+
+
+def _settled(stage: Stage) -> dict[int, int]:
+    """Return what is committed once it covers the log, or after a while."""
+    ends = dict.fromkeys(range(stage.watch.partitions), 0)
+    for record in _log(stage):
+        ends[record.partition] = max(ends[record.partition], record.offset + 1)
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        committed = stage.watch.patiently()
+        if all(committed.get(partition, 0) >= end for partition, end in ends.items()):
+            return committed
+        if time.monotonic() > deadline:
+            return committed
+        stage.sleep(_PAUSE_S)

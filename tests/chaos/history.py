@@ -1,0 +1,125 @@
+"""What a run leaves behind, as plain values: all that the oracle judges by.
+
+Times are nanoseconds of the machine's monotonic clock, which all processes of a run share. Offsets of commits are "the
+next one".
+
+run
+    one life of one worker process, from its start to its end, however it ended.
+call
+    one finished call of a handler, written with fsync before the worker asks for more.
+crash
+    the end of a run that was not in order: killed, or ended by an error.
+takeover
+    others may have got the partitions of a run that lives on: stopped, cut off, or busy for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+
+class LogRecord(NamedTuple):
+    """A record of the topic as a plain reader sees it; ``ident`` is None where it bears no ID."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    ident: bytes | None
+
+
+class Call(NamedTuple):
+    """A call of a handler that returned."""
+
+    run: str
+    partition: int
+    offset: int
+    began_ns: int
+    ended_ns: int
+
+
+class Notice(NamedTuple):
+    """What a rebalance callback of a run was told."""
+
+    run: str
+    kind: Literal["assigned", "revoked", "lost"]
+    partitions: frozenset[int]
+    at_ns: int
+
+
+class Sample(NamedTuple):
+    """What the group had committed at a moment, at the latest."""
+
+    at_ns: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """A run ended out of order; ``committed`` by partition where its successors have another disk, else None."""
+
+    run: str
+    at_ns: int
+    committed: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """From ``at_ns`` until ``until_ns`` a run could not know whether its partitions were its own any more."""
+
+    run: str
+    at_ns: int
+    until_ns: int
+    committed: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """An operator had ``[low, high)`` of a partition handled again."""
+
+    partition: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """An operator, or retention, kept ``[low, high)`` of a partition from being handled."""
+
+    partition: int
+    low: int
+    high: int
+
+
+Excuse = Crash | Takeover | Rewind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Everything that was seen of one run of a scenario.
+
+    Attributes:
+        log: all records that a consumer could see, in any order.
+        calls: of all runs.
+        window_ms: how long an ID is remembered after its last sighting.
+        notices: of all runs.
+        samples: what was committed, over time.
+        excuses: what may have made a handler be called twice.
+        skips: what need not be handled.
+        settled: what was committed by partition when nothing was left to do; None: nobody looked.
+        ordered: whether handlers ran one after the other in each run, so that the order of each key is promised.
+    """
+
+    log: Sequence[LogRecord]
+    calls: Sequence[Call]
+    window_ms: int
+    notices: Sequence[Notice] = ()
+    samples: Sequence[Sample] = ()
+    excuses: Sequence[Excuse] = ()
+    skips: Sequence[Skip] = ()
+    settled: Mapping[int, int] | None = None
+    ordered: bool = True
+    faults: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,59 @@
+"""What a worker writes about itself: one JSON object a line, each on the disk before the worker goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from tests.chaos.history import Call, Notice
+
+
+class Journal:
+    """Appends lines and syncs them. May be used from several threads: each line is one write."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def call(self, partition: int, offset: int, began_ns: int) -> None:
+        """Write that a handler is done with a record: this line is its effect."""
+        self._write({"handled": [partition, offset], "ns": [began_ns, time.monotonic_ns()]})
+
+    def notice(self, kind: str, partitions: Iterable[int]) -> None:
+        """Write what a rebalance callback was told."""
+        self._write({"notice": kind, "partitions": sorted(partitions), "ns": time.monotonic_ns()})
+
+    def counters(self, counts: dict[str, int]) -> None:
+        """Write the consumer's totals."""
+        self._write({"counters": counts})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+        os.fsync(self._file)
+
+
+def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
+    """Read a run's journal; a last line without its end was never finished."""
+    calls: list[Call] = []
+    notices: list[Notice] = []
+    if not path.exists():
+        return calls, notices
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        entry = json.loads(line)
+        if "handled" in entry:
+            (partition, offset), (began_ns, ended_ns) = entry["handled"], entry["ns"]
+            calls.append(Call(run, partition, offset, began_ns, ended_ns))
+        elif "notice" in entry:
+            kind = cast("Literal['assigned', 'revoked', 'lost']", entry["notice"])
+            notices.append(Notice(run, kind, frozenset(entry["partitions"]), entry["ns"]))
+    return calls, notices
+
+
+def read_counters(path: Path) -> dict[str, int]:
+    """Return the totals that a run wrote at its end; empty where it did not come to that."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries = [json.loads(line) for line in lines if b'"counters"' in line]
+    return dict(entries[-1]["counters"]) if entries else {}

@@ -1,0 +1,78 @@
+"""What a worker process is told, as one argument of its command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+Protocol = Literal["classic", "cooperative", "consumer"]
+Mode = Literal["iterate", "consume", "workers"]
+
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
+SESSION_MS: Final = 2_000
+"""How long a group waits for a member that says nothing; for the protocol ``consumer`` the broker is told so."""
+ID_HEADER: Final = "dedup-id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """One worker's options.
+
+    Attributes:
+        mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order.
+        work_ms: what handling takes on average, milliseconds.
+        slow_s: how long a handler takes, once, after SIGUSR1.
+        broken: the protection that is taken away (see `sabotage`); empty: none.
+        file_bytes: the largest file that this process may write; 0: any.
+    """
+
+    bootstrap: str
+    group: str
+    topic: str
+    store: str
+    journal: str
+    protocol: Protocol = "classic"
+    mode: Mode = "iterate"
+    window: str = "7d"
+    work_ms: float = 5.0
+    slow_s: float = 0.0
+    max_poll_ms: int = 60_000
+    commit_ms: int = 1_000
+    recent_marks: int = 2_000
+    seed: int = 0
+    broken: str = ""
+    file_bytes: int = 0
+
+    def client(self) -> dict[str, Any]:
+        """Return the client's configuration."""
+        config: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": self.commit_ms,
+            "max.poll.interval.ms": self.max_poll_ms,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1_000,
+            "socket.timeout.ms": 5_000,
+            # Brokers that are down are what this is about.
+            "log_level": 0,
+        }
+        if self.protocol == "consumer":
+            return {**config, "group.protocol": "consumer"}
+        strategy = "cooperative-sticky" if self.protocol == "cooperative" else "range"
+        return {
+            **config,
+            "partition.assignment.strategy": strategy,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": SESSION_MS // 10,
+        }
+
+    def dumps(self) -> str:
+        """The text that `loads` reads."""
+        return json.dumps(asdict(self))
+
+
+def loads(text: str) -> WorkerOptions:
+    """Read a worker's options."""
+    return WorkerOptions(**json.loads(text))

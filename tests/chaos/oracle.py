@@ -1,0 +1,205 @@
+"""The judge: what was lost, doubled, out of order, or committed too early. It knows nothing of stores and verdicts.
+
+message
+    what the application should see once: the records of one partition that bear the same ID, each no later than a window
+    after the one before it. A record without an ID is a message by itself.
+at risk
+    messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
+    implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.history import Call, Excuse, History, LogRecord, Rewind, Takeover
+
+IMPLICIT_BATCH_RECORDS = 1_000
+"""How many records a consumer completes implicitly in one durable step, at most."""
+IMPLICIT_NS = 100_000_000
+"""Nanoseconds after which a consumer writes what was completed implicitly."""
+GRACE_NS = 50_000_000
+"""Nanoseconds between what a worker notes and what happens in its consumer."""
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the oracle found; all are counts, and a promise was broken unless those of `broken` are zero.
+
+    Attributes:
+        records: in the log.
+        messages: in the log, see the module.
+        handled: calls of handlers.
+        lost: messages that no handler saw.
+        doubled: calls beyond the first of their message.
+        doubled_bound: how many calls the faults could have doubled.
+        unexplained: doubled calls that no fault explains.
+        disordered: first calls of a key that came before those of its earlier records.
+        premature: records that were committed before a handler was done with their message.
+        trespassed: calls that began after their run was told that the partition is not its own.
+        unsettled: records that were not committed although all was done.
+    """
+
+    records: int
+    messages: int
+    handled: int
+    lost: int
+    doubled: int
+    doubled_bound: int
+    unexplained: int
+    disordered: int
+    premature: int
+    trespassed: int
+    unsettled: int
+
+    def broken(self) -> dict[str, int]:
+        """Return the promises that were broken, by name, with how often."""
+        names = ("lost", "unexplained", "disordered", "premature", "trespassed", "unsettled")
+        return {name: count for name in names if (count := getattr(self, name))}
+
+
+def judge(history: History) -> Judgement:
+    """Judge a history; pure."""
+    message_of = messages(history.log, history.window_ms)
+    calls: dict[Place, list[Call]] = defaultdict(list)
+    for call in history.calls:
+        # A call of a record that the log does not have cannot be a message's: it stands for itself.
+        place = (call.partition, call.offset)
+        calls[message_of.get(place, place)].append(call)
+    skipped = {place for place in message_of if _is_skipped(history, place)}
+    expected = {message for place, message in message_of.items() if place not in skipped}
+    doubled = {message: len(each) - 1 for message, each in calls.items() if len(each) > 1}
+    at_risk = [_at_risk(history, excuse, message_of, calls) for excuse in history.excuses]
+    excused = Counter(message for messages in at_risk for message in messages)
+    return Judgement(
+        records=len(history.log),
+        messages=len(set(message_of.values())),
+        handled=len(history.calls),
+        lost=len(expected - set(calls)),
+        doubled=sum(doubled.values()),
+        doubled_bound=sum(map(len, at_risk)),
+        unexplained=sum(max(0, extra - excused[message]) for message, extra in doubled.items()),
+        disordered=_disordered(history, calls) if history.ordered else 0,
+        premature=_premature(history, message_of, calls, skipped),
+        trespassed=_trespassed(history),
+        unsettled=_unsettled(history),
+    )
+
+
+def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
+    """Return each record's message, by its first record."""
+    found: dict[Place, Place] = {}
+    last: dict[tuple[int, bytes], tuple[Place, int]] = {}
+    for record in sorted(log, key=lambda each: (each.partition, each.offset)):
+        place = (record.partition, record.offset)
+        message = place
+        if record.ident is not None:
+            lane = (record.partition, record.ident)
+            seen = last.get(lane)
+            if seen is not None and record.timestamp_ms - seen[1] <= window_ms:
+                message = seen[0]
+            last[lane] = (message, record.timestamp_ms)
+        found[place] = message
+    return found
+
+
+def _at_risk(
+    history: History, excuse: Excuse, message_of: Mapping[Place, Place], calls: Mapping[Place, list[Call]]
+) -> set[Place]:
+    """Return the messages that may have one more call because of this."""
+    if isinstance(excuse, Rewind):
+        inside = {
+            message
+            for (partition, offset), message in message_of.items()
+            if partition == excuse.partition and excuse.low <= offset < excuse.high
+        }
+        return inside & set(calls)
+    own = sorted((call for call in history.calls if call.run == excuse.run), key=lambda call: call.ended_ns)
+    before = own[: bisect_left(own, excuse.at_ns, key=lambda call: call.ended_ns)]
+    risky = _in_doubt(before)
+    if excuse.committed is not None:
+        risky += [call for call in before if call.offset >= excuse.committed.get(call.partition, 0)]
+    if isinstance(excuse, Takeover):
+        told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind != "assigned"]
+        heard_ns = min((at_ns for at_ns in told if at_ns > excuse.at_ns), default=excuse.until_ns)
+        risky += [call for call in own[len(before) :] if call.began_ns <= heard_ns]
+    places = [(call.partition, call.offset) for call in risky]
+    return {message_of.get(place, place) for place in places}
+
+
+def _in_doubt(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls, in order, whose completion may not have been written when the run ended."""
+    if not calls:
+        return []
+    since_ns = calls[-1].began_ns - IMPLICIT_NS - GRACE_NS
+    return [call for call in calls[-IMPLICIT_BATCH_RECORDS:] if call.ended_ns >= since_ns]
+
+
+def _is_skipped(history: History, place: Place) -> bool:
+    return any(skip.partition == place[0] and skip.low <= place[1] < skip.high for skip in history.skips)
+
+
+def _disordered(history: History, calls: Mapping[Place, list[Call]]) -> int:
+    key_of = {(record.partition, record.offset): record.key for record in history.log}
+    rewound = [excuse for excuse in history.excuses if isinstance(excuse, Rewind)]
+    firsts: dict[tuple[int, bytes], list[Call]] = defaultdict(list)
+    for each in calls.values():
+        first = min(each, key=lambda call: call.began_ns)
+        key = key_of.get((first.partition, first.offset))
+        if key is not None and not any(r.partition == first.partition for r in rewound):
+            firsts[first.partition, key].append(first)
+    count = 0
+    for of_key in firsts.values():
+        of_key.sort(key=lambda call: call.began_ns)
+        highest = -1
+        for call in of_key:
+            count += call.offset < highest
+            highest = max(highest, call.offset)
+    return count
+
+
+def _premature(
+    history: History,
+    message_of: Mapping[Place, Place],
+    calls: Mapping[Place, list[Call]],
+    skipped: set[Place],
+) -> int:
+    """Count records that some sample of the commits passed before any call of their message had returned."""
+    done_ns = {message: min(call.ended_ns for call in each) for message, each in calls.items()}
+    rising: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for sample in sorted(history.samples):
+        steps = rising[sample.partition]
+        if not steps or sample.offset > steps[-1][0]:
+            steps.append((sample.offset, sample.at_ns))
+    count = 0
+    for place, message in message_of.items():
+        steps = rising.get(place[0], [])
+        index = bisect_left(steps, place[1] + 1, key=lambda step: step[0])
+        if index < len(steps) and place not in skipped:
+            count += steps[index][1] < done_ns.get(message, steps[index][1] + 1)
+    return count
+
+
+def _trespassed(history: History) -> int:
+    notices: dict[tuple[str, int], list[tuple[int, bool]]] = defaultdict(list)
+    for notice in sorted(history.notices, key=lambda each: each.at_ns):
+        for partition in notice.partitions:
+            notices[notice.run, partition].append((notice.at_ns, notice.kind == "assigned"))
+    count = 0
+    for call in history.calls:
+        known = notices.get((call.run, call.partition), [])
+        index = bisect_left(known, call.began_ns, key=lambda each: each[0]) - 1
+        count += index >= 0 and not known[index][1]
+    return count
+
+
+def _unsettled(history: History) -> int:
+    if history.settled is None:
+        return 0
+    return sum(record.offset >= history.settled.get(record.partition, 0) for record in history.log)

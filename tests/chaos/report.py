@@ -1,0 +1,81 @@
+"""What a run says at its end: one object, and one line for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.oracle import Judgement
+from tests.chaos.stage import Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of one scenario.
+
+    Attributes:
+        scenario: its name.
+        choice: how it was played.
+        judgement: what the oracle found.
+        faults: by kind.
+        resent: records that the sender sent more than once.
+        rebalances: callbacks of all workers.
+        seconds: how long it took.
+        stuck: messages were left and nothing was handled any more, so that waiting was given up.
+    """
+
+    scenario: str
+    choice: Choice
+    judgement: Judgement
+    faults: dict[str, int]
+    resent: int
+    rebalances: int
+    seconds: float
+    stuck: bool
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """The promises that were broken, with how often."""
+        return self.judgement.broken()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        judged = self.judgement
+        return {
+            "scenario": self.scenario,
+            "seed": self.choice.seed,
+            "protocol": self.choice.protocol,
+            "without": self.choice.broken,
+            "records": judged.records,
+            "messages": judged.messages,
+            "resent": self.resent,
+            "handled": judged.handled,
+            "lost": judged.lost,
+            "doubled": judged.doubled,
+            "doubled_bound": judged.doubled_bound,
+            "unexplained": judged.unexplained,
+            "disordered": judged.disordered,
+            "premature": judged.premature,
+            "trespassed": judged.trespassed,
+            "unsettled": judged.unsettled,
+            "faults": self.faults,
+            "rebalances": self.rebalances,
+            "seconds": round(self.seconds, 1),
+            "stuck": self.stuck,
+            "promises_kept": not self.broken,
+        }
+
+    def line(self) -> str:
+        """One line for people."""
+        judged, choice = self.judgement, self.choice
+        outcome = (
+            "ok" if not self.broken else "BROKEN " + ", ".join(f"{k} {v}" for k, v in self.broken.items())
+        )
+        without = f" without {choice.broken}" if choice.broken else ""
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "no faults"
+        return (
+            f"{self.scenario:16} {choice.protocol:11} seed {choice.seed}{without}: {judged.records:,} records, "
+            f"{judged.handled:,} handled, {judged.lost} lost, {judged.doubled} doubled (bound {judged.doubled_bound}); "
+            f"{faults}; {self.rebalances} rebalances; {self.seconds:.0f} s: {outcome}"
+        )

@@ -1,0 +1,48 @@
+"""What a scenario is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos.options import PROTOCOLS, Mode, Protocol
+from tests.chaos.sender import Recipe, plain
+from tests.chaos.stage import Disks, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One kind of trouble.
+
+    Attributes:
+        name: for the command line.
+        summary: one line: what is done.
+        play: does it, until the stage's time is up; leaves everything mended.
+        broken: the protection it is about (see `sabotage`): without it the oracle has to find a broken promise.
+        disks: whether hosts share a disk; None: by the seed.
+        per_second: new messages a second.
+        work_ms: what handling takes on average; with three workers about as much as is sent, so that there is a queue.
+        short_s: seconds that a short run gives it.
+        protocols: where it applies.
+        needs_root: whether it mounts something.
+    """
+
+    name: str
+    summary: str
+    play: Callable[[Stage], None]
+    broken: str
+    disks: Disks | None = "own"
+    mode: Mode = "iterate"
+    proxied: bool = False
+    hosts: int = 3
+    partitions: int = 6
+    per_second: float = 300.0
+    work_ms: float = 8.0
+    slow_s: float = 0.0
+    max_poll_ms: int = 60_000
+    recent_marks: int = 2_000
+    window: str = "7d"
+    recipe: Recipe = plain
+    short_s: float = 10.0
+    protocols: tuple[Protocol, ...] = PROTOCOLS
+    needs_root: bool = False

@@ -1,0 +1,164 @@
+"""The application that sends: at a steady rate, again when no answer came, and now and then again for no reason.
+
+Its client neither is idempotent nor retries by itself, so that a batch whose answer got lost is reported as failed although
+the broker has it; what is sent again then is a real producer-side duplicate.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from zlib import crc32
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tests.chaos.options import ID_HEADER
+from tests.support.producing import Outgoing
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "enable.idempotence": False,
+    "retries": 0,
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 16_384,
+    "max.in.flight.requests.per.connection": 5,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "request.timeout.ms": 3_000,
+    "socket.timeout.ms": 4_000,
+    "message.timeout.ms": 5_000,
+    "topic.metadata.refresh.interval.ms": 1_000,
+    "log_level": 0,
+}
+_TICK_S: Final = 0.02
+_RESEND_SHARE: Final = 0.08
+_RESEND_WITHIN_S: Final = 4.0
+_CONFIRM_S: Final = 60.0
+_KEYS: Final = 40
+
+Recipe = Callable[[int, random.Random], Outgoing]
+"""Makes the n-th message."""
+
+
+def plain(number: int, chosen: random.Random) -> Outgoing:
+    """A message with an ID in a header, and one of a few keys."""
+    key = b"key-%d" % chosen.randrange(_KEYS)
+    return Outgoing(key=key, value=b"%d" % number, headers={ID_HEADER: b"id-%d" % number})
+
+
+class Sender:
+    """Sends in a thread of its own.
+
+    Args:
+        bootstrap: the proxy's address.
+        topic: where to.
+        partitions: of the topic; may be raised later (`partitions`).
+        per_second: new messages a second; resends come on top.
+        seed: of keys and resends.
+        recipe: what is sent.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        per_second: float,
+        seed: int,
+        recipe: Recipe = plain,
+    ) -> None:
+        self.topic, self.partitions, self.per_second = topic, partitions, per_second
+        self.sent = self.retried = self.repeated = 0
+        self._producer = Producer({"bootstrap.servers": bootstrap, **_SETTINGS})
+        self._random = random.Random(seed)
+        self._recipe = recipe
+        self._failed: deque[Outgoing] = deque()
+        self._again: list[tuple[float, int, Outgoing]] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def pause(self) -> float:
+        """Send nothing new until `resume` gets what this returns."""
+        per_second, self.per_second = self.per_second, 0.0
+        return per_second
+
+    def resume(self, per_second: float) -> None:
+        """Go on."""
+        self.per_second = per_second
+
+    def stop(self) -> None:
+        """End, when the broker has confirmed everything."""
+        self._ending.set()
+        self._thread.join()
+        for _, _, message in self._again:
+            self._produce(message)
+        self._again = []
+        self.confirm()
+
+    def confirm(self) -> None:
+        """Return when the broker has confirmed what was sent until now; raises `TimeoutError` after a minute."""
+        deadline = time.monotonic() + _CONFIRM_S
+        while self._producer.flush(1.0) > 0 or self._failed:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.topic}: the broker confirmed nothing for {_CONFIRM_S:g} s")
+            self._resend()
+
+    def _work(self) -> None:
+        due = 0.0
+        while not self._ending.wait(_TICK_S):
+            due += self.per_second * _TICK_S
+            while due >= 1:
+                due -= 1
+                self._new()
+            while self._again and self._again[0][0] <= time.monotonic():
+                self._produce(heapq.heappop(self._again)[2])
+            self._producer.poll(0)
+            self._resend()
+
+    def _new(self) -> None:
+        message = self._recipe(self.sent, self._random)
+        self.sent += 1
+        self._produce(message)
+        if self._random.random() < _RESEND_SHARE:
+            self.repeated += 1
+            at = time.monotonic() + self._random.uniform(0, _RESEND_WITHIN_S)
+            heapq.heappush(self._again, (at, self.repeated, message))
+
+    def _produce(self, message: Outgoing) -> None:
+        pairs = message.headers if isinstance(message.headers, list) else message.headers.items()
+        partition = (
+            crc32(message.key or b"") % self.partitions if message.partition < 0 else message.partition
+        )
+        try:
+            self._producer.produce(
+                self.topic,
+                value=message.value,
+                key=message.key,
+                headers=list(pairs),
+                partition=partition,
+                timestamp=message.timestamp_ms,
+                on_delivery=partial(self._delivered, message),
+            )
+        except (BufferError, KafkaException):
+            # A partition that this client has not heard of yet, or no broker for long: later.
+            self._failed.append(message)
+
+    def _delivered(self, message: Outgoing, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed.append(message)
+
+    def _resend(self) -> None:
+        for _ in range(len(self._failed)):
+            self.retried += 1
+            self._produce(self._failed.popleft())

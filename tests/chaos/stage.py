@@ -1,0 +1,202 @@
+"""One scenario while it plays: its topic, group, workers and sender, and what a fault does to them.
+
+Every fault goes through here, so that it is counted, and so that the oracle knows what it may have doubled.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.chaos.bed import CONSUMER_PROXIES, Bed
+from tests.chaos.crew import Crew, Run
+from tests.chaos.history import Crash, Excuse, LogRecord, Skip, Takeover
+from tests.chaos.options import Protocol, WorkerOptions
+from tests.chaos.sender import Sender
+from tests.chaos.watch import CommitWatch
+
+logger = logging.getLogger("chaos")
+
+Disks = Literal["own", "shared"]
+_BREATH_S: Final = 0.1
+_MOST_ENDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is played: the seed, how long faults go on, the group's protocol, and the protection that is taken away."""
+
+    seed: int
+    seconds: float
+    protocol: Protocol = "classic"
+    broken: str = ""
+
+
+class Stage:
+    """What a scenario plays on.
+
+    Args:
+        choice: see `Choice`.
+        bed: the cluster.
+        folder: for stores, journals and logs.
+        topic: its name, also the group's.
+        partitions: of the topic.
+        options: of all workers; addresses, stores and seeds are filled in here.
+        disks: ``own``: each host has a disk; ``shared``: they are processes of one machine.
+        proxied: whether consumers reach the broker through a proxy each.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        bed: Bed,
+        folder: Path,
+        sender: Sender,
+        watch: CommitWatch,
+        *,
+        options: WorkerOptions,
+        disks: Disks,
+        proxied: bool,
+    ) -> None:
+        self.choice, self.bed, self.folder = choice, bed, folder
+        self.sender, self.watch = sender, watch
+        self.topic, self.disks = options.topic, disks
+        self.random = random.Random(choice.seed)
+        self.crew = Crew(folder)
+        self.faults: Counter[str] = Counter()
+        self.excuses: list[Excuse] = []
+        self.skips: list[Skip] = []
+        self.gone: list[LogRecord] = []
+        """Records that the log had and has no more."""
+        self.resting: set[int] = set()
+        """Hosts whose worker is not started again when it falls."""
+        self._options, self._proxied = options, proxied
+        self.admin = AdminClient({"bootstrap.servers": bed.kafka.bootstrap, "log_level": 0})
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """From now on the time is counted."""
+        self._until = time.monotonic() + self.choice.seconds
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until faults should end."""
+        return self._until - time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let the workers work, and start those again that fell."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(_BREATH_S, left_s))
+            self.lift_fallen()
+
+    def about(self, seconds: float) -> None:
+        """Sleep for half to one and a half times as long."""
+        self.sleep(self.random.uniform(0.5, 1.5) * seconds)
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    def start(self, host: int, **changes: Any) -> Run:
+        """Start a worker at a host."""
+        disk = host if self.disks == "own" else 0
+        address = (
+            self.bed.consumers[host % CONSUMER_PROXIES].bootstrap
+            if self._proxied
+            else self.bed.kafka.bootstrap
+        )
+        options = replace(
+            self._options,
+            bootstrap=address,
+            store=str(self.folder / f"disk-{disk}"),
+            seed=self.choice.seed * 1_000 + len(self.crew.runs),
+            **changes,
+        )
+        return self.crew.start(host, options)
+
+    def lift_fallen(self) -> None:
+        """Do what a supervisor does with workers that ended by an error: look, and start them again."""
+        for run in self.crew.fallen:
+            logger.info("%s ended by itself: %s", run.name, run.last_words())
+            run.kill()
+            self.excuses.append(self._crash(run))
+            self.faults["ended"] += 1
+            if self.faults["ended"] > _MOST_ENDS:
+                raise RuntimeError(f"workers end all the time; the last one said: {run.last_words()}")
+            if run.host not in self.resting:
+                self.start(run.host)
+
+    def _committed(self) -> dict[int, int] | None:
+        """Return what counts as safe when a partition moves: on one machine all that the store has."""
+        return self.watch.patiently() if self.disks == "own" else None
+
+    def _crash(self, run: Run) -> Crash:
+        at_ns = time.monotonic_ns()
+        return Crash(run=run.name, at_ns=at_ns, committed=self._committed())
+
+    def some_run(self) -> Run | None:
+        """Return one of the living workers."""
+        alive = self.crew.alive
+        return self.random.choice(alive) if alive else None
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def kill(self, run: Run, *, fault: str = "kill") -> None:
+        """SIGKILL."""
+        run.kill()
+        self.excuses.append(self._crash(run))
+        self.faults[fault] += 1
+
+    def freeze(self, run: Run, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        run.signal(signal.SIGSTOP)
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        self.sleep(seconds)
+        run.signal(signal.SIGCONT)
+        self.faults["freeze"] += 1
+        self.suspect(run, at_ns, committed)
+
+    def suspect(self, run: Run, at_ns: int, committed: dict[int, int] | None) -> None:
+        """Note that others may have had this run's partitions since ``at_ns``, unknown to it."""
+        takeover = Takeover(run=run.name, at_ns=at_ns, until_ns=time.monotonic_ns(), committed=committed)
+        self.excuses.append(takeover)
+
+    def slow(self, run: Run, seconds: float) -> None:
+        """Have the next call of a handler take long; return when it should be over."""
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        run.signal(signal.SIGUSR1)
+        self.sleep(seconds)
+        self.faults["slow"] += 1
+        self.suspect(run, at_ns, committed)
+
+    def leave(self, run: Run) -> None:
+        """SIGTERM: the worker finishes, commits and goes; that excuses nothing."""
+        run.terminate()
+        if not run.wait():
+            raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
+        self.faults["leave"] += 1
+
+    def delete_store(self, run: Run) -> None:
+        """Remove what is on a host's disk."""
+        shutil.rmtree(run.store, ignore_errors=True)
+        self.faults["store-deleted"] += 1
+
+    def stop_all(self) -> None:
+        """End all workers in order."""
+        for run in self.crew.stop():
+            raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
+
+    def places(self) -> list[TopicPartition]:
+        """Return the topic's partitions."""
+        return [TopicPartition(self.topic, partition) for partition in range(self.watch.partitions)]

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Call, Crash, History, LogRecord, Notice, Rewind, Sample, Skip, Takeover
+from tests.chaos.oracle import IMPLICIT_BATCH_RECORDS, judge
+
+_MS = 1_000_000
+_S = 1_000 * _MS
+_WINDOW_MS = 60_000
+
+
+def log(
+    *idents: str | None, partition: int = 0, step_ms: int = 1, key: bytes | None = None
+) -> list[LogRecord]:
+    """Records of one partition, from offset 0 on."""
+    return [
+        LogRecord(partition, offset, offset * step_ms, key, None if ident is None else ident.encode())
+        for offset, ident in enumerate(idents)
+    ]
+
+
+def call(offset: int, at_ms: int, run: str = "a", partition: int = 0) -> Call:
+    """A call that took a millisecond."""
+    return Call(run, partition, offset, (at_ms - 1) * _MS, at_ms * _MS)
+
+
+def broken(records: list[LogRecord], calls: list[Call], **others: Any) -> dict[str, int]:
+    """What the oracle says is broken."""
+    return judge(History(log=records, calls=calls, window_ms=_WINDOW_MS, **others)).broken()
+
+
+def test_each_message_once_is_all_that_is_promised() -> None:
+    """A topic whose duplicates were hidden keeps every promise."""
+    records = log("x", "y", "x", None, None)
+    calls = [call(0, 10), call(1, 11), call(3, 12), call(4, 13)]
+    assert broken(records, calls, samples=[Sample(20 * _MS, 0, 5)], settled={0: 5}) == {}
+
+
+def test_a_message_that_nobody_handled_is_lost() -> None:
+    """An ID without a call is lost, and so is a record without an ID."""
+    assert broken(log("x", "y", None), [call(0, 10)]) == {"lost": 2}
+
+
+def test_a_message_is_handled_whichever_of_its_records_was() -> None:
+    """A call of a later record with the same ID is a call of the message."""
+    assert broken(log("x", "x"), [call(1, 10)]) == {}
+
+
+def test_the_same_id_in_two_partitions_is_two_messages() -> None:
+    """Each lane is judged by itself."""
+    records = [*log("x"), *log("x", partition=1)]
+    assert broken(records, [call(0, 10)]) == {"lost": 1}
+
+
+def test_an_id_beyond_the_window_is_a_message_of_its_own() -> None:
+    """What comes a window after the last sighting has to be handled again; what comes within must not."""
+    records = log("x", "x", "x", step_ms=_WINDOW_MS + 1)
+    assert broken(records, [call(0, 10)]) == {"lost": 2}
+    records = log("x", "x", "x", step_ms=_WINDOW_MS)
+    assert broken(records, [call(0, 10), call(2, 11)]) == {"unexplained": 1}
+
+
+def test_a_second_call_wants_a_reason() -> None:
+    """What is handled twice without a fault breaks a promise."""
+    assert broken(log("x"), [call(0, 10), call(0, 20, run="b")]) == {"unexplained": 1}
+
+
+def test_a_crash_explains_what_was_in_doubt_and_no_more() -> None:
+    """On the same disk only what was completed in the last tenth of a second may come again, once."""
+    records = log("x", "y")
+    first, second = call(0, 1_000), call(1, 2_000)
+    crash = Crash(run="a", at_ns=3 * _S)
+    assert broken(records, [first, second, call(1, 4_000, "b")], excuses=[crash]) == {}
+    assert broken(records, [first, second, call(0, 4_000, "b")], excuses=[crash]) == {"unexplained": 1}
+    twice = [call(1, 4_000, "b"), call(1, 5_000, "c")]
+    assert broken(records, [first, second, *twice], excuses=[crash]) == {"unexplained": 1}
+
+
+def test_a_crash_explains_nothing_of_other_runs() -> None:
+    """A kill is no excuse for what another worker had in hand."""
+    calls = [call(0, 1_000, "b"), call(0, 2_000, "c")]
+    assert broken(log("x"), calls, excuses=[Crash(run="a", at_ns=3 * _S)]) == {"unexplained": 1}
+
+
+def test_on_another_disk_what_was_not_committed_may_come_again() -> None:
+    """A crash whose successor has another disk explains what lies above the commit, and nothing below it."""
+    records = log("x", "y", "z")
+    calls = [call(0, 1_000), call(1, 2_000), call(2, 3_000)]
+    crash = Crash(run="a", at_ns=4 * _S, committed={0: 1})
+    assert broken(records, [*calls, call(1, 5_000, "b")], excuses=[crash]) == {}
+    assert broken(records, [*calls, call(0, 5_000, "b")], excuses=[crash]) == {"unexplained": 1}
+
+
+def test_no_more_than_a_batch_may_be_in_doubt() -> None:
+    """However quick a handler is: the last 1,000 completions and no more may come again."""
+    count = IMPLICIT_BATCH_RECORDS + 1
+    records = log(*map(str, range(count)))
+    calls = [Call("a", 0, offset, _S, _S + offset) for offset in range(count)]
+    again = [Call("b", 0, offset, 2 * _S, 2 * _S + offset) for offset in range(count)]
+    history = History(
+        log=records, calls=[*calls, *again], window_ms=_WINDOW_MS, excuses=[Crash(run="a", at_ns=2 * _S)]
+    )
+    assert judge(history).doubled_bound == IMPLICIT_BATCH_RECORDS
+    assert judge(history).broken() == {"unexplained": 1}
+
+
+def test_a_takeover_explains_what_its_victim_did_before_it_knew() -> None:
+    """Calls of a run that lost its partitions unknowingly are explained until it was told."""
+    takeover = Takeover(run="a", at_ns=1 * _S, until_ns=3 * _S)
+    lost = Notice("a", "lost", frozenset({0}), 2 * _S)
+    other = call(0, 1_500, "b")
+    assert broken(log("x"), [other, call(0, 1_800)], excuses=[takeover], notices=[lost]) == {}
+    late = call(0, 2_500)
+    assert broken(log("x"), [other, late], excuses=[takeover], notices=[lost]) == {
+        "unexplained": 1,
+        "trespassed": 1,
+    }
+
+
+def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
+    """What an operator had handled again may be handled again, once."""
+    records = log("x", "y")
+    calls = [call(0, 10), call(1, 11), call(1, 20)]
+    rewind = Rewind(partition=0, low=1, high=2)
+    assert broken(records, calls, excuses=[rewind]) == {}
+    assert broken(records, [*calls, call(0, 21)], excuses=[rewind]) == {"unexplained": 1}
+
+
+def test_what_was_skipped_on_purpose_is_not_lost() -> None:
+    """Records that an operator jumped over need no call; those around them do."""
+    assert broken(log("x", "y"), [], skips=[Skip(partition=0, low=0, high=1)]) == {"lost": 1}
+
+
+def test_a_commit_may_not_pass_unfinished_work() -> None:
+    """A sample that is past a record whose handler had not returned is a promise broken, whoever handles it later."""
+    records = log("x", "y")
+    calls = [call(0, 10), call(1, 30)]
+    assert broken(records, calls, samples=[Sample(20 * _MS, 0, 1)]) == {}
+    assert broken(records, calls, samples=[Sample(20 * _MS, 0, 2)]) == {"premature": 1}
+
+
+def test_a_commit_may_pass_a_duplicate_of_what_was_handled() -> None:
+    """The commit goes over hidden records when their message was handled, and not before."""
+    records = log("x", "x")
+    assert broken(records, [call(0, 10)], samples=[Sample(20 * _MS, 0, 2)]) == {}
+    assert broken(records, [call(0, 30)], samples=[Sample(20 * _MS, 0, 2)]) == {"premature": 2}
+
+
+@pytest.mark.parametrize(("ordered", "expected"), [(True, {"disordered": 1}), (False, {})])
+def test_first_calls_of_a_key_keep_its_order(*, ordered: bool, expected: dict[str, int]) -> None:
+    """Where handlers run one after the other, a key's messages are handled in the order of the log."""
+    assert broken(log("x", "y", key=b"k"), [call(1, 10), call(0, 20)], ordered=ordered) == expected
+
+
+def test_a_repetition_is_no_disorder() -> None:
+    """A message that comes again after a crash came in its place the first time."""
+    calls = [call(0, 1_000), call(1, 1_001), call(0, 2_000, "b")]
+    crash = Crash(run="a", at_ns=1_500 * _MS)
+    assert broken(log("x", "y", key=b"k"), calls, excuses=[crash]) == {}
+
+
+def test_a_call_after_the_partition_went_is_a_trespass() -> None:
+    """After a worker was told that a partition went, it handles nothing of it until it has it again."""
+    partitions = frozenset({0})
+    notices = [Notice("a", "assigned", partitions, 1 * _MS), Notice("a", "lost", partitions, 20 * _MS)]
+    assert broken(log("x"), [call(0, 10)], notices=notices) == {}
+    assert broken(log("x"), [call(0, 30)], notices=notices) == {"trespassed": 1}
+    again = Notice("a", "assigned", frozenset({0}), 25 * _MS)
+    assert broken(log("x"), [call(0, 30)], notices=[*notices, again]) == {}
+
+
+def test_what_is_done_gets_committed() -> None:
+    """When nothing is left to do, the commit has to cover the whole log."""
+    calls = [call(0, 10), call(1, 11)]
+    assert broken(log("x", "y"), calls, settled={0: 1}) == {"unsettled": 1}
+    assert broken(log("x", "y"), calls, settled={}) == {"unsettled": 2}

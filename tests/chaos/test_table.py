@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.chaos import command
+from tests.chaos.history import History
+from tests.chaos.oracle import judge
+from tests.chaos.report import Report
+from tests.chaos.sabotage import BROKEN, sabotage
+from tests.chaos.stage import Choice
+from tests.chaos.table import SCENARIOS
+
+
+def test_every_scenario_has_a_broken_twin() -> None:
+    """Each scenario names a protection that a worker knows how to take away, and each of these is used."""
+    used = Counter(scenario.broken for scenario in SCENARIOS.values())
+    assert set(used) <= set(BROKEN)
+
+
+def test_an_unknown_protection_is_an_error() -> None:
+    """A worker that cannot break what it was told to break does not run as if nothing were broken."""
+    with pytest.raises(KeyError, match="no-such-thing"):
+        sabotage("no-such-thing")
+
+
+def test_a_report_says_whether_promises_were_kept() -> None:
+    """The printed object has the counts, and its last word follows from them."""
+    good = History(log=[], calls=[], window_ms=1)
+    report = Report(
+        scenario="kill", choice=Choice(seed=7, seconds=1), judgement=judge(good), faults={"kill": 2}, resent=0,
+        rebalances=1, seconds=1.0, stuck=False,
+    )  # fmt: skip
+    printed = json.loads(json.dumps(report.as_dict()))
+    assert printed["promises_kept"]
+    assert (printed["seed"], printed["faults"], printed["lost"]) == (7, {"kill": 2}, 0)
+    total = command.summary([report, report], 7)
+    assert (total["faults"], total["promises_kept"]) == ({"kill": 4}, True)
+
+
+def test_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command's help tells what each scenario does."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in SCENARIOS)

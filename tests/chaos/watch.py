@@ -1,0 +1,64 @@
+"""Looks at what the group has committed, all the time, from outside the group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.chaos.history import Sample
+
+_EVERY_S: Final = 0.1
+_ANSWER_S: Final = 2.0
+
+
+class CommitWatch:
+    """Samples of the committed offsets, taken in a thread of its own."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
+        self.partitions = partitions
+        self.samples: list[Sample] = []
+        self._topic = topic
+        self._client = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self._one = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="commit-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        self._client.close()
+
+    def committed(self) -> dict[int, int]:
+        """Return what is committed now, by partition; raises `KafkaException` when the broker does not answer."""
+        with self._one:
+            asked = [TopicPartition(self._topic, partition) for partition in range(self.partitions)]
+            answer = self._client.committed(asked, timeout=_ANSWER_S)
+            at_ns = time.monotonic_ns()
+            found = {tp.partition: tp.offset for tp in answer if tp.error is None and tp.offset >= 0}
+            self.samples += [Sample(at_ns, partition, offset) for partition, offset in found.items()]
+        return found
+
+    def patiently(self, seconds: float = 30.0) -> dict[int, int]:
+        """As `committed`, also while the broker is away for a moment."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return self.committed()
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_EVERY_S)
+
+    def _work(self) -> None:
+        while not self._ending.wait(_EVERY_S):
+            try:
+                self.committed()
+            except KafkaException:
+                continue

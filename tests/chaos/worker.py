@@ -1,0 +1,111 @@
+"""One consumer process: the loop that a user writes, and a journal that says what it handled.
+
+Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import signal
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
+from tests.chaos.journal import Journal
+from tests.chaos.options import ID_HEADER, WorkerOptions, loads
+from tests.chaos.sabotage import sabotage
+
+_LIST = 50
+_THREADS = 3
+_ERROR = 3
+
+
+class Worker:
+    """A handler, and the three ways of calling it."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._journal = Journal(options.journal)
+        self._random = random.Random(options.seed)
+        self._slow = self._stopped = False
+        self.consumer = DedupConsumer(
+            options.client(),
+            dedup=Lookup(id=header(ID_HEADER), window=Window.parse(options.window)),
+            store=options.store,
+            completion="explicit" if options.mode == "workers" else "on-next-call",
+            recent_marks=options.recent_marks,
+        )
+
+    def run(self) -> None:
+        """Handle messages until SIGTERM."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        signal.signal(signal.SIGUSR1, lambda *_: self._be_slow())
+        with self.consumer:
+            self.consumer.subscribe(
+                [self._options.topic],
+                on_assign=lambda _, tps: self._journal.notice("assigned", [tp.partition for tp in tps]),
+                on_revoke=lambda _, tps: self._journal.notice("revoked", [tp.partition for tp in tps]),
+                on_lost=lambda _, tps: self._journal.notice("lost", [tp.partition for tp in tps]),
+            )
+            {"iterate": self._iterate, "consume": self._consume, "workers": self._share}[self._options.mode]()
+        self._journal.counters(self.consumer.counters.as_dict())
+
+    def _iterate(self) -> None:
+        for message in self.consumer:
+            self._handle(message)
+
+    def _consume(self) -> None:
+        while not self._stopped:
+            batch = [m for m in self.consumer.consume(_LIST, 0.1) if m.error() is None]
+            began_ns = time.monotonic_ns()
+            for message in batch:
+                self._handle(message, began_ns)
+
+    def _share(self) -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            running: set[Future[None]] = set()
+            for message in self.consumer:
+                running = {future for future in running if not future.done()}
+                while len(running) >= 2 * _THREADS:
+                    time.sleep(0.001)
+                    running = {future for future in running if not future.done()}
+                running.add(pool.submit(self._in_its_own_hands, message))
+
+    def _in_its_own_hands(self, message: Any) -> None:
+        with self.consumer.once(message):
+            self._handle(message)
+
+    def _handle(self, message: Any, began_ns: int | None = None) -> None:
+        began_ns = time.monotonic_ns() if began_ns is None else began_ns
+        if self._slow:
+            self._slow = False
+            time.sleep(self._options.slow_s)
+        time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
+        self._journal.call(message.partition(), message.offset(), began_ns)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self.consumer.stop()
+
+    def _be_slow(self) -> None:
+        self._slow = True
+
+
+def main(argument: str) -> int:
+    """Run a worker; return its exit status: 3 and one line when it ended by an error of the package."""
+    options = loads(argument)
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
+    if options.file_bytes:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_bytes, options.file_bytes))
+    sabotage(options.broken)
+    try:
+        Worker(options).run()
+    except DedupError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return _ERROR
+    return 0
