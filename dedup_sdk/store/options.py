@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from rocksdict import (
     BlockBasedOptions,
@@ -13,8 +13,6 @@ from rocksdict import (
     Options,
     WriteBufferManager,
 )
-
-Compression = Literal["lz4", "zstd"]
 
 BLOOM_BITS: Final = 10
 BLOCK_BYTES: Final = 4096
@@ -41,15 +39,12 @@ def table_options(cache: Cache | None) -> BlockBasedOptions:
     return table
 
 
-def sorted_file_options(compression: Compression) -> Options:
-    """Return the options of a sorted file written outside a database: zstd is smaller, lz4 twice as fast to write."""
+def sorted_file_options() -> Options:
+    """Return the options of a sorted file written by RocksDB outside a database."""
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(table_options(None))
-    options.set_compression_type(
-        DBCompressionType.lz4() if compression == "lz4" else DBCompressionType.zstd()
-    )
-    if compression == "zstd":
-        options.set_compression_options(-14, 1, 0, 0)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_compression_options(-14, 1, 0, 0)
     return options
 
 

@@ -22,7 +22,8 @@ from dedup_sdk.errors import StoreError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.codec import encode_values
 from dedup_sdk.store.filter_words import encode_words, filter_words
-from dedup_sdk.store.options import Compression, sorted_file_options
+from dedup_sdk.store.options import sorted_file_options
+from dedup_sdk.store.table_file import TableWriter
 from dedup_sdk.store.words import digest_list, digest_words
 
 SORTED_SUFFIX = ".sst"
@@ -58,12 +59,12 @@ class SortedFileWriter:
             writer.add(page)
         file = writer.finish()
 
-    ``compression`` is ``zstd`` (smaller) or ``lz4`` (written twice as fast). Whether marks bear acceptance numbers is
-    decided by the first page. Raises `StoreError` naming the file when digests do not ascend, nothing was added, or it cannot
-    be written.
+    It is compressed, for the disk and the network of others; `write_marks` is for files that stay here. Whether marks bear
+    acceptance numbers is decided by the first page. Raises `StoreError` naming the file when digests do not ascend, nothing
+    was added, or it cannot be written.
     """
 
-    def __init__(self, path: str | Path, *, compression: Compression = "zstd") -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         if self._path.suffix != SORTED_SUFFIX:
             message = (
@@ -71,7 +72,7 @@ class SortedFileWriter:
             )
             raise StoreError(message)
         self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
-        self._writer = SstFileWriter(sorted_file_options(compression))
+        self._writer = SstFileWriter(sorted_file_options())
         self._call(lambda: self._writer.open(str(self._path)))
         self._filter = self._filter_path.open("wb")
         self._marks = 0
@@ -168,11 +169,13 @@ def put_marks(writer: SstFileWriter, marks: Marks) -> None:
 
 
 def write_marks(path: Path, marks: Marks) -> None:
-    """Write marks, ascending by digest, each digest once, as one sorted file, quickly: lz4, without a filter beside it."""
-    writer = SstFileWriter(sorted_file_options("lz4"))
-    writer.open(str(path))
-    put_marks(writer, marks)
-    writer.finish()
+    """Write marks, ascending by digest, each digest once, as one sorted file, quickly: uncompressed, without a filter beside it."""
+    writer = TableWriter(path)
+    try:
+        writer.add(marks)
+        writer.finish()
+    finally:
+        writer.close()
 
 
 def file_sha256(path: Path) -> str:
