@@ -32,7 +32,7 @@ class Counters:
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. ``released`` counts
     records handed back, ``dead_lettered`` those that ended without being handled, ``stale`` completions that came for
-    a partition or record that was no longer open (they change nothing).
+    a partition or record that was no longer open (they change nothing), ``stores_set_aside`` key stores that were damaged.
     """
 
     verdicts: dict[str, int] = field(
@@ -43,11 +43,12 @@ class Counters:
     dead_lettered: int = 0
     stale: int = 0
     observer_errors: int = 0
+    stores_set_aside: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
         reasons = dict(self.reasons.items())
         return {
             **self.verdicts, **reasons, "released": self.released, "dead_lettered": self.dead_lettered,
-            "stale": self.stale,
+            "stale": self.stale, "stores_set_aside": self.stores_set_aside,
         }  # fmt: skip

@@ -93,10 +93,7 @@ class Deduplicator:
         """
         if (topic, partition) in self.partitions:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
-        identity = Identity(
-            cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
-            id_spec=str(self.strategy.id), isolation=self._isolation,
-        )  # fmt: skip
+        identity = self._identity(topic, partition, topic_id, cluster)
         store = self._store.open(identity, self.strategy.window)
         try:
             held = Partition(
@@ -113,6 +110,22 @@ class Deduplicator:
             raise
         self.partitions[topic, partition] = held
         return held
+
+    def set_aside(self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None) -> str:
+        """Put a partition's damaged store out of the way (`StoreCorruptError`), and return where it is kept.
+
+        The next `open` begins with an empty one: tell it ``low`` and ``committed``, so that what is missing is known to be.
+        Raises the errors of `dedup_sdk.store.protocol.KeyStore.set_aside`.
+        """
+        kept = self._store.set_aside(self._identity(topic, partition, topic_id, cluster))
+        self.counters.stores_set_aside += 1
+        return kept
+
+    def _identity(self, topic: str, partition: int, topic_id: str, cluster: str | None) -> Identity:
+        return Identity(
+            cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
+            id_spec=str(self.strategy.id), isolation=self._isolation,
+        )  # fmt: skip
 
     def open(
         self, topic: str, partition: int, *, low: int | None = None, committed: int | None = None

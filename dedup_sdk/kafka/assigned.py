@@ -60,6 +60,8 @@ class Assigned:
     """The last offset that a commit was asked for."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
+    set_aside: bool = False
+    """Whether its store was damaged, so that recovery began with an empty one."""
     note: str = ""
     """What recovery did, for the line in the log."""
     replayed: int = 0

@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.kafka.intake import Intake
 
 
@@ -18,9 +19,10 @@ class Completing(Intake):
     def complete(self, message: Any) -> None:
         """Remember a message as done. From any thread.
 
-        It is in the store when this returns; with ``durability="commit"`` when offsets are committed.
+        It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
+        to be damaged it may come again.
         """
-        with self._steady():
+        with self._steady(bears_damage=True):
             partition = self._taken_out(message)
             if partition is not None:
                 self._hand.offer(partition.complete([message.offset()]))
@@ -45,14 +47,21 @@ class Completing(Intake):
         return partition
 
     @contextlib.contextmanager
-    def _steady(self) -> Iterator[None]:
-        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`)."""
+    def _steady(self, *, bears_damage: bool = False) -> Iterator[None]:
+        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`).
+
+        ``bears_damage``: a damaged store is no error here: the next call for messages sets it aside, and reads again what it knew.
+        """
         with self._lock:
             self._check_open()
             try:
                 yield
             except KafkaException:
                 raise
+            except StoreCorruptError:
+                self._doubtful, self._tidy_at = True, 0.0
+                if not bears_damage:
+                    raise
             except BaseException:
                 self._doubtful = True
                 raise

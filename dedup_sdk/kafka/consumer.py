@@ -138,6 +138,7 @@ class DedupConsumer(Completing):
         self._assigning = None
         self._pausing = set()
         self._torn = Doubt.NOTHING
+        self._survived = -1
         self._doubtful = self._stopped = self._closed = False
 
     # --- messages ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from confluent_kafka import Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import StoreError
+from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.placement import Placement
@@ -53,6 +53,8 @@ class Intake(Placement):
     _durability: Durability
     _ready: deque[Any]
     _heard_at: float
+    _survived: int
+    """How many stores had been set aside when damage was found last, -1 before the first."""
     _torn: Doubt
     """Where the polling thread is, until it is through."""
 
@@ -60,14 +62,28 @@ class Intake(Placement):
         self._check_open()
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         try:
-            self._mend()
-            return self._gather(count, until, at_most)
+            while True:
+                try:
+                    self._mend()
+                    return self._gather(count, until, at_most)
+                except StoreCorruptError:
+                    if not self._survives_damage():
+                        raise
         except BaseException:
             # The next call comes here again, whatever is ready.
             self._tidy_at = 0.0
             raise
         finally:
             self._collector.resume()
+
+    def _survives_damage(self) -> bool:
+        """Whether to go on: the next round reads from what is completed, and its recovery sets the damaged store aside.
+
+        False when nothing was set aside since the last time: then it would go on for ever.
+        """
+        self._doubtful = True
+        before, self._survived = self._survived, self._engine.counters.stores_set_aside
+        return before != self._survived
 
     def _gather(self, count: int, until: float, at_most: int) -> list[Any]:
         late = False

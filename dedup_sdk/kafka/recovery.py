@@ -16,7 +16,7 @@ import numpy as np
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import RecoveryError, StoreLockedError
+from dedup_sdk.errors import RecoveryError, StoreCorruptError, StoreError, StoreLockedError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import TailReader
@@ -69,6 +69,11 @@ def recover(
         notes.append(note)
     else:
         held.start(plan)
+    if assigned.set_aside:
+        notes.append("damaged store set aside")
+        if plan.beginning == "new":
+            # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
+            held.lane.forget_all()
     yield
     if plan.replay_to > plan.replay_from:
         reader = TailReader(settings, assigned.topic, assigned.partition)
@@ -99,6 +104,30 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
                 raise
             time.sleep(0.01)
             yield
+        except StoreCorruptError as error:
+            _set_aside(assigned, engine, client, error)
+            yield
+
+
+def _set_aside(assigned: Assigned, engine: Deduplicator, client: Client, damage: StoreCorruptError) -> None:
+    """Move a damaged store out of the way, with one line in the log: what it knew is made again from the topic."""
+    topic, partition = assigned.topic, assigned.partition
+    try:
+        kept = engine.set_aside(
+            topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id()
+        )
+    except StoreLockedError:
+        return
+    except StoreError as error:
+        raise RecoveryError(str(error)) from damage
+    assigned.set_aside = True
+    logger.error(
+        "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
+        topic,
+        partition,
+        kept,
+        damage,
+    )
 
 
 def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:

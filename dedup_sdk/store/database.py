@@ -37,7 +37,16 @@ def open_database(folder: Path, memory: SharedMemory) -> Rdict:
             message = f"store {folder} has {left_over} but no CURRENT; move it away and rebuild it from a snapshot or the topic"
             raise StoreCorruptError(message)
     names = Rdict.list_cf(str(folder)) if exists else [DEFAULT, JOURNAL]
+    if JOURNAL not in names and has_tables(folder):
+        # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
+        message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
+        raise StoreCorruptError(message)
     return Rdict(str(folder), database_options(memory), column_families=_families(names, memory))
+
+
+def has_tables(folder: Path) -> bool:
+    """Whether sorted files lie in a database's folder."""
+    return next(folder.glob("*.sst"), None) is not None
 
 
 def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:

@@ -47,6 +47,10 @@ class Fields:
             raise error(message)
         self._content: dict[str, object] = content
 
+    def has(self, name: str) -> bool:
+        """Whether the object has a field of this name."""
+        return name in self._content
+
     def string(self, name: str) -> str:
         """Return a string, however long and whatever is in it."""
         value = self._content.get(name)

@@ -3,7 +3,7 @@
 A generation is one column family (``g<number>``) of a partition's database, with several sorted files in it. What is known
 of it is kept here, so that nothing has to be scanned to drop it. Layout of the state, JSON under the key ``state``::
 
-    {"format": 1, "next": 3, "top_offset": 99, "generations": [{"number": 1, "marks": ..., ...}, ...]}
+    {"format": 1, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., ...}, ...]}
 """
 
 from __future__ import annotations
@@ -96,12 +96,15 @@ class Generation:
 class State:
     """The generations of a partition, oldest first.
 
-    ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation.
+    ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
+    ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed (None: written by a
+    version that did not note it).
     """
 
     generations: tuple[Generation, ...] = field(default=())
     next_number: int = 1
     top_offset: int = -1
+    first_step: int | None = 0
 
     @property
     def marks(self) -> int:
@@ -123,6 +126,7 @@ class State:
             "format": FORMAT,
             "next": self.next_number,
             "top_offset": self.top_offset,
+            "first_step": self.first_step,
             "generations": [asdict(generation) for generation in self.generations],
         }
         return json.dumps(content, separators=(",", ":")).encode()
@@ -151,6 +155,7 @@ class State:
             generations=generations,
             next_number=numbers[-1],
             top_offset=read.integer("top_offset", least=-1),
+            first_step=read.integer("first_step", least=0) if read.has("first_step") else None,
         )
 
 

@@ -227,6 +227,17 @@ class MemoryStore:
         self._open = [*[other for other in self._open if not other.closed], partition]
         return partition
 
+    def set_aside(self, identity: Identity) -> str:
+        """See `KeyStore.set_aside`; memory is not damaged, and nothing of it is kept."""
+        where = f"the memory of {identity.topic}[{identity.partition}]"
+        key = (identity.cluster, identity.group, identity.topic, identity.partition)
+        memory = self._partitions.get(key)
+        if memory is not None and memory.is_open:
+            message = f"{where} is open; close it first"
+            raise StoreLockedError(message)
+        self._partitions.pop(key, None)
+        return f"{where}, which is forgotten"
+
     def close(self) -> None:
         """See `KeyStore.close`."""
         for partition in self._open:

@@ -124,5 +124,12 @@ class KeyStore(Protocol):
         Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
         """
 
+    def set_aside(self, identity: Identity) -> str:
+        """Put a damaged partition store out of the way, and return where it is kept; `open` then makes an empty one.
+
+        A partition store that was found damaged while it was open is not opened again before. Raises `StoreLockedError` while
+        somebody has it open, and `StoreError` when it cannot be moved.
+        """
+
     def close(self) -> None:
         """Close every partition store that is still open."""

@@ -49,7 +49,7 @@ class ReadOnlyPartition:
             self._state = State.decode(self._database.get(STATE) or b"", f"store {self._folder}")
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
-            progress, steps, _, _ = read_journal(journal)
+            progress, steps, _, _ = read_journal(journal, self._state.first_step)
             if progress is None and stored is not None:
                 progress = decode_step(stored)[0]
             self.progress: Progress | None = progress

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.errors import ConfigurationError, StoreCorruptError
+from dedup_sdk.store.evidence import set_aside
 from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.paths import make_private, partition_folder, usable
 from dedup_sdk.store.protocol import Identity
@@ -38,6 +40,7 @@ class RocksStore:
         self._generation_marks = generation_marks
         self._memory = SharedMemory(block_cache_bytes)
         self._open: list[RocksPartition] = []
+        self._damaged: dict[Path, tuple[int, str]] = {}
 
     @property
     def path(self) -> Path:
@@ -47,17 +50,39 @@ class RocksStore:
     def open(self, identity: Identity, window: Window) -> RocksPartition:
         """See `KeyStore.open`."""
         folder = partition_folder(self._root, identity)
+        self._refuse_damaged(folder)
         make_private(self._root, folder)
         partition = RocksPartition(
             folder,
             identity,
             window,
             self._memory,
+            report_damage=lambda error: self._note_damage(folder, error),
             fsync=self._fsync,
             generation_marks=self._generation_marks,
         )
         self._open = [*[other for other in self._open if not other.closed], partition]
         return partition
+
+    def set_aside(self, identity: Identity) -> str:
+        """See `KeyStore.set_aside`: the folder is renamed, e.g. to ``0.damaged-1``; the newest three stay."""
+        folder = partition_folder(self._root, identity)
+        kept = set_aside(folder)
+        self._damaged.pop(folder, None)
+        return str(kept)
+
+    def _note_damage(self, folder: Path, error: StoreCorruptError) -> None:
+        with contextlib.suppress(OSError):
+            self._damaged[folder] = (folder.stat().st_ino, str(error))
+
+    def _refuse_damaged(self, folder: Path) -> None:
+        """Raise what was found when it was open: RocksDB would open it again, and find the damage only when it reads there."""
+        inode, text = self._damaged.get(folder, (None, ""))
+        if inode is None:
+            return
+        if folder.exists() and folder.stat().st_ino == inode:
+            raise StoreCorruptError(text)
+        del self._damaged[folder]
 
     def close(self) -> None:
         """See `KeyStore.close`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import clear_frames
@@ -19,6 +19,9 @@ _CORRUPT = (
     "does not match the expected size",
 )
 _FULL = ("no space left on device", "disk quota exceeded")
+
+
+ReportDamage = Callable[[StoreCorruptError], None]
 
 
 def translated(error: Exception, folder: Path) -> Exception:
@@ -51,12 +54,14 @@ def translated(error: Exception, folder: Path) -> Exception:
 
 
 @contextmanager
-def translating(folder: Path) -> Iterator[None]:
-    """Raise RocksDB's and the system's errors inside as `translated` says."""
+def translating(folder: Path, report_damage: ReportDamage = lambda _: None) -> Iterator[None]:
+    """Raise RocksDB's and the system's errors inside as `translated` says, and tell ``report_damage`` of damage."""
     try:
         yield
     except Exception as error:
         better = translated(error, folder)
+        if isinstance(better, StoreCorruptError):
+            report_damage(better)
         if better is error:
             raise
         raise better from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from dedup_sdk.store.database import (
     PROGRESS,
     STATE,
     close_database,
+    has_tables,
     last_key,
     open_database,
     sequence_key,
@@ -39,7 +41,7 @@ from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
-from dedup_sdk.store.rocks_errors import translated, translating
+from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_install import copy_in
 from dedup_sdk.store.rocks_scan import read_journal
@@ -54,7 +56,8 @@ class RocksPartition:
     """A `PartitionStore` in the RocksDB database at ``folder``, which exists and is private.
 
     ``generation_marks`` is how many marks a generation holds at least before another is begun; ``fsync`` flushes each step to
-    the disk, so that it outlives a power cut as well as the process.
+    the disk, so that it outlives a power cut as well as the process. ``report_damage`` is called with every error that says that
+    the store, once open, turned out to be damaged.
     """
 
     def __init__(
@@ -66,8 +69,10 @@ class RocksPartition:
         *,
         fsync: bool = False,
         generation_marks: int = 250_000,
+        report_damage: ReportDamage = lambda _: None,
     ) -> None:
         self._folder = folder
+        self._report_damage = report_damage
         self._identity = identity
         self._window = window
         self._generation_marks = generation_marks
@@ -79,12 +84,14 @@ class RocksPartition:
         self._journal: Rdict | None = None
         self._generations: RocksGenerations | None = None
         with translating(folder):
+            had_tables = has_tables(folder)
             self._database = open_database(folder, memory)
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
                 last = last_key(self._journal)
-                self._first = self._next = 0 if last is None else int.from_bytes(last, "big") + 1
-                state = self._recognise(is_new=last is None)
+                state = self._recognise(is_new=last is None and not had_tables)
+                self._first = state.first_step or 0
+                self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory)
             except BaseException:
                 self.close()
@@ -97,8 +104,9 @@ class RocksPartition:
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
-        with translating(self._folder):
-            progress, marks, self._first, self._next = read_journal(self._open_journal())
+        with self._translating():
+            first_step = self._open_generations().state.first_step
+            progress, marks, self._first, self._next = read_journal(self._open_journal(), first_step)
             if progress is None:
                 stored = self._database.get(PROGRESS)
                 if stored is None:
@@ -115,7 +123,7 @@ class RocksPartition:
         try:
             journal.put(sequence_key(self._next), record, self._write_options)
         except Exception as error:
-            raise translated(error, self._folder) from error
+            raise self._failure(error) from error
         self._next += 1
         self._recent += marks.count
 
@@ -129,11 +137,11 @@ class RocksPartition:
             raise StoreError(message)
         try:
             found = generations.find(digests)
+            offsets, timestamps, numbers = decode_values([value for _, value in found])
         except Exception as error:
-            raise translated(error, self._folder) from error
+            raise self._failure(error) from error
         if not found:
             return NONE_FOUND
-        offsets, timestamps, numbers = decode_values([value for _, value in found])
         if numbers is None and self._numbered:
             numbers = np.zeros(len(found), np.int64)
         return Found(
@@ -146,17 +154,17 @@ class RocksPartition:
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
         generations = self._open_generations()
-        with translating(self._folder):
+        with self._translating():
             kept = generations.newer_than_stored(newest_per_digest(marks))
             if kept.count:
                 generations.take_in(kept, self._window, self._generation_marks)
-            self._settle(generations.state, progress)
+            generations.state = self._settle(generations.state, progress)
 
     def erase(self, digest: bytes, offset: int) -> None:
         """See `PartitionStore.erase`; older marks of the ID, which this one had replaced, go with it."""
         if self.find(digest, 1).offsets != [offset]:
             return
-        with translating(self._folder):
+        with self._translating():
             batch = WriteBatch(raw_mode=True)
             self._open_generations().delete(batch, digest)
             self._database.write(batch, self._write_options)
@@ -172,7 +180,7 @@ class RocksPartition:
         kept = tuple(entry for entry in state.generations if not entry.is_out(before_ms, up_to_number))
         if len(kept) == len(state.generations):
             return None
-        with translating(self._folder):
+        with self._translating():
             remaining = replace(state, generations=kept)
             self._database.put(STATE, remaining.encode(), self._write_options)
             generations.adopt(remaining)
@@ -183,14 +191,13 @@ class RocksPartition:
         generations = self._open_generations()
         manifest = read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
-        with translating(self._folder):
+        with self._translating():
             try:
                 state = copy_in(snapshot, entry, generations)
             except BaseException:
                 generations.clean()
                 raise
-            self._settle(state, progress)
-            generations.adopt(state)
+            generations.adopt(self._settle(state, progress))
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",
             snapshot,
@@ -202,14 +209,13 @@ class RocksPartition:
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
         generations = self._open_generations()
-        with translating(self._folder):
+        with self._translating():
             state = State(next_number=generations.state.next_number)
-            self._settle(state, progress)
-            generations.adopt(state)
+            generations.adopt(self._settle(state, progress))
 
     def scan(self) -> Iterator[Marks]:
         """See `PartitionStore.scan`."""
-        with translating(self._folder):
+        with self._translating():
             for page in self._open_generations().scan():
                 yield page
                 self._open_generations()
@@ -247,6 +253,15 @@ class RocksPartition:
         with translating(self._folder):
             close_database(self._database)
 
+    def _translating(self) -> AbstractContextManager[None]:
+        return translating(self._folder, self._report_damage)
+
+    def _failure(self, error: Exception) -> Exception:
+        better = translated(error, self._folder)
+        if isinstance(better, StoreCorruptError):
+            self._report_damage(better)
+        return better
+
     def _recognise(self, *, is_new: bool) -> State:
         where = f"store {self._folder}"
         identity_bytes, state_bytes = self._database.get(IDENTITY), self._database.get(STATE)
@@ -267,19 +282,22 @@ class RocksPartition:
             self._database.put(IDENTITY, current, self._write_options)
         return State.decode(state_bytes, where)
 
-    def _settle(self, state: State, progress: Progress) -> None:
-        """Make state and progress valid and drop the journal, in one write."""
+    def _settle(self, state: State, progress: Progress) -> State:
+        """Make state and progress valid and drop the journal, in one write; return the state as it is then."""
+        # A number is left out, so that no two journals begin with the same one.
+        state = replace(state, first_step=self._next + 1)
         batch = WriteBatch(raw_mode=True)
         batch.put(STATE, state.encode())
         batch.put(PROGRESS, encode_step(progress, NO_MARKS))
         journal = self._database.get_column_family_handle(JOURNAL)
         batch.delete_range(sequence_key(self._first), sequence_key(self._next), journal)
         self._database.write(batch, self._write_options)
-        self._first = self._next
+        self._first = self._next = self._next + 1
         self._recent = 0
         # Otherwise the log keeps every journal record until a buffer is full, twice as large as the marks themselves.
         for family in (self._open_journal(), self._database):
             family.flush(wait=False)
+        return state
 
     def _open_journal(self) -> Rdict:
         if self._journal is None:

@@ -19,25 +19,26 @@ PAGE_MARKS: Final = 50_000
 _PREFIX_BYTES: Final = 4
 
 
-def read_journal(journal: Rdict) -> tuple[Progress | None, list[Marks], int, int]:
+def read_journal(journal: Rdict, first: int | None) -> tuple[Progress | None, list[Marks], int, int]:
     """Return the progress of the last step, the marks of each, the sequence of the first and the one after the last.
 
-    Raises `StoreCorruptError` when a record does not check or one in the middle is missing.
+    ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
+    check, or one is missing.
     """
     progress: Progress | None = None
     marks: list[Marks] = []
-    first = following = 0
+    following = first
     for key, record in read_items(journal):
         sequence = int.from_bytes(key, "big")
-        if progress is not None and sequence != following:
+        if following is None:
+            first = following = sequence
+        if sequence != following:
             message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
             raise StoreCorruptError(message)
-        if progress is None:
-            first = sequence
         progress, step = decode_step(record)
         marks.append(step)
         following = sequence + 1
-    return progress, marks, first, following
+    return progress, marks, first or 0, following or 0
 
 
 def scan_families(families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS) -> Iterator[Marks]:

@@ -400,6 +400,21 @@ def test_a_foreign_store_is_refused(
     assert find(key_store.open(IDENTITY, WINDOW), "a") == {"a": (4, 40)}
 
 
+def test_a_store_that_is_set_aside_is_empty_afterwards(key_store: KeyStore, store: PartitionStore) -> None:
+    """Setting aside is refused while the store is open; after it the next opening finds nothing, and other partitions theirs."""
+    other = dataclasses.replace(IDENTITY, partition=4)
+    for identity, held in ((IDENTITY, store), (other, key_store.open(other, WINDOW))):
+        held.flush(progress(5), marks(("a", 4, 40)))
+        with pytest.raises(StoreLockedError):
+            key_store.set_aside(identity)
+        held.close()
+    assert key_store.set_aside(IDENTITY)
+    again = key_store.open(IDENTITY, WINDOW)
+    assert again.load() is None
+    assert find(again, "a") == {}
+    assert find(key_store.open(other, WINDOW), "a") == {"a": (4, 40)}
+
+
 def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
     """After close, which may be repeated, every method raises StoreError."""
     store.close()

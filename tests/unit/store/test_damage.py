@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
+from dedup_sdk.store.evidence import list_evidence
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.window import Window
+from tests.support.damage import Damage, damage_file, flip_marks
+from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
+
+WINDOW = Window(days=7)
+FLUSHED = random_marks(1_000, 1)
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in its third state: begun, then 1,000 marks in a sorted file, then ten steps in the journal."""
+    root = tmp_path_factory.mktemp("damage") / "store"
+    store = RocksStore(root)
+    partition = store.open(IDENTITY, WINDOW)
+    partition.reset(progress(0))
+    partition.flush(progress(1_000), FLUSHED)
+    for number in range(STEPS):
+        partition.append(progress(1_001 + number), marks((f"id{number}", 1_000 + number, 0)))
+    store.close()
+    return root
+
+
+def files(root: Path, pattern: str) -> list[Path]:
+    """The files of the only partition that are named so, relative to the store."""
+    (entry,) = list_partitions(root)
+    return sorted(path.relative_to(root) for path in entry.path.glob(pattern) if path.stat().st_size)
+
+
+@pytest.mark.parametrize("kind", ["flip", "cut", "zero", "empty", "gone"])
+@pytest.mark.parametrize("pattern", ["*.sst", "*.log", "MANIFEST-*", "CURRENT", "filters/*", "OPTIONS-*"])
+def test_damage_is_an_error_or_an_earlier_state_and_never_another_one(
+    written: Path, tmp_path: Path, pattern: str, kind: Damage
+) -> None:
+    """Whatever happens to any file, the store says that it is damaged, or is whole at a state that it really had."""
+    source = random.Random(f"{pattern} {kind}")
+    names = files(written, pattern)
+    for attempt in range(1 if kind in {"empty", "gone"} else 6):
+        copy = tmp_path / str(attempt)
+        shutil.copytree(written, copy)
+        damage_file(copy / names[attempt % len(names)], kind, source)
+        store = RocksStore(copy)
+        try:
+            partition = store.open(IDENTITY, WINDOW)
+            loaded = partition.load()
+            found = partition.find(FLUSHED.digests, FLUSHED.count).offsets
+            scanned = sum(page.count for page in partition.scan())
+        except StoreCorruptError:
+            continue
+        finally:
+            store.close()
+        assert loaded is not None
+        high, recent = loaded.progress.high, loaded.recent.count
+        assert (high, recent) in {(0, 0), *((1_000 + steps, steps) for steps in range(STEPS + 1))}
+        assert high == 0 or found == FLUSHED.offsets.tolist()
+        assert high == 0 or scanned == FLUSHED.count
+
+
+def test_what_was_found_damaged_is_not_opened_again(written: Path, tmp_path: Path) -> None:
+    """A damage that was found while reading is told again at the next opening, until the store is set aside: then it is new."""
+    root = tmp_path / "store"
+    shutil.copytree(written, root)
+    flip_marks(root)
+    store = RocksStore(root)
+    partition = find_damage(store)
+    with pytest.raises(StoreLockedError):
+        store.set_aside(IDENTITY)
+    partition.close()
+    with pytest.raises(StoreCorruptError, match=str(root)):
+        store.open(IDENTITY, WINDOW)
+    kept = Path(store.set_aside(IDENTITY))
+    assert kept.name == "3.damaged-1"
+    assert list(kept.glob("*.sst"))
+    assert store.open(IDENTITY, WINDOW).load() is None
+    assert [entry.partition for entry in list_partitions(root)] == [3]
+    store.close()
+
+
+def find_damage(store: RocksStore) -> RocksPartition:
+    """Open the store and read what is damaged of it."""
+    partition = store.open(IDENTITY, WINDOW)
+    with pytest.raises(StoreCorruptError):
+        partition.find(FLUSHED.digests, FLUSHED.count)
+    return partition
+
+
+def test_a_folder_that_was_moved_away_by_hand_is_no_longer_damaged(written: Path, tmp_path: Path) -> None:
+    """Whoever does what the error says, while the consumer runs, gets a new store."""
+    root = tmp_path / "store"
+    shutil.copytree(written, root)
+    flip_marks(root)
+    store = RocksStore(root)
+    find_damage(store).close()
+    (entry,) = list_partitions(root)
+    entry.path.rename(tmp_path / "evidence")
+    assert store.open(IDENTITY, WINDOW).load() is None
+    store.close()
+
+
+def test_the_newest_three_are_kept(tmp_path: Path) -> None:
+    """Evidence does not fill the disk: of each partition three damaged stores stay, the newest; other partitions have theirs."""
+    store = RocksStore(tmp_path)
+    other = dataclasses.replace(IDENTITY, partition=33)
+    for identity in (IDENTITY, other):
+        store.open(identity, WINDOW).close()
+    store.set_aside(other)
+    for number in range(1, 13):
+        partition = store.open(IDENTITY, WINDOW)
+        partition.append(progress(number), marks(("a", 0, 0)))
+        partition.close()
+        assert store.set_aside(IDENTITY).endswith(f"3.damaged-{number}")
+    folder = next(iter(tmp_path.glob("*/*/*"))) / "3"
+    assert [path.name for path in list_evidence(folder)] == [f"3.damaged-{number}" for number in (10, 11, 12)]
+    assert [path.name for path in list_evidence(folder.with_name("33"))] == ["33.damaged-1"]
+
+
+def test_a_store_that_somebody_else_has_open_is_not_moved(tmp_path: Path) -> None:
+    """What looks damaged may be a store that its owner is just writing: it stays where it is."""
+    owner = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    owner.append(progress(1), marks(("a", 0, 0)))
+    with pytest.raises(StoreLockedError):
+        RocksStore(tmp_path).set_aside(IDENTITY)
+    owner.append(progress(2), marks(("b", 1, 0)))
+    owner.close()
+    assert owner.closed
+    loaded = RocksStore(tmp_path).open(IDENTITY, WINDOW).load()
+    assert loaded is not None
+    assert loaded.recent.digests == digest("a") + digest("b")
+
+
+def test_a_store_that_cannot_be_moved_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder cannot be renamed the error names both names and what to do."""
+    store = RocksStore(tmp_path)
+    store.open(IDENTITY, WINDOW).close()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StoreError, match=r"cannot be moved to 3\.damaged-1 \(Permission denied\); move it"):
+        store.set_aside(IDENTITY)
+
+
+@pytest.mark.parametrize("call", ["find", "scan", "flush"])
+def test_every_way_to_find_damage_is_remembered(tmp_path: Path, call: str) -> None:
+    """Whatever was being done when the damage showed, the next opening tells of it."""
+    store = RocksStore(tmp_path)
+    partition = store.open(IDENTITY, WINDOW)
+    partition.flush(progress(1_000), FLUSHED)
+    partition.append(progress(1_001), marks(("a", 1_000, 0)))
+    store.close()
+    flip_marks(tmp_path)
+    partition = store.open(IDENTITY, WINDOW)
+    calls: dict[str, Callable[[], object]] = {
+        "find": lambda: partition.find(FLUSHED.digests, FLUSHED.count),
+        "scan": lambda: list(partition.scan()),
+        "flush": lambda: partition.flush(progress(1_000), FLUSHED),
+    }
+    with pytest.raises(StoreCorruptError):
+        calls[call]()
+    partition.close()
+    with pytest.raises(StoreCorruptError):
+        store.open(IDENTITY, WINDOW)
