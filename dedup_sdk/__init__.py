@@ -15,6 +15,7 @@ What is not exported here may change between versions.
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import (
     ConfigurationError,
+    DeadLetterError,
     DedupError,
     ForeignStoreError,
     IdSpecError,
@@ -28,6 +29,7 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
 from dedup_sdk.kafka.consumer import DedupConsumer
+from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.observe import Counters, VerdictEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
@@ -40,6 +42,8 @@ __all__ = [
     "ConfigurationError",
     "Counters",
     "Coverage",
+    "DeadLetter",
+    "DeadLetterError",
     "DedupConsumer",
     "DedupError",
     "Deduplicator",

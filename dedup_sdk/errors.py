@@ -10,6 +10,7 @@
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
+    ├── DeadLetterError         a message was given up, and its dead letter could not be delivered
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
 Every message says what happened, the value, and what to do next:
@@ -61,6 +62,10 @@ class MissingIdError(DedupError):
 
 class RecoveryError(DedupError):
     """A partition could not be brought up to date with what its group has committed."""
+
+
+class DeadLetterError(DedupError):
+    """A message was given up and its dead letter could not be delivered; the message comes again."""
 
 
 class KafkaHelperError(DedupError):

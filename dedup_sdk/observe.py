@@ -31,8 +31,10 @@ class Counters:
     """Running totals since the engine was made.
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. ``released`` counts
-    records handed back, ``dead_lettered`` those that ended without being handled, ``stale`` completions that came for
-    a partition or record that was no longer open (they change nothing), ``stores_set_aside`` key stores that were damaged.
+    records handed back, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that ended
+    without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
+    nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
+    again; ``stores_set_aside`` key stores that were damaged.
     """
 
     verdicts: dict[str, int] = field(
@@ -40,8 +42,10 @@ class Counters:
     )
     reasons: dict[str, int] = field(default_factory=dict)
     released: int = 0
+    retried: int = 0
     dead_lettered: int = 0
     stale: int = 0
+    abandoned: int = 0
     observer_errors: int = 0
     stores_set_aside: int = 0
 
@@ -49,6 +53,7 @@ class Counters:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
         reasons = dict(self.reasons.items())
         return {
-            **self.verdicts, **reasons, "released": self.released, "dead_lettered": self.dead_lettered,
-            "stale": self.stale, "stores_set_aside": self.stores_set_aside,
+            **self.verdicts, **reasons, "released": self.released, "retried": self.retried,
+            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
+            "stores_set_aside": self.stores_set_aside,
         }  # fmt: skip

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.kafka.intake import Intake
+from dedup_sdk.kafka.intake import Doubt, Intake
+
+logger = logging.getLogger("dedup_sdk")
 
 
 class Completing(Intake):
@@ -46,6 +49,13 @@ class Completing(Intake):
         self._engine.counters.stale += partition is None
         return partition
 
+    @staticmethod
+    def _heed(error: KafkaError) -> None:
+        """Raise a fatal error of the client, log any other."""
+        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+            raise KafkaException(error)
+        logger.warning("%s: %s", error.name(), error.str())
+
     @contextlib.contextmanager
     def _steady(self, *, bears_damage: bool = False) -> Iterator[None]:
         """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`).
@@ -79,6 +89,29 @@ class Completing(Intake):
         self.complete(message)
 
     # --- when it is written --------------------------------------------------------------------------------------
+
+    def _complete_below(self, below: dict[tuple[str, int], int] | None) -> None:
+        """Complete what was handed out below these offsets; None: all of it."""
+        if self._torn is Doubt.LANES:
+            return
+        if self._by_commit:
+            for coordinates in list(self._session.assigned):
+                held = self._partition_of(*coordinates)
+                if held is not None and (below is None or coordinates in below):
+                    self._hand.finish_below(held, None if below is None else below[coordinates])
+                    held.persist()
+            return
+        if not self._implicit:
+            return
+        if below is None:
+            touched = self._hand.finish()
+        else:
+            touched = [
+                p
+                for (topic, number), end in below.items()
+                for p in self._hand.finish_up_to(topic, number, end - 1)
+            ]
+        self._write(touched)
 
     def _tidy(self) -> None:
         super()._tidy()

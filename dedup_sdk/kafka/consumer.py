@@ -17,11 +17,11 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
-from dedup_sdk.kafka.completing import Completing
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.recovery import History, RecoverySettings
+from dedup_sdk.kafka.running import BREATH_S, Running
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.lane.plan import OnRewind
@@ -35,13 +35,12 @@ logger = logging.getLogger("dedup_sdk")
 
 BATCH = 1_000
 """Messages that ``poll`` judges together; larger batches were slower (cache misses)."""
-_BREATH_S = 0.2
 
 Completion = Literal["on-next-call", "explicit"]
 Mode = Literal["dedup", "observe"]
 
 
-class DedupConsumer(Completing):
+class DedupConsumer(Running):
     """A `confluent_kafka.Consumer` that hides duplicates.
 
     in flight
@@ -69,8 +68,10 @@ class DedupConsumer(Completing):
         on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
+        dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found
+            there is not taken for handled when a store is rebuilt.
         observers: called with every verdict.
-        idle_timeout: seconds without a message after which iteration ends; None: never.
+        idle_timeout: seconds without a message after which iteration and `run` end; None: never.
         recent_marks: marks kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and what `confluent_kafka.Consumer` raises.
@@ -90,6 +91,7 @@ class DedupConsumer(Completing):
         snapshot: str | Path | None = None,
         on_rewind: OnRewind = "reprocess",
         history: History = "none",
+        dead_letters: str | None = None,
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
         recent_marks: int = RECENT_MARKS,
@@ -122,7 +124,8 @@ class DedupConsumer(Completing):
         chosen = RecoverySettings(
             snapshot=None if snapshot is None else str(snapshot), on_rewind=on_rewind, history=history
         )
-        self._session = Session(self._engine, Client(self, settings), settings, chosen, self._guard)
+        self._client = Client(self, settings)
+        self._session = Session(self._engine, self._client, settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
         self._collector = Collector()
         self._hand = HandOut(self._partition_of)
@@ -130,6 +133,9 @@ class DedupConsumer(Completing):
         self._implicit = completion == "on-next-call" and not settings.only_user_commits
         self._by_commit = completion == "on-next-call" and settings.only_user_commits
         self._durability = durability
+        self._dead_letters = dead_letters
+        self._crew = None
+        self._held_back = False
         self._idle_timeout_s = idle_timeout
         self._lock = RLock()
         self._tidy_at = self._heard_at = 0.0
@@ -176,7 +182,7 @@ class DedupConsumer(Completing):
         heard = time.monotonic()
         try:
             while not self._stopped:
-                message = self.poll(_BREATH_S)
+                message = self.poll(BREATH_S)
                 if message is None:
                     idle_s = time.monotonic() - heard
                     if (
@@ -186,23 +192,23 @@ class DedupConsumer(Completing):
                     ):
                         return
                     continue
-                error = message.error()
-                if error is None:
+                if message.error() is None:
                     yield message
                     heard = time.monotonic()
-                elif error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
-                    raise KafkaException(error)
                 else:
-                    logger.warning("%s: %s", error.name(), error.str())
+                    self._heed(message.error())
         finally:
             self._stopped = False
 
     def stop(self) -> None:
-        """End the iteration after the message in hand, or the next one before it begins.
+        """End the iteration, or `run`, after the messages in hand, or the next one before it begins.
 
         May be called from a signal handler or another thread.
         """
         self._stopped = True
+        crew = self._crew
+        if crew is not None:
+            crew.halt()
 
     # --- what is known -------------------------------------------------------------------------------------------
 
@@ -252,28 +258,6 @@ class DedupConsumer(Completing):
             if asynchronous:
                 return None
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
-
-    def _complete_below(self, below: dict[tuple[str, int], int] | None) -> None:
-        if self._torn is Doubt.LANES:
-            return
-        if self._by_commit:
-            for coordinates in list(self._session.assigned):
-                held = self._partition_of(*coordinates)
-                if held is not None and (below is None or coordinates in below):
-                    self._hand.finish_below(held, None if below is None else below[coordinates])
-                    held.persist()
-            return
-        if not self._implicit:
-            return
-        if below is None:
-            touched = self._hand.finish()
-        else:
-            touched = [
-                p
-                for (topic, number), end in below.items()
-                for p in self._hand.finish_up_to(topic, number, end - 1)
-            ]
-        self._write(touched)
 
     def store_offsets(self, message: Any = None, offsets: list[TopicPartition] | None = None) -> None:
         """Complete what was handed out up to a message or below offsets; the next commit takes it along."""

@@ -79,6 +79,16 @@ class HandOut:
         """Queue messages apart: promoted, or released by their handler."""
         self._queue(place.chunk.items[place.row] for place in places)
 
+    def put_back(self, messages: Sequence[Any]) -> None:
+        """Queue messages that were given out before all others, in this order; each then ends by itself."""
+        for message in reversed(messages):
+            if self.take_out(message):
+                aside = self._aside.get(_coordinates(message))
+                if aside is None:
+                    self.apart.appendleft(message)
+                else:
+                    aside.insert(0, message)
+
     def _queue(self, messages: Iterable[Any]) -> None:
         for message in messages:
             self._aside.get(_coordinates(message), self.apart).append(message)

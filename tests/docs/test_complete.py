@@ -17,16 +17,19 @@ from dedup_sdk.demo.result import DemoResult
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
 from dedup_sdk.kafka.consumer import BATCH
+from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS
 from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
 from dedup_sdk.kafka.recovery import LOCK_WAIT_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.kafka.settling import REVOKE_SHARE
 from dedup_sdk.lane.plan import Beginning
 from dedup_sdk.testing import MockKafka
 from spark_backfill.stretch import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -89,10 +92,11 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     assert set(real) <= set(dedup_sdk.__all__)
 
 
-@pytest.mark.parametrize("made", [DedupConsumer, Deduplicator])
-def test_every_setting_is_in_the_docstring(made: type) -> None:
+@pytest.mark.parametrize("made", [DedupConsumer, DedupConsumer.run, Deduplicator])
+def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
     """Each keyword of the constructor is explained where `help()` shows it."""
     names = [p.name for p in inspect.signature(made).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    names = [name for name in names if name != "self"]
     missing = [name for name in names if not re.search(rf"\b{name}\b", made.__doc__ or "")]
     assert missing == []
 
@@ -101,6 +105,21 @@ def test_settings_of_the_consumer_are_in_the_pages() -> None:
     """Each keyword that DedupConsumer adds to the plain client's is in a page."""
     names = [p.name for p in inspect.signature(DedupConsumer).parameters.values() if p.kind is p.KEYWORD_ONLY]
     assert [name for name in names if not re.search(rf"\b{name}=", EVERYTHING)] == []
+
+
+def test_settings_of_a_run_are_in_their_page() -> None:
+    """docs/handlers.md has each setting of run() in its table, with its default."""
+    table = text_of("handlers.md").partition("| setting | default | |")[2].partition("\n\n")[0]
+    for parameter in list(inspect.signature(DedupConsumer.run).parameters.values())[2:]:
+        row = next(line for line in table.splitlines() if f"`{parameter.name}`" in line)
+        default = parameter.default
+        shown = {
+            f'"{default}"',
+            str(default),
+            getattr(default, "__name__", ""),
+            f"{default:,}" if default == 1_000 else "",
+        }
+        assert any(text and text in row for text in shown), parameter.name
 
 
 def test_what_is_set_by_us_is_what_is_documented() -> None:
@@ -161,6 +180,8 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
         ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
+        ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
+        ("docs/handlers.md", "a fifth of `max.poll.interval.ms`", 0.2, REVOKE_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
         ("docs/operations.md", "recent_marks=750_000", 750_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),

@@ -15,6 +15,13 @@ charge order-2: 12 (offset 1)
 charge order-3: 99 (offset 3)
 6 records, 3 of them duplicates
 """,
+    "handlers.py": """\
+charge order-1 (offset 0)
+charge order-3 (offset 3)
+2 retries, 1 dead letter
+offset 1 was given up: order-2: the bank is closed
+charge order-2 (offset 4)
+""",
     "plain_records.py": """\
 0 order-1: fresh
 1 order-2: fresh

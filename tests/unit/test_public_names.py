@@ -16,6 +16,8 @@ PUBLIC = [
     "ConfigurationError",
     "Counters",
     "Coverage",
+    "DeadLetter",
+    "DeadLetterError",
     "DedupConsumer",
     "DedupError",
     "Deduplicator",

@@ -1,0 +1,169 @@
+"""One run of a handler: the tasks in flight, the threads that work on them, and the dead letters under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, Literal, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
+from dedup_sdk.kafka.dead_letters import DeadLetter
+from dedup_sdk.kafka.tasks import Coordinates, Order, Task, Tasks
+from dedup_sdk.kafka.workers import Handler, Retries, Workers
+
+OnError = Literal["raise", "retry", "dead-letter"]
+
+_ITSELF = KafkaError(KafkaError._INVALID_ARG, "the message is in the dead-letter topic already")  # noqa: SLF001 (its public name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the user chose; raises `ConfigurationError` in one line."""
+
+    handler: Handler
+    on_error: OnError
+    workers: int
+    order: Order
+    retries: Retries
+    max_in_flight: int
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "retry", "dead-letter"):
+            raise ConfigurationError(f"on_error={self.on_error!r}: choose raise, retry or dead-letter")
+        if self.order not in ("key", "none"):
+            raise ConfigurationError(f"order={self.order!r}: choose key or none")
+        if self.workers < 1:
+            raise ConfigurationError(f"workers={self.workers!r}: give at least 1")
+        if self.max_in_flight < self.workers:
+            raise ConfigurationError(
+                f"max_in_flight={self.max_in_flight!r} keeps some of the {self.workers} workers idle; give at least {self.workers}"
+            )
+        if iscoroutinefunction(self.handler) or not callable(self.handler):
+            raise ConfigurationError(
+                f"handler={self.handler!r}: give a plain function; a coroutine would count as handled before it has run"
+            )
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether an error of a handler, its retries used up, ends the run."""
+        return self.on_error != "dead-letter" or not isinstance(error, Exception)
+
+
+class Buried(NamedTuple):
+    """A task whose dead letter came to an end; ``error`` is None when it was delivered."""
+
+    task: Task
+    error: KafkaError | None
+
+
+class Crew:
+    """The state of one run. Only one thread at a time uses it.
+
+    ``failure`` is what ends the run, ``returned`` are the messages to be delivered again when it has ended.
+    """
+
+    def __init__(self, settings: RunSettings, letters: DeadLetterProducer | None) -> None:
+        self.settings = settings
+        self.letters = letters
+        self.failure: BaseException | None = None
+        self.returned: list[Any] = []
+        self._tasks = Tasks(settings.order)
+        self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
+        self.halt = self._workers.halt
+        self._reports: deque[Buried] = deque()
+
+    def __contains__(self, task: Task) -> bool:
+        return task in self._tasks
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in flight."""
+        return len(self._tasks) > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may be taken in for now."""
+        return len(self._tasks) >= self.settings.max_in_flight
+
+    def take(self, message: Any) -> None:
+        """Have a message handled."""
+        task = Task(message)
+        if self._tasks.add(task):
+            self._workers.put(task)
+
+    def over(self, timeout_s: float = 0) -> list[Task]:
+        """Return the tasks whose handler is over, after at most so many seconds; those let go meanwhile are left out."""
+        ours: list[Task] = []
+        for task in self._workers.over(timeout_s):
+            if task in self._tasks:
+                ours.append(task)
+            elif task.error is not None and self.settings.is_final(task.error):
+                self.fail(task.error)
+        return ours
+
+    def end(self, task: Task) -> None:
+        """Let a task go; what waited for it begins."""
+        following = self._tasks.remove(task)
+        # What follows a failure in its line must not overtake it.
+        if following is not None and self.failure is None:
+            self._workers.put(following)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error; the first one counts."""
+        self.failure = self.failure or error
+
+    def of(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """Return the tasks of some partitions (None: all of them), oldest first."""
+        return self._tasks.of(partitions)
+
+    def withdraw(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """Let those tasks go whose handler is not running; return them, oldest first."""
+        return self._tasks.withdraw(partitions)
+
+    def abandon(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """Let all those tasks go, whatever they do; return them, oldest first."""
+        abandoned = self.of(partitions)
+        for task in abandoned:
+            task.abandon()
+        for task in reversed(abandoned):
+            self._tasks.remove(task)
+        return abandoned
+
+    # --- dead letters --------------------------------------------------------------------------------------------
+
+    def bury(self, task: Task, letter: DeadLetter) -> None:
+        """Send a dead letter; the task stays in flight until its report is among `buried`."""
+        if self.letters is None:
+            raise AssertionError("a run without dead letters was to send one")
+        if letter.topic == self.letters.topic:
+            # Else it would come again, and fail again, for ever.
+            self._report(task, _ITSELF)
+            return
+        try:
+            self.letters.send(task.message, letter, partial(self._report, task))
+        except KafkaException as error:
+            self._report(task, error.args[0])
+
+    def _report(self, task: Task, error: KafkaError | None) -> None:
+        self._reports.append(Buried(task, error))
+
+    def buried(self) -> list[Buried]:
+        """Return the dead letters that came to an end; those of tasks let go meanwhile are left out."""
+        if self.letters is not None:
+            self.letters.poll()
+        reports, self._reports = self._reports, deque()
+        return [report for report in reports if report.task in self._tasks]
+
+    def close(self) -> None:
+        """End threads and producer; what is in flight by now is nobody's."""
+        idle = not self.busy
+        self._workers.close()
+        if idle:
+            self._workers.join(timeout_s=1.0)
+        if self.letters is not None:
+            self.letters.close()

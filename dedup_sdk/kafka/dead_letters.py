@@ -1,0 +1,126 @@
+"""What a dead letter says of the message that it stands for.
+
+A dead letter has the key, the value and the headers of its message, and besides, each as text in a header whose name
+begins with ``dedup-dead-letter-``:
+
+    topic, partition, offset    the coordinates of the message
+    timestamp-ms                its timestamp, -1 if it had none
+    group                       the consumer group that gave it up
+    attempts                    how often its handler was called by then
+    id                          the digest of its dedup ID, 32 hex digits; absent when it had none
+    error-type, error           what the handler raised in the end, shortened, credentials masked
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from dedup_sdk.kafka.fields import as_record
+from dedup_sdk.marks import DIGEST_BYTES
+
+PREFIX = "dedup-dead-letter-"
+MAX_ERROR_CHARS = 1_000
+"""Characters of an error's text in a dead letter, at most."""
+
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+_DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}", re.ASCII)
+_CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]*@")
+_NAMED_SECRET = re.compile(
+    r"""((?:password|passwd|pwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*)"""
+    r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s,;&)}\]]+)""",
+    re.IGNORECASE,
+)
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Which message was given up, by whom, and why.
+
+    ``timestamp_ms`` is -1 for a message without a timestamp, ``digest`` (16 bytes) None for one without an ID. ``error`` is
+    one line of at most 1,000 characters.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    group: str
+    attempts: int
+    digest: bytes | None
+    error_type: str
+    error: str
+
+    @classmethod
+    def of(
+        cls, message: Any, error: BaseException, *, group: str, attempts: int, digest: bytes | None
+    ) -> Self:
+        """Describe a message whose handler failed for good."""
+        return cls(
+            topic=message.topic(), partition=message.partition(), offset=message.offset(),
+            timestamp_ms=message.timestamp()[1], group=group, attempts=attempts, digest=digest,
+            error_type=type(error).__qualname__, error=error_text(error),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, message: Any) -> Self | None:
+        """Read the description off a message; None when it is no dead letter (or not one of ours)."""
+        # Of several headers with one name the last counts.
+        said = {name: _text(value) for name, value in as_record(message).headers if name.startswith(PREFIX)}
+        texts = {name: said.get(PREFIX + name) for name in ("topic", "group", "error-type", "error", "id")}
+        numbers = {
+            name: said.get(PREFIX + name) for name in ("partition", "offset", "timestamp-ms", "attempts")
+        }
+        if texts["topic"] is None or texts["group"] is None:
+            return None
+        if not all(_NUMBER.fullmatch(number or "") for number in numbers.values()):
+            return None
+        digest = texts["id"]
+        return cls(
+            topic=texts["topic"], partition=int(numbers["partition"] or 0), offset=int(numbers["offset"] or 0),
+            timestamp_ms=int(numbers["timestamp-ms"] or 0), group=texts["group"], attempts=int(numbers["attempts"] or 0),
+            digest=bytes.fromhex(digest) if digest is not None and _DIGEST.fullmatch(digest) else None,
+            error_type=texts["error-type"] or "", error=texts["error"] or "",
+        )  # fmt: skip
+
+    def headers(self, message: Any) -> Headers:
+        """Return the headers of the dead letter: those of the message, then the description."""
+        said = {
+            "topic": self.topic, "partition": self.partition, "offset": self.offset,
+            "timestamp-ms": self.timestamp_ms, "group": self.group, "attempts": self.attempts,
+            "id": None if self.digest is None else self.digest.hex(),
+            "error-type": self.error_type, "error": self.error,
+        }  # fmt: skip
+        described = [
+            (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None
+        ]
+        return [*original_headers(message), *described]
+
+
+def original_headers(message: Any) -> Headers:
+    """Return the headers that a message had before it was given up: what a re-drive sends."""
+    return _without_ours(as_record(message).headers)
+
+
+def _without_ours(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    return [(name, value) for name, value in headers if not name.startswith(PREFIX)]
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's text in one line of at most 1,000 characters, with credentials masked."""
+    # Shortened before it is searched: the text may be of any length.
+    line = " ".join(str(error)[: 4 * MAX_ERROR_CHARS].split()).encode("utf-8", "replace").decode()
+    line = _CREDENTIALS_IN_URL.sub("***@", line)
+    line = _NAMED_SECRET.sub(r"\1***", line)
+    return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

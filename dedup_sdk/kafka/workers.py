@@ -1,0 +1,156 @@
+"""Threads that call a handler, and call it again when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.tasks import Task
+
+if TYPE_CHECKING:
+    from stamina import Attempt
+
+Handler = Callable[[Any], object]
+Failures = type[Exception] | tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often, and after what pauses, a handler is called again for a message.
+
+    ``attempts``: calls at most, the first included; None: no limit. ``on``: the errors that may pass. The pauses grow from
+    ``wait_initial`` to ``wait_max`` seconds, twice as long each time, with some jitter.
+    """
+
+    attempts: int | None
+    on: Failures
+    wait_initial: float
+    wait_max: float
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and self.attempts < 1:
+            raise ConfigurationError(
+                f"attempts={self.attempts!r}: give at least 1, or None for as many as it takes"
+            )
+        if not 0 <= self.wait_initial <= self.wait_max:
+            raise ConfigurationError(
+                f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, the first not above the second"
+            )
+        if self.attempts != 1 and find_spec("stamina") is None:
+            raise ConfigurationError(
+                "retries need the package stamina, which is not installed: pip install 'dedup-sdk[retry]'"
+            )
+
+    def after(self, task: Task) -> Iterator[Attempt]:
+        """Yield one attempt after the other, with pauses, for a task that failed; the first is the one that failed.
+
+        What is raised in the last one is raised on.
+        """
+        # Not where the handler succeeds: it costs ten times as much as calling a function.
+        import stamina
+
+        def may_pass(error: Exception) -> bool:
+            return isinstance(error, self.on) and task.back_off()
+
+        return iter(
+            stamina.retry_context(
+                on=may_pass,
+                attempts=self.attempts,
+                timeout=None,
+                wait_initial=self.wait_initial,
+                wait_max=self.wait_max,
+                wait_jitter=self.wait_initial,
+            )
+        )
+
+
+class Workers:
+    """So many threads that take tasks and hand them back when they are over; they end with `close`.
+
+    ``ends_all`` says of a handler's last error whether no other task may begin after it.
+    """
+
+    def __init__(
+        self, handler: Handler, count: int, retries: Retries, ends_all: Callable[[BaseException], bool]
+    ) -> None:
+        self._handler = handler
+        self._ends_all = ends_all
+        self._halted = False
+        self._retries = retries
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._over: SimpleQueue[Task] = SimpleQueue()
+        # A handler that never comes back must not keep the process from ending.
+        self._threads = [
+            Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
+            for number in range(1, count + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, task: Task) -> None:
+        """Have a task's handler called."""
+        self._tasks.put(task)
+
+    def halt(self) -> None:
+        """Let no further task begin; those that wait may be withdrawn."""
+        self._halted = True
+
+    def over(self, timeout_s: float) -> list[Task]:
+        """Return the tasks that are over, after at most so many seconds, in the order in which they ended."""
+        found: list[Task] = []
+        try:
+            if timeout_s > 0:
+                found.append(self._over.get(timeout=timeout_s))
+            while True:
+                found.append(self._over.get_nowait())
+        except Empty:
+            return found
+
+    def close(self) -> None:
+        """End the threads; one whose handler is busy ends when that comes back."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads to end, at most so many seconds for each."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if not self._halted:
+                self._call(task)
+            # Else the message stays in memory until the next one comes.
+            del task
+
+    def _call(self, task: Task) -> None:
+        try:
+            self._handle(task)
+        except BaseException as error:  # noqa: BLE001 (the polling thread says what becomes of it)
+            if self._ends_all(error):
+                self.halt()
+            task.end(error)
+        self._over.put(task)
+
+    def _handle(self, task: Task) -> None:
+        try:
+            if task.begin():
+                self._handler(task.message)
+        except Exception as error:
+            if self._retries.attempts == 1 or not isinstance(error, self._retries.on):
+                raise
+            self._handle_again(task, error)
+        task.end()
+
+    def _handle_again(self, task: Task, first: Exception) -> None:
+        for attempt in self._retries.after(task):
+            with attempt:
+                if attempt.num == 1:
+                    raise first
+                if task.begin():
+                    self._handler(task.message)

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from dedup_sdk import ConfigurationError
+from dedup_sdk.kafka import running
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+IDLE_S = 0.6
+
+
+class Handled:
+    """A handler that notes what it was given, and how many run at the same time."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.values: list[str] = []
+        self.most_at_once = 0
+        self._seconds = seconds
+        self._at_once = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Any) -> None:
+        """Handle a message."""
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        time.sleep(self._seconds)
+        with self._lock:
+            self._at_once -= 1
+            self.values.append(message.value().decode())
+
+
+@pytest.mark.parametrize("completion", ["on-next-call", "explicit"])
+def test_each_message_is_handled_once(make: Make, send: Send, kafka: MockKafka, completion: str) -> None:
+    """Whatever the completion mode: duplicates do not reach the handler, and all of it is completed and committed."""
+    send(*map(str, range(50)), *map(str, range(50)))
+    handled = Handled()
+    with make("orders", completion=completion, idle_timeout=IDLE_S) as consumer:
+        consumer.run(handled, workers=4)
+
+    assert sorted(handled.values, key=int) == [str(number) for number in range(50)]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 100
+    assert consumer.counters.verdicts["duplicate"] == 50
+
+
+def test_workers_work_at_the_same_time(make: Make, send: Send) -> None:
+    """So many handlers run at once as there are workers, and no more."""
+    send(*map(str, range(30)))
+    handled = Handled(0.01)
+    make("orders", idle_timeout=IDLE_S).run(handled, workers=3)
+
+    assert handled.most_at_once == 3
+    assert len(handled.values) == 30
+
+
+def send_keyed(kafka: MockKafka, keys: list[str | None]) -> None:
+    """Send one record a key; its value says which one of its key it is."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    counts: dict[str | None, int] = defaultdict(int)
+    for number, key in enumerate(keys):
+        producer.produce(
+            "orders", f"{key}-{counts[key]}", key=key, headers={"dedup-id": str(number)}, partition=0
+        )
+        counts[key] += 1
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def test_the_order_of_each_key_is_kept(make: Make, kafka: MockKafka) -> None:
+    """With many workers and handlers of uneven length the messages of a key come one after the other."""
+    send_keyed(kafka, [f"key{number % 5}" for number in range(100)])
+    handled: dict[str, list[str]] = defaultdict(list)
+    at_work: set[str] = set()
+
+    def handle(message: Any) -> None:
+        key = message.key().decode()
+        assert key not in at_work
+        at_work.add(key)
+        time.sleep(0.001 * (hash(message.value()) % 5))
+        handled[key].append(message.value().decode())
+        at_work.discard(key)
+
+    make("orders", idle_timeout=IDLE_S).run(handle, workers=8)
+
+    assert handled == {f"key{number}": [f"key{number}-{count}" for count in range(20)] for number in range(5)}
+
+
+@pytest.mark.parametrize(("keys", "order"), [(["same"] * 4, "none"), ([None] * 4, "key")])
+def test_without_order_nothing_waits(
+    make: Make, kafka: MockKafka, keys: list[str | None], order: Any
+) -> None:
+    """With order="none", and among messages without a key, handlers do not wait for each other."""
+    send_keyed(kafka, keys)
+    together = threading.Barrier(4, timeout=PATIENCE_S)
+
+    make("orders", idle_timeout=IDLE_S).run(lambda _: together.wait(), workers=4, order=order)
+
+    assert together.n_waiting == 0
+    assert not together.broken
+
+
+def test_no_more_is_taken_in_than_may_be_in_flight(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While all that may be in flight is with a handler, the group is served and nothing is read without end."""
+    monkeypatch.setattr(running, "_SIGN_OF_LIFE_S", 0.02)
+    monkeypatch.setattr(running, "_MOST_FETCHED", 3)
+    send(*map(str, range(40)))
+    go_on = threading.Event()
+    # So short that without being served the group would drop this member.
+    short = {"max.poll.interval.ms": 1_000}
+    consumer = make("orders", idle_timeout=2.5, config=short)
+    started: list[str] = []
+
+    def handle(message: Any) -> None:
+        started.append(message.value().decode())
+        if not go_on.is_set():
+            assert go_on.wait(PATIENCE_S)
+
+    def look() -> None:
+        time.sleep(2.5)
+        send(*map(str, range(40, 80)))
+        time.sleep(0.5)
+        seen.append(
+            (len(started), len(consumer._fetched), consumer._engine.partitions["orders", 0].lane.position)
+        )
+        go_on.set()
+
+    seen: list[tuple[int, int, int]] = []
+    looking = threading.Thread(target=look)
+    looking.start()
+    consumer.run(handle, workers=2, max_in_flight=5, order="none")
+    looking.join()
+
+    [(running_now, fetched, position)] = seen
+    assert running_now == 2
+    assert position <= 40
+    assert fetched <= 4
+    assert sorted(started, key=int) == [str(number) for number in range(80)]
+
+
+def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
+    """A twin of a message that a worker has is judged when that one is over, and is a duplicate then."""
+    send("a", "a", "b")
+    handled = Handled(0.05)
+    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer.run(handled, workers=4)
+
+    assert sorted(handled.values) == ["a", "b"]
+    assert consumer.counters.verdicts["duplicate"] == 1
+
+
+def test_stop_waits_for_what_is_running_and_hands_back_the_rest(make: Make, send: Send) -> None:
+    """After stop() the running handlers come to their end and count; what no handler was called for comes again, in order."""
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    begun = threading.Event()
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        if not begun.is_set():
+            consumer.stop()
+            begun.set()
+        time.sleep(0.2)
+        handled.append(message.value().decode())
+
+    consumer.run(handle, workers=2)
+
+    assert 1 <= len(handled) <= 2
+    left = [str(number) for number in range(20) if str(number) not in handled]
+    assert values(poll_quiet(consumer)) == left
+    assert consumer.counters.abandoned == consumer.counters.released == 0
+
+
+def test_what_was_handed_back_is_not_completed_with_its_batch(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A consumer that is left after stop() without handling the rest has completed no more than its handlers did."""
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    consumer.run(lambda _: consumer.stop())
+    done = consumer._engine.partitions["orders", 0].lane.high
+    consumer.close()
+
+    assert done == 1
+    assert committed(kafka.bootstrap, "g", "orders").offset == done
+    assert values(poll_quiet(make("orders"))) == [str(number) for number in range(done, 20)]
+
+
+def test_a_run_may_follow_another(make: Make, send: Send) -> None:
+    """What one run left the next one handles."""
+    send(*map(str, range(10)))
+    consumer = make("orders", idle_timeout=IDLE_S)
+    handled = Handled()
+
+    def one(message: Any) -> None:
+        handled(message)
+        consumer.stop()
+
+    consumer.run(one)
+    consumer.run(handled)
+    assert sorted(handled.values, key=int) == [str(number) for number in range(10)]
+
+
+def test_commits_stop_at_what_is_in_flight(make: Make, send: Send, kafka: MockKafka) -> None:
+    """While one handler is busy the others go on, and the committed offset stays below its message."""
+    send(*map(str, range(30)))
+    others = threading.Semaphore(0)
+    consumer = make("orders", config={"auto.commit.interval.ms": 50}, idle_timeout=IDLE_S)
+    seen: list[int] = []
+
+    def handle(message: Any) -> None:
+        if message.offset() == 10:
+            for _ in range(29):
+                assert others.acquire(timeout=PATIENCE_S)
+            time.sleep(0.3)
+            seen.append(committed(kafka.bootstrap, "g", "orders").offset)
+        else:
+            others.release()
+
+    consumer.run(handle, workers=3)
+
+    assert seen == [10]
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 30
+
+
+def test_a_handler_may_ask_and_commit(make: Make, send: Send) -> None:
+    """A handler may use the consumer: verdicts, counters, commits, pauses."""
+    send("a", "b", "c")
+    consumer = make("orders", idle_timeout=IDLE_S)
+    verdicts = []
+
+    def handle(message: Any) -> None:
+        verdicts.append(consumer.verdict(message))
+        consumer.commit()
+
+    consumer.run(handle, workers=2)
+    assert [verdict.kind.value for verdict in verdicts if verdict] == ["fresh"] * 3
+
+
+def test_one_run_at_a_time(make: Make, send: Send) -> None:
+    """A second run() of a consumer that is at work is an error, and the first goes on."""
+    send("a")
+    consumer = make("orders", idle_timeout=IDLE_S)
+    caught: list[str] = []
+
+    def handle(_: Any) -> None:
+        try:
+            consumer.run(print)
+        except RuntimeError as error:
+            caught.append(str(error))
+
+    consumer.run(handle)
+    assert len(caught) == 1
+    assert "at work already" in caught[0]
+
+
+async def _coroutine(_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"on_error": "ignore"}, "on_error='ignore': choose raise, retry or dead-letter"),
+        ({"order": "partition"}, "order='partition': choose key or none"),
+        ({"workers": 0}, "workers=0: give at least 1"),
+        ({"workers": 5, "max_in_flight": 4}, "max_in_flight=4 keeps some of the 5 workers idle"),
+        ({"attempts": 0, "on_error": "retry"}, "attempts=0: give at least 1"),
+        ({"wait_initial": 9, "on_error": "retry"}, "wait_initial=9, wait_max=5.0: give seconds"),
+        ({"handler": _coroutine}, "a coroutine would count as handled before it has run"),
+        ({"handler": "print"}, "give a plain function"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: Make, settings: dict[str, Any], said: str) -> None:
+    """One line that names the value and the way out; no thread was started."""
+    consumer: DedupConsumer = make("orders")
+    before = threading.active_count()
+    with pytest.raises(ConfigurationError) as caught:
+        consumer.run(**{"handler": print, **settings})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert threading.active_count() == before

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError
+
+from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
+from dedup_sdk.kafka import workers as workers_module
+from dedup_sdk.kafka.dead_letters import original_headers
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+IDLE_S = 0.6
+QUICK: dict[str, Any] = {"wait_initial": 0.01, "wait_max": 0.02}
+
+
+class HandlerError(Exception):
+    """What a handler raises."""
+
+
+class Failing:
+    """A handler that fails for some values, so many times each."""
+
+    def __init__(self, **times: int) -> None:
+        self.times = times
+        self.called: list[str] = []
+        self.handled: list[str] = []
+
+    def __call__(self, message: Any) -> None:
+        """Handle a message, or not."""
+        value = message.value().decode()
+        self.called.append(value)
+        if self.called.count(value) <= self.times.get(value, 0):
+            raise HandlerError(f"{value} fails with password=hunter2")
+        self.handled.append(value)
+
+
+def dead_letters(kafka: MockKafka, topic: str = "g.dead-letters") -> list[Message]:
+    """All that lies in a dead-letter topic."""
+    reader = Consumer({
+        "bootstrap.servers": kafka.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest",
+        "enable.partition.eof": True, "enable.auto.commit": False,
+    })  # fmt: skip
+    found: list[Message] = []
+    try:
+        reader.subscribe([topic])
+        ends, until = 0, time.monotonic() + PATIENCE_S
+        while ends < len(reader.list_topics(topic).topics[topic].partitions):
+            message = reader.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(message)
+            ends += message is not None and message.error() is not None
+            assert time.monotonic() < until
+    finally:
+        reader.close()
+    return found
+
+
+def test_by_default_the_first_error_ends_the_run(make: Make, send: Send) -> None:
+    """The handler's own exception comes out of run(), and its message comes again, before what comes after it."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", idle_timeout=IDLE_S)
+    handler = Failing(b=1)
+
+    with pytest.raises(HandlerError, match="b fails"):
+        consumer.run(handler)
+
+    assert handler.called == ["a", "b"]
+    consumer.run(handler)
+    assert handler.handled == ["a", "b", "c", "d"]
+    assert consumer.counters.released == 1
+
+
+def test_what_follows_a_failure_in_its_line_does_not_overtake_it(make: Make, kafka: MockKafka) -> None:
+    """Messages of the failed one's key come after it, also when the run is repeated with many workers."""
+    from tests.mock.test_run import send_keyed
+
+    send_keyed(kafka, ["k", "k", "k", "k", None])
+    consumer = make("orders", idle_timeout=IDLE_S)
+    handler = Failing(**{"k-1": 2})
+    for _ in range(2):
+        with pytest.raises(HandlerError):
+            consumer.run(handler, workers=4)
+    consumer.run(handler, workers=4)
+
+    in_line = [value for value in handler.handled if value.startswith("k")]
+    assert in_line == ["k-0", "k-1", "k-2", "k-3"]
+    assert sorted(handler.handled) == ["None-0", *in_line]
+
+
+def test_a_failed_message_is_retried(make: Make, send: Send) -> None:
+    """The handler is called again until it succeeds; its twin stays a duplicate, what has another key goes on."""
+    send("a", "b", "a", "c")
+    handler = Failing(a=3)
+    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer.run(handler, on_error="retry", workers=2, **QUICK)
+
+    assert handler.called.count("a") == 4
+    assert sorted(handler.handled) == ["a", "b", "c"]
+    assert consumer.counters.retried == 3
+    assert consumer.counters.verdicts["duplicate"] == 1
+    assert consumer._engine.next_offset("orders", 0) == 4
+
+
+def test_retries_come_to_an_end(make: Make, send: Send) -> None:
+    """After its attempts the error ends the run, and the message is not completed."""
+    send("a", "b")
+    handler = Failing(a=99)
+    consumer = make("orders")
+    with pytest.raises(HandlerError):
+        consumer.run(handler, on_error="retry", attempts=3, **QUICK)
+
+    assert handler.called.count("a") == 3
+    assert consumer._engine.next_offset("orders", 0) == 0
+
+
+def test_without_a_limit_it_is_tried_for_ever(make: Make, send: Send) -> None:
+    """attempts=None goes on until the handler succeeds."""
+    send("a")
+    handler = Failing(a=20)
+    make("orders", idle_timeout=IDLE_S).run(
+        handler, on_error="retry", attempts=None, wait_initial=0, wait_max=0
+    )
+    assert handler.handled == ["a"]
+
+
+def test_only_errors_that_may_pass_are_retried(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Any other is final at once."""
+    send("a")
+    handler = Failing(a=1)
+    make("orders", idle_timeout=IDLE_S).run(
+        handler, on_error="dead-letter", retry_on=(ConnectionError, TimeoutError), **QUICK
+    )
+    assert handler.called == ["a"]
+    assert values(dead_letters(kafka)) == ["a"]
+
+
+def test_stop_does_not_wait_for_a_pause(make: Make, send: Send) -> None:
+    """A message whose handler waits for its next attempt is handed back at once when the run ends."""
+    send("a")
+    consumer = make("orders")
+
+    def handle(_: Any) -> None:
+        threading.Timer(0.1, consumer.stop).start()
+        raise HandlerError
+
+    began = time.monotonic()
+    consumer.run(handle, on_error="retry", wait_initial=30, wait_max=30)
+    assert time.monotonic() - began < 10
+    assert values(poll_quiet(consumer)) == ["a"]
+
+
+def test_a_dead_letter_says_everything(make: Make, send: Send, kafka: MockKafka) -> None:
+    """It has the key, value and headers of its message, and where it was, who gave it up, how often, and why."""
+    send("a", "b", "c")
+    handler = Failing(b=99)
+    with make("orders", idle_timeout=IDLE_S) as consumer:
+        consumer.run(handler, on_error="dead-letter", attempts=2, **QUICK)
+
+    [letter] = dead_letters(kafka)
+    assert (letter.key(), letter.value(), original_headers(letter)) == (None, b"b", [("dedup-id", b"b")])
+    said = DeadLetter.read(letter)
+    assert said is not None
+    assert (said.topic, said.partition, said.offset, said.group, said.attempts) == ("orders", 0, 1, "g", 2)
+    assert (said.error_type, said.error) == ("HandlerError", "b fails with password=***")
+    assert said.digest is not None
+    assert len(said.digest) == 16
+    assert handler.handled == ["a", "c"]
+    assert consumer.counters.dead_lettered == 1
+    assert committed(kafka.bootstrap, "g", "orders").offset == 3
+
+
+def test_a_dead_lettered_message_is_not_remembered(make: Make, send: Send) -> None:
+    """A later record with its ID (a re-drive) is new, and handled; its twin that waited is handled in its place."""
+    send("a", "a", "b")
+    handler = Failing(a=2)
+    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer.run(handler, on_error="dead-letter", attempts=2, **QUICK)
+    assert sorted(handler.handled) == ["a", "b"]
+    assert consumer.counters.dead_lettered == 1
+
+    send("c", "a")
+    failing = Failing(c=2)
+    consumer.run(failing, on_error="dead-letter", attempts=2, **QUICK)
+    send("c")
+    consumer.run(failing, on_error="dead-letter", attempts=2, **QUICK)
+    assert failing.handled == ["c"]
+    assert consumer.counters.verdicts["duplicate"] == 1
+    assert consumer._engine.next_offset("orders", 0) == 6
+
+
+def test_a_message_is_over_only_when_its_dead_letter_is_delivered(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A dead letter that the broker refuses ends the run with one line, and its message comes again."""
+    kafka.create_topic("refused")
+    send("a", "b")
+    consumer = make("orders", dead_letters="refused")
+    kafka.push_errors("Produce", KafkaError.TOPIC_AUTHORIZATION_FAILED, 10)
+
+    with pytest.raises(DeadLetterError, match=r"orders\[0\]@0 was not delivered.*see that the") as caught:
+        consumer.run(Failing(a=99), on_error="dead-letter", attempts=1)
+    assert "\n" not in str(caught.value)
+    assert consumer._engine.next_offset("orders", 0) == 0
+    assert consumer.counters.dead_lettered == 0
+    kafka.clear_errors("Produce")
+    consumer.close()
+    assert "a" in values(poll_quiet(make("orders")))
+
+
+def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafka: MockKafka) -> None:
+    """While the broker does not take the dead letter, nothing above its message is committed; then all of it is."""
+    kafka.create_topic("late")
+    send("a", "b", "c")
+    consumer = make("orders", dead_letters="late", idle_timeout=IDLE_S)
+    seen: list[int | None] = []
+
+    def handle(message: Any) -> None:
+        if message.value() == b"a":
+            kafka.push_errors("Produce", KafkaError.NOT_LEADER_FOR_PARTITION, 8)
+            raise HandlerError
+        if message.value() == b"c":
+            time.sleep(0.2)
+            seen.append(consumer._engine.next_offset("orders", 0))
+
+    consumer.run(handle, on_error="dead-letter", attempts=1)
+
+    assert seen == [0]
+    assert consumer._engine.next_offset("orders", 0) == 3
+    assert values(dead_letters(kafka, "late")) == ["a"]
+
+
+def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Who handles dead letters with the same topic for those that fail would go round in circles: the run ends instead."""
+    kafka.create_topic("letters")
+    send("a", topic="letters")
+    consumer = make("letters", dead_letters="letters")
+    with pytest.raises(DeadLetterError, match="is in the dead-letter topic already"):
+        consumer.run(Failing(a=9), on_error="dead-letter", attempts=1)
+
+
+def test_what_is_no_exception_of_the_handler_is_never_a_dead_letter(make: Make, send: Send) -> None:
+    """SystemExit from a handler ends the run, and its message comes again."""
+    send("a")
+    consumer = make("orders", idle_timeout=IDLE_S)
+
+    def leave(_: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        consumer.run(leave, on_error="dead-letter")
+    assert consumer._engine.next_offset("orders", 0) == 0
+
+
+def test_without_the_package_for_retries_one_line_says_so(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retries name the extra that is missing; a run without retries needs nothing."""
+    monkeypatch.setattr(workers_module, "find_spec", lambda _: None)
+    send("a")
+    consumer = make("orders", idle_timeout=IDLE_S)
+    with pytest.raises(ConfigurationError, match=r"pip install 'dedup-sdk\[retry\]'"):
+        consumer.run(print, on_error="retry")
+    handler = Failing()
+    consumer.run(handler)
+    assert handler.handled == ["a"]
+
+
+def test_a_store_that_fails_ends_the_run(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the key store comes out of run(); what was handled is neither handled again nor forgotten."""
+    send("a", "b")
+    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer.run(Failing())
+    store = consumer._engine.partitions["orders", 0].store
+    send("c")
+
+    def fail(*_: Any) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "append", fail)
+        with pytest.raises(StoreError, match="the disk is full"):
+            consumer.run(Failing())
+    send("c", "d")
+    again = Failing()
+    consumer.run(again)
+    assert again.handled == ["d"]
+
+
+def test_a_damaged_store_does_not_end_the_run(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged store is opened anew beside the run: nothing is lost, and only what was with a handler comes again."""
+    send(*map(str, range(20)))
+    consumer = make("orders", idle_timeout=IDLE_S)
+    damaged: list[Any] = []
+
+    def handle(message: Any) -> None:
+        handler(message)
+        if message.offset() == 10:
+            store = consumer._engine.partitions["orders", 0].store
+
+            def append(*_: Any) -> None:
+                damaged.append(store)
+                raise StoreCorruptError("a block has another checksum")
+
+            monkeypatch.setattr(store, "append", append)
+
+    handler = Failing()
+    consumer.run(handle)
+
+    assert damaged
+    assert sorted(set(handler.handled), key=int) == [str(number) for number in range(20)]
+    assert consumer._engine.next_offset("orders", 0) == 20
+    assert len(handler.handled) <= 23

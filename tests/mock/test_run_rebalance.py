@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from dedup_sdk.kafka import settling
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+class Run:
+    """A run on a thread of its own."""
+
+    def __init__(self, consumer: DedupConsumer, handler: Any, **settings: Any) -> None:
+        self.consumer = consumer
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(handler, settings))
+        self._thread.start()
+
+    def _run(self, handler: Any, settings: dict[str, Any]) -> None:
+        try:
+            self.consumer.run(handler, **settings)
+        except BaseException as error:  # noqa: BLE001 (the test looks at it)
+            self.error = error
+
+    def stop(self) -> None:
+        """End it in order."""
+        self.consumer.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+
+def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send) -> None:
+    """What is running when the group takes a partition away is completed and committed; its next owner does not see it."""
+    for partition in (0, 1):
+        send(*(f"{partition}-{number}" for number in range(6)), topic="pairs", partition=partition)
+    first, second = make("pairs"), make()
+    handled: list[str] = []
+    joined = threading.Event()
+
+    def slow(message: Any) -> None:
+        # A handler that asks for something needs the lock that the polling thread holds in its callback.
+        first.verdict(message)
+        if not joined.is_set():
+            joined.set()
+        time.sleep(0.4)
+        first.verdict(message)
+        handled.append(message.value().decode())
+
+    run = Run(first, slow, workers=2, order="none")
+    assert joined.wait(PATIENCE_S)
+    second.subscribe(["pairs"])
+    others = values(poll_quiet(second, 3.0))
+    run.stop()
+    rest = values(poll_quiet(first, 2.0)) if not run.error else []
+
+    assert run.error is None
+    everything = [*handled, *others, *rest]
+    assert sorted(everything) == sorted({f"{partition}-{n}" for partition in (0, 1) for n in range(6)})
+    assert others
+    assert first.counters.abandoned == 0
+
+
+def test_what_does_not_come_to_an_end_is_abandoned_and_counted(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that outlives the deadline of a revoke loses its partition: the message comes again, its end changes nothing."""
+    monkeypatch.setattr(settling, "REVOKE_SHARE", 0.0005)
+    send("a", "b")
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0)])
+    busy, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_: Any) -> None:
+        busy.set()
+        assert go_on.wait(PATIENCE_S)
+        ended.set()
+
+    run = Run(consumer, handle)
+    assert busy.wait(PATIENCE_S)
+    consumer.unassign()
+    go_on.set()
+    assert ended.wait(PATIENCE_S)
+    run.stop()
+
+    assert run.error is None
+    assert consumer.counters.abandoned == 1
+    consumer.assign([TopicPartition("orders", 0)])
+    assert values(poll_quiet(consumer)) == ["a", "b"]
+
+
+def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Send, kafka: MockKafka) -> None:
+    """What a handler does after its partition was lost leaves no trace in store or commits."""
+    send("a")
+    consumer = make("orders")
+    busy, go_on = threading.Event(), threading.Event()
+
+    def handle(_: Any) -> None:
+        busy.set()
+        assert go_on.wait(PATIENCE_S)
+
+    run = Run(consumer, handle)
+    assert busy.wait(PATIENCE_S)
+    with consumer._lock:
+        consumer._lose([TopicPartition("orders", 0)])
+    go_on.set()
+    time.sleep(0.2)
+    run.stop()
+
+    assert consumer.counters.abandoned == 1
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+    assert values(poll_quiet(make("orders"))) == ["a"]
+
+
+def test_a_seek_hands_out_again_what_no_handler_had(make: Make, send: Send) -> None:
+    """A handler may move the consumer: what waited for a worker is read again from there."""
+    send(*map(str, range(6)))
+    consumer = make("orders", idle_timeout=0.6)
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        handled.append(message.value().decode())
+        if message.offset() == 1:
+            consumer.seek(TopicPartition("orders", 0, 4))
+
+    consumer.run(handle)
+    assert handled == ["0", "1", "4", "5"]
+
+
+def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None:
+    """close() from another thread waits for the running handler; the run ends with the client's own error."""
+    send("a", "b")
+    before = set(threading.enumerate())
+    consumer = make("orders")
+    busy = threading.Event()
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        busy.set()
+        time.sleep(0.3)
+        handled.append(message.value().decode())
+
+    run = Run(consumer, handle)
+    assert busy.wait(PATIENCE_S)
+    consumer.close()
+    run.stop()
+    assert isinstance(run.error, RuntimeError | KafkaException)
+    rest = values(poll_quiet(make("orders")))
+    assert sorted({*handled, *rest}) == ["a", "b"]
+    assert set(threading.enumerate()) <= before

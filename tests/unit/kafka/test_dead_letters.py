@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Message
+
+from dedup_sdk import DeadLetter
+from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS, PREFIX, error_text, original_headers
+
+HEADERS: list[tuple[str, bytes | None]] = [("dedup-id", b"a"), ("trace", None), ("dedup-id", b"b")]
+
+
+def message(headers: list[tuple[str, bytes | None]]) -> Message:
+    """A message as a consumer gets it."""
+    return Message(
+        topic="orders", partition=3, offset=7, key=b"k", value=b"v", headers=list(headers), timestamp=(1, 42)
+    )
+
+
+def letter(**changes: object) -> DeadLetter:
+    """A dead letter of that message."""
+    said = {
+        "topic": "orders", "partition": 3, "offset": 7, "timestamp_ms": 42, "group": "g", "attempts": 5,
+        "digest": bytes(range(16)), "error_type": "ValueError", "error": "no",
+    }  # fmt: skip
+    return DeadLetter(**{**said, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"digest": None}, {"error": "", "timestamp_ms": -1}, {"topic": "ä", "group": "grüppe"}]
+)
+def test_what_is_written_is_read(changes: dict[str, object]) -> None:
+    """A dead letter says in its headers what it said before, and its original headers are those of the message."""
+    written = letter(**changes)
+    sent = message(written.headers(message(HEADERS)))
+
+    assert DeadLetter.read(sent) == written
+    assert original_headers(sent) == HEADERS
+
+
+def test_one_that_fails_again_describes_the_second_time() -> None:
+    """Of a re-driven dead letter that fails again nothing of the first description is left."""
+    once = message(letter().headers(message(HEADERS)))
+    twice = message(letter(offset=99, attempts=1).headers(once))
+
+    assert DeadLetter.read(twice) == letter(offset=99, attempts=1)
+    assert len(twice.headers() or []) == len(once.headers() or [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("topic", b"\xff"), ("offset", b"seven"), ("offset", b"9" * 30), ("partition", None), ("attempts", b"")],
+)
+def test_what_is_no_dead_letter_is_none(name: str, value: bytes | None) -> None:
+    """A message without the description, or with one that makes no sense, is no dead letter of ours."""
+    assert DeadLetter.read(message(HEADERS)) is None
+    headers = letter().headers(message(HEADERS))
+    assert DeadLetter.read(message([*headers, (PREFIX + name, value)])) is None
+
+
+def test_a_digest_that_is_none_is_left_out() -> None:
+    """Something else in the place of a digest does not count as one."""
+    read = DeadLetter.read(message([*letter().headers(message([])), (PREFIX + "id", b"../../x")]))
+    assert read is not None
+    assert read.digest is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one\nline\t only", "one line only"),
+        ("could not reach postgresql://app:hunter2@db:5432/x", "could not reach postgresql://***@db:5432/x"),
+        ("password=hunter2, user=app", "password=***, user=app"),
+        ("{'sasl.password': 'hunter 2', 'user': 'app'}", "{'sasl.password': ***, 'user': 'app'}"),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ('api_key="a b" and API-KEY:c', "api_key=*** and API-KEY:***"),
+        ("the token is wrong", "the token is wrong"),
+        ("\ud800", "?"),
+    ],
+)
+def test_an_error_is_one_line_without_credentials(text: str, shown: str) -> None:
+    """What looks like a credential is masked, the rest is kept."""
+    assert error_text(ValueError(text)) == shown
+
+
+def test_an_error_of_any_length_is_cut_in_no_time() -> None:
+    """A text of megabytes becomes 1,000 characters without being searched as a whole."""
+    began = time.monotonic()
+    assert len(error_text(ValueError("password" * 1_000_000))) == MAX_ERROR_CHARS
+    assert len(error_text(ValueError("://" + "a" * 5_000_000))) == MAX_ERROR_CHARS
+    assert time.monotonic() - began < 5

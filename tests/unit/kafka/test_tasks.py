@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk.kafka.tasks import Order, Task, Tasks
+
+
+def task(offset: int, key: bytes | None = None, partition: int = 0) -> Task:
+    """A task of a message."""
+    return Task(Message(topic="t", partition=partition, offset=offset, key=key, value=b""))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([None, b"a", b"b", b"c"]), st.integers(0, 1)),
+        st.tuples(
+            st.sampled_from(["begin", "end", "back off", "withdraw"]), st.integers(0, 50), st.integers(0, 1)
+        ),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("order", ["key", "none"])
+@given(steps=STEPS)
+def test_a_line_has_one_task_that_may_begin(order: Order, steps: list[tuple[str, Any, int]]) -> None:
+    """Of a key in a partition only the oldest task has begun, each task begins once, and none is forgotten."""
+    tasks = Tasks(order)
+    may: dict[Task, bool] = {}
+    offset = 0
+    for what, which, partition in steps:
+        if what == "add":
+            new = task(offset, which, partition)
+            offset += 1
+            may[new] = tasks.add(new)
+        elif what == "withdraw":
+            for gone in tasks.withdraw({("t", partition)}):
+                del may[gone]
+        else:
+            begun = [each for each, ready in may.items() if ready]
+            if not begun:
+                continue
+            chosen = begun[which % len(begun)]
+            if what == "end":
+                chosen.end()
+                following = tasks.remove(chosen)
+                del may[chosen]
+                if following is not None:
+                    assert not may[following]
+                    may[following] = True
+            elif what == "begin":
+                assert chosen.begin()
+            else:
+                assert chosen.back_off()
+        assert tasks.of() == list(may)
+        for each, ready in may.items():
+            key = each.message.key()
+            older = [
+                other
+                for other in may
+                if other.coordinates == each.coordinates
+                and other.message.key() == key
+                and other.offset < each.offset
+            ]
+            assert ready == (order == "none" or key is None or not older)
+
+
+@pytest.mark.parametrize("stage", ["waiting", "running", "backing off"])
+def test_only_what_is_not_running_can_be_withdrawn(
+    stage: Literal["waiting", "running", "backing off"],
+) -> None:
+    """A withdrawn task's handler is never called (again); a running one goes on, and is not called again once abandoned."""
+    one = task(0)
+    if stage != "waiting":
+        assert one.begin()
+    if stage == "backing off":
+        assert one.back_off()
+
+    assert one.withdraw() == (stage != "running")
+    if stage == "running":
+        one.abandon()
+        assert not one.back_off()
+    else:
+        assert not one.begin()
+        assert not one.back_off()
+    assert one.attempts == (stage != "waiting")
