@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 report = direct(scenario, choice, bed, keep=asked.keep)
                 reports.append(report)
                 sys.stderr.write(report.line() + "\n")
+                sys.stderr.writelines(f"  {example}\n" for example in report.judgement.examples)
                 if asked.json:
                     sys.stdout.write(json.dumps(report.as_dict()) + "\n")
                     sys.stdout.flush()

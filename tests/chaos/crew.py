@@ -16,6 +16,7 @@ from tests.chaos.options import WorkerOptions
 ROOT = Path(__file__).parents[2]
 _MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.worker import main; sys.exit(main(sys.argv[1]))"
 _END_S = 30.0
+_LAST_WORDS_S = 0.5
 _PAUSE_S = 0.02
 
 
@@ -63,6 +64,9 @@ class Run:
     def wait(self) -> bool:
         """Wait until it has ended; whether it did so in order. One that does not end is killed."""
         status = self._process.wait(_END_S)
+        if status is None:
+            self._process.signal(signal.SIGUSR2)
+            time.sleep(_LAST_WORDS_S)
         self.kill()
         # The signal itself ends only a worker that has not begun yet.
         return status in (0, -signal.SIGTERM)

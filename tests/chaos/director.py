@@ -38,10 +38,11 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     topic = f"{scenario.name}-{choice.protocol}-{choice.seed}-{uuid.uuid4().hex[:6]}"
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
     folder.mkdir(parents=True, exist_ok=True)
-    bed.kafka.create_topic(topic, scenario.partitions)
+    bed.kafka.create_topic(topic, scenario.partitions, scenario.topic_config)
     sender = Sender(
         bed.producers.bootstrap, topic,
         partitions=scenario.partitions, per_second=scenario.per_second, seed=choice.seed, recipe=scenario.recipe,
+        skew_ms=scenario.skew_ms,
     )  # fmt: skip
     try:
         with CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch:

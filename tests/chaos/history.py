@@ -86,6 +86,14 @@ class Rewind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """What lies before ``offset`` of a partition cannot be known any more: its duplicates after that are in doubt."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
     """An operator, or retention, kept ``[low, high)`` of a partition from being handled."""
 
@@ -94,7 +102,7 @@ class Skip:
     high: int
 
 
-Excuse = Crash | Takeover | Rewind
+Excuse = Crash | Takeover | Rewind | Forget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

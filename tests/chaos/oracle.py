@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.history import Call, Excuse, History, LogRecord, Rewind, Takeover
+from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Rewind, Takeover
 
 IMPLICIT_BATCH_RECORDS = 1_000
 """How many records a consumer completes implicitly in one durable step, at most."""
@@ -23,6 +23,8 @@ IMPLICIT_NS = 100_000_000
 """Nanoseconds after which a consumer writes what was completed implicitly."""
 GRACE_NS = 50_000_000
 """Nanoseconds between what a worker notes and what happens in its consumer."""
+
+_EXAMPLES = 5
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -44,6 +46,7 @@ class Judgement:
         premature: records that were committed before a handler was done with their message.
         trespassed: calls that began after their run was told that the partition is not its own.
         unsettled: records that were not committed although all was done.
+        examples: a few of what was lost or is unexplained, with the runs that handled it.
     """
 
     records: int
@@ -57,6 +60,7 @@ class Judgement:
     premature: int
     trespassed: int
     unsettled: int
+    examples: tuple[str, ...] = ()
 
     def broken(self) -> dict[str, int]:
         """Return the promises that were broken, by name, with how often."""
@@ -77,19 +81,33 @@ def judge(history: History) -> Judgement:
     doubled = {message: len(each) - 1 for message, each in calls.items() if len(each) > 1}
     at_risk = [_at_risk(history, excuse, message_of, calls) for excuse in history.excuses]
     excused = Counter(message for messages in at_risk for message in messages)
+    lost = expected - set(calls)
+    unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
     return Judgement(
         records=len(history.log),
         messages=len(set(message_of.values())),
         handled=len(history.calls),
-        lost=len(expected - set(calls)),
+        lost=len(lost),
         doubled=sum(doubled.values()),
         doubled_bound=sum(map(len, at_risk)),
-        unexplained=sum(max(0, extra - excused[message]) for message, extra in doubled.items()),
+        unexplained=sum(unexplained.values()),
         disordered=_disordered(history, calls) if history.ordered else 0,
         premature=_premature(history, message_of, calls, skipped),
         trespassed=_trespassed(history),
         unsettled=_unsettled(history),
+        examples=tuple(
+            [f"lost {partition}@{offset}" for partition, offset in sorted(lost)[:_EXAMPLES]]
+            + [_told(message, calls[message]) for message in sorted(unexplained)[:_EXAMPLES]]
+        ),
     )
+
+
+def _told(message: Place, calls: Iterable[Call]) -> str:
+    each = ", ".join(
+        f"{call.run} {call.partition}@{call.offset} at {call.ended_ns / 1e9:.3f} s"
+        for call in sorted(calls, key=lambda call: call.ended_ns)
+    )
+    return f"unexplained {message[0]}@{message[1]}: {each}"
 
 
 def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
@@ -120,6 +138,10 @@ def _at_risk(
             if partition == excuse.partition and excuse.low <= offset < excuse.high
         }
         return inside & set(calls)
+    if isinstance(excuse, Forget):
+        of_partition = [(o, message) for (p, o), message in message_of.items() if p == excuse.partition]
+        before_it = {message for offset, message in of_partition if offset < excuse.offset}
+        return before_it & {message for offset, message in of_partition if offset >= excuse.offset}
     own = sorted((call for call in history.calls if call.run == excuse.run), key=lambda call: call.ended_ns)
     before = own[: bisect_left(own, excuse.at_ns, key=lambda call: call.ended_ns)]
     risky = _in_doubt(before)

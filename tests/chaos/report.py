@@ -63,6 +63,7 @@ class Report:
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),
             "stuck": self.stuck,
+            "examples": list(judged.examples),
             "promises_kept": not self.broken,
         }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tests.chaos.options import PROTOCOLS, Mode, Protocol
 from tests.chaos.sender import Recipe, plain
@@ -24,7 +24,8 @@ class Scenario:
         work_ms: what handling takes on average; with three workers about as much as is sent, so that there is a queue.
         short_s: seconds that a short run gives it.
         protocols: where it applies.
-        needs_root: whether it mounts something.
+        skew_ms: how far the timestamps of what is sent again may be off.
+        topic_config: settings of the topic.
     """
 
     name: str
@@ -45,4 +46,5 @@ class Scenario:
     recipe: Recipe = plain
     short_s: float = 10.0
     protocols: tuple[Protocol, ...] = PROTOCOLS
-    needs_root: bool = False
+    skew_ms: int = 0
+    topic_config: Mapping[str, str] = field(default_factory=dict)

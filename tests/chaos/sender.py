@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
@@ -62,6 +63,7 @@ class Sender:
         per_second: new messages a second; resends come on top.
         seed: of keys and resends.
         recipe: what is sent.
+        skew_ms: how far the timestamp of what is sent again may be off, milliseconds.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Sender:
         per_second: float,
         seed: int,
         recipe: Recipe = plain,
+        skew_ms: int = 0,
     ) -> None:
         self.topic, self.partitions, self.per_second = topic, partitions, per_second
         self.sent = self.retried = self.repeated = 0
         self._producer = Producer({"bootstrap.servers": bootstrap, **_SETTINGS})
         self._random = random.Random(seed)
         self._recipe = recipe
+        self._skew_ms = skew_ms
         self._failed: deque[Outgoing] = deque()
         self._again: list[tuple[float, int, Outgoing]] = []
         self._ending = threading.Event()
@@ -133,6 +137,9 @@ class Sender:
         if self._random.random() < _RESEND_SHARE:
             self.repeated += 1
             at = time.monotonic() + self._random.uniform(0, _RESEND_WITHIN_S)
+            if self._skew_ms:
+                off_ms = self._random.randint(-self._skew_ms, self._skew_ms)
+                message = replace(message, timestamp_ms=message.timestamp_ms + off_ms)
             heapq.heappush(self._again, (at, self.repeated, message))
 
     def _produce(self, message: Outgoing) -> None:

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
 from tests.chaos.history import Crash, Excuse, LogRecord, Skip, Takeover
-from tests.chaos.options import Protocol, WorkerOptions
+from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
 from tests.chaos.watch import CommitWatch
 
@@ -29,6 +29,7 @@ logger = logging.getLogger("chaos")
 
 Disks = Literal["own", "shared"]
 _BREATH_S: Final = 0.1
+_SESSION_S: Final = SESSION_MS / 1000
 _MOST_ENDS: Final = 60
 
 
@@ -196,6 +197,61 @@ class Stage:
         """End all workers in order."""
         for run in self.crew.stop():
             raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
+
+    def suspect_all(self, since_ns: int, committed: dict[int, int] | None) -> None:
+        """Note that the group may have thrown out any of its members since then."""
+        for run in self.crew.alive:
+            self.suspect(run, since_ns, committed)
+
+    def restart_broker(self, seconds: float) -> None:
+        """SIGKILL, and a start after some time."""
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        self.bed.kafka.kill()
+        self._sleep_blind(seconds)
+        self.bed.kafka.start()
+        self.faults["broker-kill"] += 1
+        self.sleep(1.5 * _SESSION_S)
+        self.suspect_all(at_ns, committed)
+
+    def pause_broker(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after some time."""
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        self.bed.kafka.pause()
+        self._sleep_blind(seconds)
+        self.bed.kafka.resume()
+        self.faults["broker-pause"] += 1
+        self.sleep(1.5 * _SESSION_S)
+        self.suspect_all(at_ns, committed)
+
+    @staticmethod
+    def _sleep_blind(seconds: float) -> None:
+        """Sleep without looking after workers: there is no broker to ask what is committed."""
+        time.sleep(seconds)
+
+    def cut(self, run: Run) -> None:
+        """Cut all of a worker's connections."""
+        self.bed.consumers[run.host % CONSUMER_PROXIES].cut_now()
+        self.faults["cut"] += 1
+
+    def stall(self, run: Run, direction: Literal["requests", "responses"], seconds: float) -> None:
+        """Forward nothing in one direction of a worker's connections for some time."""
+        proxy = self.bed.consumers[run.host % CONSUMER_PROXIES]
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        proxy.stall(direction)
+        self.sleep(seconds)
+        proxy.flow()
+        self.faults[f"stall-{direction}"] += 1
+        self.sleep(1.0)
+        self.suspect(run, at_ns, committed)
+
+    def lose_disk(self, run: Run) -> None:
+        """Remove a living worker's stores, let it go on for a moment, and kill it."""
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        self.delete_store(run)
+        self.about(0.5)
+        self.suspect(run, at_ns, committed)
+        if run.exit_status is None:
+            self.kill(run)
 
     def places(self) -> list[TopicPartition]:
         """Return the topic's partitions."""

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.chaos.cluster_faults import BROKER, NETWORK, STORE_DELETED
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
+from tests.chaos.topic_faults import CLOCK, HOSTILE_IDS, PARTITIONS_ADDED, TOPIC_CHANGES, TRANSACTIONS
 
 SCENARIOS: Final[dict[str, Scenario]] = {
-    scenario.name: scenario for scenario in (KILL, ZOMBIE, STORM, SLOW_HANDLER)
+    scenario.name: scenario
+    for scenario in (
+        KILL,
+        ZOMBIE,
+        STORM,
+        BROKER,
+        NETWORK,
+        SLOW_HANDLER,
+        STORE_DELETED,
+        TOPIC_CHANGES,
+        PARTITIONS_ADDED,
+        TRANSACTIONS,
+        CLOCK,
+        HOSTILE_IDS,
+    )
 }

@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.history import Call, Crash, History, LogRecord, Notice, Rewind, Sample, Skip, Takeover
+from tests.chaos.history import (
+    Call,
+    Crash,
+    Forget,
+    History,
+    LogRecord,
+    Notice,
+    Rewind,
+    Sample,
+    Skip,
+    Takeover,
+)
 from tests.chaos.oracle import IMPLICIT_BATCH_RECORDS, judge
 
 _MS = 1_000_000
@@ -127,6 +138,15 @@ def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
     rewind = Rewind(partition=0, low=1, high=2)
     assert broken(records, calls, excuses=[rewind]) == {}
     assert broken(records, [*calls, call(0, 21)], excuses=[rewind]) == {"unexplained": 1}
+
+
+def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
+    """Where history begins anew, a duplicate of what lies before may come through once; one of what lies after may not."""
+    records = log("x", "y", "x", "y", "z", "z")
+    calls = [call(0, 10), call(1, 11), call(4, 14)]
+    forget = Forget(partition=0, offset=2)
+    assert broken(records, [*calls, call(2, 12)], excuses=[forget]) == {}
+    assert broken(records, [*calls, call(5, 15)], excuses=[forget]) == {"unexplained": 1}
 
 
 def test_what_was_skipped_on_purpose_is_not_lost() -> None:

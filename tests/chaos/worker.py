@@ -5,6 +5,7 @@ Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very lon
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import random
 import resource
@@ -73,11 +74,12 @@ class Worker:
                 while len(running) >= 2 * _THREADS:
                     time.sleep(0.001)
                     running = {future for future in running if not future.done()}
-                running.add(pool.submit(self._in_its_own_hands, message))
+                # It is in hand from here on, whenever its thread begins.
+                running.add(pool.submit(self._in_its_own_hands, message, time.monotonic_ns()))
 
-    def _in_its_own_hands(self, message: Any) -> None:
+    def _in_its_own_hands(self, message: Any, began_ns: int) -> None:
         with self.consumer.once(message):
-            self._handle(message)
+            self._handle(message, began_ns)
 
     def _handle(self, message: Any, began_ns: int | None = None) -> None:
         began_ns = time.monotonic_ns() if began_ns is None else began_ns
@@ -98,6 +100,8 @@ class Worker:
 def main(argument: str) -> int:
     """Run a worker; return its exit status: 3 and one line when it ended by an error of the package."""
     options = loads(argument)
+    # Where it hangs, when it does not end.
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
     if options.file_bytes:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,0 +1,77 @@
+"""Scenarios in which the broker, the network or the disks fail."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.chaos.options import SESSION_MS
+from tests.chaos.scenario import Scenario
+from tests.chaos.stage import Stage
+
+_SESSION_S: Final = SESSION_MS / 1000
+_LONGEST_PAUSE_S: Final = 20.0
+
+
+def _broker(stage: Stage) -> None:
+    pauses = False
+    while stage.left_s > 0:
+        if pauses:
+            stage.pause_broker(min(_LONGEST_PAUSE_S, max(2.0, stage.choice.seconds / 3)))
+        else:
+            stage.restart_broker(stage.random.uniform(0, 1.5))
+        pauses = not pauses
+        stage.about(1.0)
+
+
+def _network(stage: Stage) -> None:
+    stalls = 0
+    while stage.left_s > 0:
+        run = stage.some_run()
+        if run is not None:
+            for _ in range(stage.random.randint(1, 3)):
+                stage.cut(run)
+                stage.about(0.3)
+            stage.stall(run, "responses" if stalls % 2 else "requests", 2.0 * _SESSION_S)
+            stalls += 1
+        stage.about(1.0)
+
+
+def _store_deleted(stage: Stage) -> None:
+    alive = False
+    while stage.left_s > 0:
+        run = stage.some_run()
+        if run is not None:
+            if alive:
+                stage.lose_disk(run)
+            else:
+                stage.kill(run)
+                stage.delete_store(run)
+            alive = not alive
+            if run.host not in {other.host for other in stage.crew.alive}:
+                stage.start(run.host)
+        stage.about(2.0)
+
+
+BROKER: Final = Scenario(
+    name="broker",
+    summary="the broker is killed (SIGKILL) and started again, and stopped (SIGSTOP) for a while",
+    play=_broker,
+    broken="commit-past-a-gap",
+    mode="workers",
+    short_s=12.0,
+)
+NETWORK: Final = Scenario(
+    name="network",
+    summary="connections of single workers are cut, or stalled one way for longer than the group waits",
+    play=_network,
+    broken="skip-tail-replay",
+    mode="consume",
+    proxied=True,
+)
+STORE_DELETED: Final = Scenario(
+    name="store-deleted",
+    summary="the stores of a worker are deleted, while it runs or when it is dead",
+    play=_store_deleted,
+    broken="skip-tail-replay",
+    recent_marks=300,
+)

@@ -1,0 +1,289 @@
+"""Scenarios in which the topic, the group's offsets or the records themselves are strange."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from tests.chaos.history import Forget, Rewind, Skip
+from tests.chaos.options import ID_HEADER
+from tests.chaos.scenario import Scenario
+from tests.chaos.sender import plain
+from tests.chaos.stage import Stage
+from tests.chaos.topic_log import read_log
+from tests.support.producing import Outgoing
+
+_ASK_S: Final = 10.0
+_PATIENCE_S: Final = 20.0
+_HOUR_MS: Final = 3_600_000
+_YEAR_MS: Final = 365 * 24 * _HOUR_MS
+_LONG_ID: Final = 100_000
+_LONGEST_ID: Final = 60_000
+_MANY_HEADERS: Final = 1_000
+_TRANSACTION_MS: Final = 3_000
+
+
+# --- offsets and records -------------------------------------------------------------------------------------------
+
+
+def _set_offsets(stage: Stage, offsets: dict[int, int]) -> None:
+    """Set the group's offsets as the plain reset tool does: without metadata. The group must be empty."""
+    wanted = [TopicPartition(stage.topic, partition, offset) for partition, offset in offsets.items()]
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        request = [ConsumerGroupTopicPartitions(stage.topic, wanted)]
+        answer = stage.admin.alter_consumer_group_offsets(request, request_timeout=_ASK_S)
+        try:
+            for future in answer.values():
+                future.result()
+        except KafkaException:
+            # Its last member may not be gone for the coordinator yet.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _start_all(stage: Stage) -> None:
+    for host in range(3):
+        stage.start(host)
+
+
+def _ends(stage: Stage) -> dict[int, int]:
+    ends = dict.fromkeys(range(stage.watch.partitions), 0)
+    for record in read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions):
+        ends[record.partition] = max(ends[record.partition], record.offset + 1)
+    return ends
+
+
+def _set_back(stage: Stage) -> None:
+    stage.stop_all()
+    committed = stage.watch.patiently()
+    back = {
+        partition: offset - stage.random.randint(0, min(offset, 60))
+        for partition, offset in committed.items()
+    }
+    _set_offsets(stage, back)
+    stage.faults["offsets-back"] += 1
+    for partition, offset in back.items():
+        stage.excuses.append(Rewind(partition=partition, low=offset, high=committed[partition]))
+        stage.excuses.append(Forget(partition=partition, offset=offset))
+    _start_all(stage)
+
+
+def _set_forward(stage: Stage) -> None:
+    stage.stop_all()
+    stage.sleep(1.5)
+    committed, ahead = stage.watch.patiently(), _ends(stage)
+    _set_offsets(stage, ahead)
+    stage.faults["offsets-forward"] += 1
+    for partition, offset in ahead.items():
+        stage.skips.append(Skip(partition=partition, low=committed.get(partition, 0), high=offset))
+        stage.excuses.append(Forget(partition=partition, offset=offset))
+    _start_all(stage)
+
+
+def _truncate(stage: Stage) -> None:
+    """Delete records that were handled long ago, and a disk with them: the history is nowhere any more."""
+    stage.gone += read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
+    committed = stage.watch.patiently()
+    wanted = [TopicPartition(stage.topic, partition, offset // 2) for partition, offset in committed.items()]
+    for future in stage.admin.delete_records(wanted, request_timeout=_ASK_S).values():
+        future.result()
+    stage.faults["records-deleted"] += 1
+    for place in wanted:
+        stage.excuses.append(Forget(partition=place.partition, offset=place.offset))
+    run = stage.some_run()
+    if run is not None:
+        stage.kill(run)
+        stage.delete_store(run)
+        stage.start(run.host)
+
+
+def _delete_offsets(stage: Stage) -> None:
+    stage.stop_all()
+    committed = stage.watch.patiently()
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            for future in stage.admin.delete_consumer_groups([stage.topic], request_timeout=_ASK_S).values():
+                future.result()
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            break
+    stage.faults["offsets-deleted"] += 1
+    for partition, offset in committed.items():
+        stage.excuses.append(Rewind(partition=partition, low=0, high=offset))
+    _start_all(stage)
+
+
+def _topic_changes(stage: Stage) -> None:
+    changes = [_set_forward, _set_back, _truncate, _delete_offsets]
+    while stage.left_s > 0 or changes:
+        change = changes.pop(0) if changes else stage.random.choice([_set_forward, _set_back])
+        change(stage)
+        stage.sleep(4.0)
+
+
+def _partitions_added(stage: Stage) -> None:
+    while stage.left_s > 0:
+        count = stage.watch.partitions + stage.random.randint(1, 3)
+        for future in stage.admin.create_partitions([NewPartitions(stage.topic, count)]).values():
+            future.result()
+        stage.faults["partitions-added"] += 1
+        stage.watch.partitions = stage.sender.partitions = count
+        stage.about(3.0)
+
+
+# --- transactions --------------------------------------------------------------------------------------------------
+
+
+def _send_in_transaction(stage: Stage, name: str, idents: list[bytes], end: str) -> Producer:
+    producer = Producer({
+        "bootstrap.servers": stage.bed.kafka.bootstrap,
+        "transactional.id": f"{stage.topic}-{name}",
+        "transaction.timeout.ms": _TRANSACTION_MS,
+        "log_level": 0,
+    })  # fmt: skip
+    producer.init_transactions(_ASK_S)
+    producer.begin_transaction()
+    for number, ident in enumerate(idents):
+        partition = number % stage.watch.partitions
+        producer.produce(
+            stage.topic,
+            value=b"transaction",
+            key=b"t%d" % partition,
+            partition=partition,
+            headers=[(ID_HEADER, ident)],
+        )
+    producer.flush(_ASK_S)
+    if end == "commit":
+        producer.commit_transaction(_ASK_S)
+    elif end == "abort":
+        producer.abort_transaction(_ASK_S)
+    stage.faults[f"transaction-{end}"] += 1
+    return producer
+
+
+def _transactions(stage: Stage) -> None:
+    number = 0
+    hanging: list[Producer] = []
+    while stage.left_s > 0:
+        number += 1
+        idents = [b"transaction-%d-%d" % (number, index) for index in range(30)]
+        _send_in_transaction(stage, f"abort-{number}", idents, "abort")
+        stage.sleep(2.5)
+        # Their successors fold the log again, in which the aborted records still lie.
+        for run in stage.crew.alive:
+            stage.kill(run)
+            stage.delete_store(run)
+            stage.start(run.host)
+        stage.sleep(4.0)
+        _send_in_transaction(stage, f"commit-{number}", idents, "commit")
+        # Nobody ends this one: it holds back all readers until the broker does.
+        lost_idents = [b"hanging-%d-%d" % (number, index) for index in range(10)]
+        hanging.append(_send_in_transaction(stage, f"hang-{number}", lost_idents, "hang"))
+        stage.sleep(1.0)
+    stage.sleep(_TRANSACTION_MS / 1000 + 2.0)
+    hanging.clear()
+
+
+# --- records -------------------------------------------------------------------------------------------------------
+
+
+def _strange_clock(number: int, chosen: random.Random) -> Outgoing:
+    """A message whose producer's clock is an hour off, or decades."""
+    message = plain(number, chosen)
+    now_ms = int(time.time() * 1000)
+    shift_ms = chosen.choice([0, 0, 0, -_HOUR_MS, _HOUR_MS, chosen.randint(-_HOUR_MS, _HOUR_MS)])
+    strange = chosen.random()
+    if strange < 0.01:
+        shift_ms = 10 * _YEAR_MS
+    elif strange < 0.02:
+        shift_ms = 2 * _HOUR_MS - now_ms  # the seventies
+    return Outgoing(
+        key=message.key, value=message.value, headers=message.headers, timestamp_ms=now_ms + shift_ms
+    )
+
+
+def _hostile(number: int, chosen: random.Random) -> Outgoing:
+    """A message whose ID is missing, empty, very long, no text, or one of a thousand."""
+    kinds: list[Any] = [
+        {ID_HEADER: None},
+        {},
+        {ID_HEADER: b"\xff\xfe\x00%d" % number},
+        {ID_HEADER: b"x" * _LONG_ID + b"%d" % number},
+        {ID_HEADER: b"y" * _LONGEST_ID + b"%d" % number},
+        [(ID_HEADER, b"%d-%d" % (number, index)) for index in range(_MANY_HEADERS)],
+        [("\u2028" * 50, b"%d" % number), (ID_HEADER, b"../../%d" % number)],
+    ]
+    message = plain(number, chosen)
+    if chosen.random() < 0.9:
+        return message
+    return Outgoing(key=message.key, value=None, headers=chosen.choice(kinds))
+
+
+def _kill_now_and_then(stage: Stage) -> None:
+    while stage.left_s > 0:
+        stage.about(2.0)
+        run = stage.some_run()
+        if run is not None:
+            stage.kill(run)
+            stage.delete_store(run)
+            stage.start(run.host)
+
+
+TOPIC_CHANGES: Final = Scenario(
+    name="topic-changes",
+    summary="offsets set back and forward with the plain tool, or deleted; records deleted",
+    play=_topic_changes,
+    broken="low-never-rises",
+    per_second=120.0,
+    work_ms=3.0,
+    short_s=16.0,
+)
+PARTITIONS_ADDED: Final = Scenario(
+    name="partitions-added",
+    summary="the topic gets more partitions while it is read and written",
+    play=_partitions_added,
+    broken="start-at-the-end",
+    partitions=3,
+)
+TRANSACTIONS: Final = Scenario(
+    name="transactions",
+    summary="aborted and hanging transactions; what was aborted is sent again after disks were lost",
+    play=_transactions,
+    broken="replay-uncommitted",
+    per_second=100.0,
+    work_ms=3.0,
+)
+CLOCK: Final = Scenario(
+    name="clock",
+    summary="producers' clocks jump by an hour, some by decades",
+    play=_kill_now_and_then,
+    broken="believe-the-future",
+    recipe=_strange_clock,
+    skew_ms=_HOUR_MS,
+    recent_marks=200,
+    topic_config={
+        "message.timestamp.after.max.ms": str(2**63 - 1),
+        "message.timestamp.before.max.ms": str(2**63 - 1),
+        "retention.ms": "-1",
+    },
+)
+HOSTILE_IDS: Final = Scenario(
+    name="hostile-ids",
+    summary="IDs of 100,000 bytes, none, empty, no text, or a thousand in one record",
+    play=_kill_now_and_then,
+    broken="shorten-ids",
+    recipe=_hostile,
+    per_second=200.0,
+)
