@@ -52,6 +52,25 @@ def _store_deleted(stage: Stage) -> None:
         stage.about(2.0)
 
 
+def _corruption(stage: Stage) -> None:
+    while stage.left_s > 0:
+        run = stage.some_run()
+        if run is not None:
+            stage.kill(run)
+            stage.damage(run)
+            stage.start(run.host)
+        stage.about(2.5)
+
+
+def _disk_full(stage: Stage) -> None:
+    while stage.left_s > 0:
+        run = stage.some_run()
+        if run is not None:
+            with stage.full_disk(run):
+                stage.about(3.0)
+        stage.about(2.0)
+
+
 BROKER: Final = Scenario(
     name="broker",
     summary="the broker is killed (SIGKILL) and started again, and stopped (SIGSTOP) for a while",
@@ -74,4 +93,20 @@ STORE_DELETED: Final = Scenario(
     play=_store_deleted,
     broken="skip-tail-replay",
     recent_marks=300,
+)
+CORRUPTION: Final = Scenario(
+    name="corruption",
+    summary="bytes are flipped in the files of a dead worker's stores",
+    play=_corruption,
+    broken="skip-tail-replay",
+    recent_marks=150,
+)
+DISK_FULL: Final = Scenario(
+    name="disk-full",
+    summary="the disk of a worker has no room for a while",
+    play=_disk_full,
+    broken="commit-past-a-gap",
+    recent_marks=150,
+    mode="workers",
+    small_disks=True,
 )

@@ -17,6 +17,7 @@ from tests.chaos.options import PROTOCOLS, Protocol
 from tests.chaos.report import Report
 from tests.chaos.sabotage import BROKEN
 from tests.chaos.scenario import Scenario
+from tests.chaos.small_disk import NoMountError
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 
@@ -31,11 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="chaos: %(message)s",
         stream=sys.stderr,
     )
+    # A cut connection is nothing to warn of.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     reports: list[Report] = []
     try:
         with Bed(asked.seed) as bed:
             for scenario, choice in _plan(asked):
-                report = direct(scenario, choice, bed, keep=asked.keep)
+                try:
+                    report = direct(scenario, choice, bed, keep=asked.keep)
+                except NoMountError as error:
+                    sys.stderr.write(f"{scenario.name}: left out: {error}\n")
+                    continue
                 reports.append(report)
                 sys.stderr.write(report.line() + "\n")
                 sys.stderr.writelines(f"  {example}\n" for example in report.judgement.examples)

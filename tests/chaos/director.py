@@ -18,6 +18,7 @@ from tests.chaos.oracle import judge, messages
 from tests.chaos.report import Report
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import Sender
+from tests.chaos.small_disk import small_disks
 from tests.chaos.stage import Choice, Disks, Stage
 from tests.chaos.topic_log import read_log
 from tests.chaos.watch import CommitWatch
@@ -50,10 +51,14 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
                 choice, bed, folder, sender, watch,
                 options=_options(scenario, choice, topic), disks=_disks(scenario, choice), proxied=scenario.proxied,
             )  # fmt: skip
-            try:
-                history, stuck = _play(scenario, stage)
-            finally:
-                stage.crew.end()
+            disks = (
+                [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
+            )
+            with small_disks(disks):
+                try:
+                    history, stuck = _play(scenario, stage)
+                finally:
+                    stage.crew.end()
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)

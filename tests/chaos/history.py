@@ -77,6 +77,15 @@ class Takeover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """From ``at_ns`` until ``until_ns`` a run could not write what it completed, nor be sure that it had."""
+
+    run: str
+    at_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
     """An operator had ``[low, high)`` of a partition handled again."""
 
@@ -102,7 +111,7 @@ class Skip:
     high: int
 
 
-Excuse = Crash | Takeover | Rewind | Forget
+Excuse = Crash | Takeover | Outage | Rewind | Forget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

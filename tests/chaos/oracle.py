@@ -6,6 +6,7 @@ message
 at risk
     messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
     implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
+    So is what worker threads have in hand when a partition goes: the consumer does not wait for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Rewind, Takeover
+from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
 
 IMPLICIT_BATCH_RECORDS = 1_000
 """How many records a consumer completes implicitly in one durable step, at most."""
@@ -79,7 +80,11 @@ def judge(history: History) -> Judgement:
     skipped = {place for place in message_of if _is_skipped(history, place)}
     expected = {message for place, message in message_of.items() if place not in skipped}
     doubled = {message: len(each) - 1 for message, each in calls.items() if len(each) > 1}
-    at_risk = [_at_risk(history, excuse, message_of, calls) for excuse in history.excuses]
+    by_run: dict[str, list[Call]] = defaultdict(list)
+    for call in sorted(history.calls, key=lambda each: each.ended_ns):
+        by_run[call.run].append(call)
+    at_risk = [_at_risk(history, excuse, message_of, by_run) for excuse in history.excuses]
+    at_risk += _outlived(history, message_of, by_run)
     excused = Counter(message for messages in at_risk for message in messages)
     lost = expected - set(calls)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
@@ -128,24 +133,25 @@ def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
 
 
 def _at_risk(
-    history: History, excuse: Excuse, message_of: Mapping[Place, Place], calls: Mapping[Place, list[Call]]
+    history: History, excuse: Excuse, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> set[Place]:
     """Return the messages that may have one more call because of this."""
     if isinstance(excuse, Rewind):
-        inside = {
+        return {
             message
             for (partition, offset), message in message_of.items()
             if partition == excuse.partition and excuse.low <= offset < excuse.high
         }
-        return inside & set(calls)
     if isinstance(excuse, Forget):
         of_partition = [(o, message) for (p, o), message in message_of.items() if p == excuse.partition]
         before_it = {message for offset, message in of_partition if offset < excuse.offset}
         return before_it & {message for offset, message in of_partition if offset >= excuse.offset}
-    own = sorted((call for call in history.calls if call.run == excuse.run), key=lambda call: call.ended_ns)
+    own = by_run.get(excuse.run, [])
     before = own[: bisect_left(own, excuse.at_ns, key=lambda call: call.ended_ns)]
     risky = _in_doubt(before)
-    if excuse.committed is not None:
+    if isinstance(excuse, Outage):
+        risky += [call for call in own[len(before) :] if call.began_ns <= excuse.until_ns]
+    elif excuse.committed is not None:
         risky += [call for call in before if call.offset >= excuse.committed.get(call.partition, 0)]
     if isinstance(excuse, Takeover):
         told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind != "assigned"]
@@ -153,6 +159,24 @@ def _at_risk(
         risky += [call for call in own[len(before) :] if call.began_ns <= heard_ns]
     places = [(call.partition, call.offset) for call in risky]
     return {message_of.get(place, place) for place in places}
+
+
+def _outlived(
+    history: History, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
+) -> list[set[Place]]:
+    """Return, for each time that partitions went, the messages whose handlers were at work just then."""
+    found: list[set[Place]] = []
+    for notice in history.notices:
+        if notice.kind != "assigned" and not history.ordered:
+            own = by_run.get(notice.run, [])
+            from_there = own[bisect_left(own, notice.at_ns - GRACE_NS, key=lambda call: call.ended_ns) :]
+            places = [
+                (call.partition, call.offset)
+                for call in from_there
+                if call.partition in notice.partitions and call.began_ns <= notice.at_ns
+            ]
+            found.append({message_of.get(place, place) for place in places})
+    return found
 
 
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:

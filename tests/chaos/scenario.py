@@ -24,6 +24,7 @@ class Scenario:
         work_ms: what handling takes on average; with three workers about as much as is sent, so that there is a queue.
         short_s: seconds that a short run gives it.
         protocols: where it applies.
+        small_disks: whether each host's disk is a small one of its own, which has to be mounted.
         skew_ms: how far the timestamps of what is sent again may be off.
         topic_config: settings of the topic.
     """
@@ -46,5 +47,6 @@ class Scenario:
     recipe: Recipe = plain
     short_s: float = 10.0
     protocols: tuple[Protocol, ...] = PROTOCOLS
+    small_disks: bool = False
     skew_ms: int = 0
     topic_config: Mapping[str, str] = field(default_factory=dict)

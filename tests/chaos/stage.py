@@ -11,6 +11,8 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,9 +22,10 @@ from confluent_kafka.admin import AdminClient
 
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
-from tests.chaos.history import Crash, Excuse, LogRecord, Skip, Takeover
+from tests.chaos.history import Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
+from tests.chaos.small_disk import fill, make_room
 from tests.chaos.watch import CommitWatch
 
 logger = logging.getLogger("chaos")
@@ -31,6 +34,7 @@ Disks = Literal["own", "shared"]
 _BREATH_S: Final = 0.1
 _SESSION_S: Final = SESSION_MS / 1000
 _MOST_ENDS: Final = 60
+_NOTICED_WITHIN_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class Stage:
         self.resting: set[int] = set()
         """Hosts whose worker is not started again when it falls."""
         self._options, self._proxied = options, proxied
+        self._set_aside: set[Path] = set()
         self.admin = AdminClient({"bootstrap.servers": bed.kafka.bootstrap, "log_level": 0})
         self._until = 0.0
 
@@ -128,6 +133,7 @@ class Stage:
 
     def lift_fallen(self) -> None:
         """Do what a supervisor does with workers that ended by an error: look, and start them again."""
+        self._see_set_aside()
         for run in self.crew.fallen:
             logger.info("%s ended by itself: %s", run.name, run.last_words())
             run.kill()
@@ -137,6 +143,16 @@ class Stage:
                 raise RuntimeError(f"workers end all the time; the last one said: {run.last_words()}")
             if run.host not in self.resting:
                 self.start(run.host)
+
+    def _see_set_aside(self) -> None:
+        """Note stores that workers found damaged: what was not committed then comes again to the same worker."""
+        for run in self.crew.alive:
+            for folder in set(run.store.rglob("*.damaged-*")) - self._set_aside:
+                self._set_aside.add(folder)
+                at_ns = time.monotonic_ns()
+                safe = self.watch.before(at_ns - _NOTICED_WITHIN_NS)
+                self.excuses.append(Crash(run=run.name, at_ns=at_ns, committed=safe))
+                self.faults["set-aside"] += 1
 
     def _committed(self) -> dict[int, int] | None:
         """Return what counts as safe when a partition moves: on one machine all that the store has."""
@@ -243,6 +259,39 @@ class Stage:
         self.faults[f"stall-{direction}"] += 1
         self.sleep(1.0)
         self.suspect(run, at_ns, committed)
+
+    @contextmanager
+    def full_disk(self, run: Run) -> Iterator[None]:
+        """Leave no room on a worker's disk while the block runs."""
+        at_ns = time.monotonic_ns()
+        fill(run.store)
+        self.faults["disk-full"] += 1
+        try:
+            yield
+        finally:
+            make_room(run.store)
+            # What was read before there was room may be refused a little later.
+            self.sleep(1.0)
+            until_ns = time.monotonic_ns()
+            concerned = [each.name for each in self.crew.runs if each.host == run.host]
+            self.excuses += [Outage(run=name, at_ns=at_ns, until_ns=until_ns) for name in concerned]
+
+    def damage(self, run: Run) -> None:
+        """Flip bytes in one of a dead worker's files."""
+        files = sorted(path for path in run.store.rglob("*") if path.is_file() and path.stat().st_size)
+        files = [path for path in files if path.name != "LOG" and not path.name.startswith("LOG.old")]
+        if not files:
+            return
+        kinds = sorted({path.suffix or path.name.split("-")[0] for path in files})
+        kind = self.random.choice(kinds)
+        path = self.random.choice(
+            [path for path in files if (path.suffix or path.name.split("-")[0]) == kind]
+        )
+        content = bytearray(path.read_bytes())
+        for _ in range(self.random.randint(1, 8)):
+            content[self.random.randrange(len(content))] ^= self.random.randint(1, 255)
+        path.write_bytes(content)
+        self.faults[f"damage-{kind.lstrip('.').lower()}"] += 1
 
     def lose_disk(self, run: Run) -> None:
         """Remove a living worker's stores, let it go on for a moment, and kill it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chaos.cluster_faults import BROKER, NETWORK, STORE_DELETED
+from tests.chaos.cluster_faults import BROKER, CORRUPTION, DISK_FULL, NETWORK, STORE_DELETED
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
+from tests.chaos.soak import SOAK
 from tests.chaos.topic_faults import CLOCK, HOSTILE_IDS, PARTITIONS_ADDED, TOPIC_CHANGES, TRANSACTIONS
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -19,10 +20,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         NETWORK,
         SLOW_HANDLER,
         STORE_DELETED,
+        CORRUPTION,
+        DISK_FULL,
         TOPIC_CHANGES,
         PARTITIONS_ADDED,
         TRANSACTIONS,
         CLOCK,
         HOSTILE_IDS,
+        SOAK,
     )
 }

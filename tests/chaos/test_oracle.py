@@ -11,6 +11,7 @@ from tests.chaos.history import (
     History,
     LogRecord,
     Notice,
+    Outage,
     Rewind,
     Sample,
     Skip,
@@ -129,6 +130,25 @@ def test_a_takeover_explains_what_its_victim_did_before_it_knew() -> None:
         "unexplained": 1,
         "trespassed": 1,
     }
+
+
+def test_an_outage_explains_what_was_handled_meanwhile() -> None:
+    """While a disk takes nothing, what is handled may come again; what was handled long before, or later, may not."""
+    records = log("x", "y", "z")
+    calls = [call(0, 1_000), call(1, 3_000), call(2, 6_000)]
+    outage = Outage(run="a", at_ns=2 * _S, until_ns=4 * _S)
+    assert broken(records, [*calls, call(1, 7_000)], excuses=[outage]) == {}
+    assert broken(records, [*calls, call(2, 7_000)], excuses=[outage]) == {"unexplained": 1}
+
+
+def test_a_handler_that_outlives_its_partition_may_be_repeated() -> None:
+    """What is in a worker's hands when its partition goes may come again; what it finished before that may not."""
+    records = log("x", "y")
+    slow = Call("a", 0, 1, 100 * _MS, 300 * _MS)
+    gone = Notice("a", "revoked", frozenset({0}), 200 * _MS)
+    calls = [call(0, 9), slow]
+    assert broken(records, [*calls, call(1, 400, "b")], notices=[gone], ordered=False) == {}
+    assert broken(records, [*calls, call(0, 400, "b")], notices=[gone], ordered=False) == {"unexplained": 1}
 
 
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:

@@ -45,6 +45,14 @@ class CommitWatch:
             self.samples += [Sample(at_ns, partition, offset) for partition, offset in found.items()]
         return found
 
+    def before(self, at_ns: int) -> dict[int, int]:
+        """Return what was seen to be committed until a moment."""
+        seen: dict[int, int] = {}
+        for sample in list(self.samples):
+            if sample.at_ns <= at_ns:
+                seen[sample.partition] = sample.offset
+        return seen
+
     def patiently(self, seconds: float = 30.0) -> dict[int, int]:
         """As `committed`, also while the broker is away for a moment."""
         deadline = time.monotonic() + seconds

@@ -1,0 +1,107 @@
+"""All of it at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.chaos.options import SESSION_MS
+from tests.chaos.scenario import Scenario
+from tests.chaos.stage import Stage
+
+_SESSION_S: Final = SESSION_MS / 1000
+_HOSTS: Final = 4
+
+
+def _kill(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.kill(run)
+        stage.about(0.5)
+        stage.start(run.host)
+
+
+def _freeze(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.freeze(run, 1.5 * _SESSION_S + 1.0)
+
+
+def _leave(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.leave(run)
+        stage.about(1.0)
+        stage.start(run.host)
+
+
+def _cut(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.cut(run)
+
+
+def _stall(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.stall(
+            run, stage.random.choice(["requests", "responses"]), stage.random.uniform(0.5, 2.5) * _SESSION_S
+        )
+
+
+def _lose_disk(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None and stage.disks == "own":
+        stage.lose_disk(run)
+        stage.start(run.host)
+
+
+def _damage(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None and stage.disks == "own":
+        stage.kill(run)
+        stage.damage(run)
+        stage.start(run.host)
+
+
+def _restart_broker(stage: Stage) -> None:
+    stage.restart_broker(stage.random.uniform(0, 2.0))
+
+
+def _pause_broker(stage: Stage) -> None:
+    stage.pause_broker(stage.random.uniform(1.0, 8.0))
+
+
+_WEIGHTED: Final[dict[Callable[[Stage], None], int]] = {
+    _kill: 6,
+    _freeze: 3,
+    _leave: 4,
+    _cut: 4,
+    _stall: 2,
+    _lose_disk: 2,
+    _damage: 2,
+    _restart_broker: 1,
+    _pause_broker: 1,
+}
+
+
+def _soak(stage: Stage) -> None:
+    while stage.left_s > 0:
+        [fault] = stage.random.choices(list(_WEIGHTED), list(_WEIGHTED.values()))
+        fault(stage)
+        stage.about(1.5)
+
+
+SOAK: Final = Scenario(
+    name="soak",
+    summary="kills, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures at random",
+    play=_soak,
+    broken="mark-before-complete",
+    disks=None,
+    proxied=True,
+    hosts=_HOSTS,
+    per_second=250.0,
+    work_ms=8.0,
+    recent_marks=1_000,
+    short_s=30.0,
+)
