@@ -64,6 +64,7 @@ class Partition:
         self._clock = clock
         self.begun = True
         self._lane: Lane | None = None
+        self._fenced = False
         self._clock_ms = -1
         self._steps = 0
         self._journaled = 0
@@ -105,6 +106,14 @@ class Partition:
     def started(self) -> bool:
         """Whether the lane has begun, so that records may be admitted."""
         return self._lane is not None
+
+    def fence(self) -> None:
+        """Refuse marks from here on: the partition has another owner. What still comes is counted as stale."""
+        self._fenced = True
+
+    def _refuses(self, count: int) -> bool:
+        self._counters.stale += count if self._fenced else 0
+        return self._fenced
 
     def skip_to(self, offset: int) -> None:
         """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew."""
@@ -192,6 +201,8 @@ class Partition:
 
     def complete_chunk(self, chunk: Chunk) -> list[Place]:
         """Complete all of a chunk that the application has; return what is to be delivered next."""
+        if self._refuses(chunk.open):
+            return []
         return self._settled(self.lane.complete_chunk(chunk))
 
     def complete(
@@ -203,6 +214,8 @@ class Partition:
         """
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for offset in offsets:
+            if self._refuses(1):
+                continue
             place = self.lane.place(offset)
             if place is None or place.chunk.states[place.row] == DONE:
                 self._counters.stale += not quietly
@@ -220,6 +233,8 @@ class Partition:
         self.judged = []
         offered: list[Place] = []
         for offset in offsets:
+            if self._refuses(1):
+                continue
             place = self.lane.place(offset)
             again = self.lane.release(place) if place else []
             self._counters.released += len(again)
@@ -231,6 +246,8 @@ class Partition:
         """End records without a mark; return what is to be delivered next."""
         offered: list[Place] = []
         for offset in offsets:
+            if self._refuses(1):
+                continue
             place = self.lane.place(offset)
             if place is None or place.chunk.states[place.row] == DONE:
                 self._counters.stale += 1
@@ -257,6 +274,8 @@ class Partition:
 
     def persist(self) -> None:
         """Write what was completed since the last call, in one atomic step."""
+        if self._fenced:
+            return
         step = self.lane.take_step()
         if step is not None:
             self._append(step.progress, step.marks)

@@ -1,10 +1,16 @@
-"""A partition in our hands: where it starts, how far its recovery is, and whose pause it is."""
+"""A partition in our hands: where it starts, how far its recovery is, and whose pause it is.
+
+A partition goes ``RECOVERING -> ACTIVE -> REVOKING | LOST -> CLOSED``. Only an active one delivers; a revoking one may still
+write and commit; a lost or closed one does neither. One that moves (a seek, a log that changed) ends, and another
+of the same coordinates begins, so that no state has to be undone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.metadata import CommitMetadata
@@ -14,8 +20,28 @@ class State(Enum):
     """What an assigned partition is doing."""
 
     RECOVERING = "recovering"
+    """Comes up to date; delivers nothing."""
     ACTIVE = "active"
+    """Delivers."""
+    REVOKING = "revoking"
+    """On its way to another owner: what is complete is written and committed."""
+    LOST = "lost"
+    """Belongs to another owner already: nothing is written or committed."""
     CLOSED = "closed"
+    """Over."""
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.RECOVERING: frozenset({State.ACTIVE, State.REVOKING, State.LOST}),
+    State.ACTIVE: frozenset({State.REVOKING, State.LOST}),
+    State.REVOKING: frozenset({State.LOST, State.CLOSED}),
+    State.LOST: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+"""Where each state may lead; a revoke that fails half way ends as a loss."""
+
+OURS: Final = frozenset({State.RECOVERING, State.ACTIVE, State.REVOKING})
+"""In these states the group still takes our commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +63,24 @@ class Start:
     reprocess: bool = False
 
 
+class Beginning(Enum):
+    """How far the commit is that says where a history begins."""
+
+    TO_ASK = "to ask"
+    ASKED = "asked"
+    KNOWN = "known"
+
+
 @dataclass(slots=True)
 class Assigned:
-    """One assigned partition."""
+    """One assigned partition; ``epoch`` counts the times that this consumer took it."""
 
     topic: str
     partition: int
     start: Start | None = None
     wanted: int = -1001
     """The offset that came with the assignment (-1001: none)."""
+    epoch: int = 0
     state: State = State.RECOVERING
     held: Partition | None = None
     recovery: Generator[None, None, None] | None = None
@@ -58,6 +93,8 @@ class Assigned:
     """Not before (monotonic seconds) the group's offsets are asked for again."""
     requested: int = -1
     """The last offset that a commit was asked for."""
+    beginning: Beginning = Beginning.TO_ASK
+    """Whether the group knows where its history begins."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
     set_aside: bool = False
@@ -66,3 +103,13 @@ class Assigned:
     """What recovery did, for the line in the log."""
     replayed: int = 0
     seconds: float = field(default=0.0)
+
+    def enter(self, state: State) -> None:
+        """Go on to another state; AssertionError where no transition leads there."""
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(
+                f"{self.topic}[{self.partition}] cannot go from {self.state.name} to {state.name}"
+            )
+        self.state = state
+        if state in (State.LOST, State.CLOSED) and self.held is not None:
+            self.held.fence()

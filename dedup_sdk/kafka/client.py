@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings, Reset, admin_settings
 
 logger = logging.getLogger("dedup_sdk")
@@ -108,6 +109,18 @@ class Client:
             return None
         return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False)
 
+    def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
+        """Commit and wait for the answer if the group's coordinator is there before ``until`` (monotonic seconds).
+
+        The client waits for an answer as long as it takes to lose hope in the coordinator, and tells nobody; a question, which
+        takes a timeout, is asked before. Raises `KafkaException`.
+        """
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
+        self.committed([TopicPartition(tp.topic, tp.partition) for tp in offsets], left_s)
+        return self.commit(offsets, asynchronous=False) or []
+
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last."""
         low, high = Consumer.get_watermark_offsets(
@@ -133,6 +146,10 @@ class Client:
                 f"{topic}[{partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"
             )
         return answer.offset if answer.offset >= 0 else None
+
+    def tail_reader(self, topic: str, partition: int) -> TailReader:
+        """Return a plain reader of a partition, to be closed."""
+        return TailReader(self._settings, topic, partition)
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `RecoveryError` when no broker answers."""

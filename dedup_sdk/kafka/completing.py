@@ -43,7 +43,7 @@ class Completing(Intake):
     def _taken_out(self, message: Any) -> Partition | None:
         """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
         partition = None
-        if message.error() is None:
+        if message.error() is None and self._session.gave(message):
             self._hand.take_out(message)
             partition = self._partition_of(message.topic(), message.partition())
         self._engine.counters.stale += partition is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -23,7 +24,7 @@ from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.recovery import History, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S, Running
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.kafka.settings import client_settings, seconds
 from dedup_sdk.lane.plan import OnRewind
 from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.record import Verdict
@@ -72,6 +73,8 @@ class DedupConsumer(Running):
             there is not taken for handled when a store is rebuilt.
         observers: called with every verdict.
         idle_timeout: seconds without a message after which iteration and `run` end; None: never.
+        revoke_deadline: seconds in which partitions are handed over in a rebalance (write, commit, close); what does not fit
+            is abandoned and comes again. None: a fifth of ``max.poll.interval.ms``.
         recent_marks: marks kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and what `confluent_kafka.Consumer` raises.
@@ -94,6 +97,7 @@ class DedupConsumer(Running):
         dead_letters: str | None = None,
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
+        revoke_deadline: float | None = None,
         recent_marks: int = RECENT_MARKS,
         **client_arguments: Any,
     ) -> None:
@@ -109,6 +113,8 @@ class DedupConsumer(Running):
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
             )
         settings = client_settings(config, client_arguments)
+        if revoke_deadline is not None:
+            settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
         keys = _key_store(store)
         self._settings = settings
         self._guard = Guard()
@@ -268,9 +274,9 @@ class DedupConsumer(Running):
             self._complete_below(below)
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        self._session.commits.answered(error, partitions)
-        if self._settings.on_commit is not None:
-            self._guard.run(self._settings.on_commit, error, partitions)
+        theirs = self._session.commits.answered(error, partitions)
+        if self._settings.on_commit is not None and (theirs or not partitions):
+            self._guard.run(self._settings.on_commit, error, theirs)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -283,6 +289,7 @@ class DedupConsumer(Running):
             if self._closed:
                 return
             self._guard.run(self._part)
+            self._session.closing = True
         try:
             super().close()
         finally:

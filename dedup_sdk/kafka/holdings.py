@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -43,9 +45,12 @@ class Holdings:
         self.assigned: dict[Coordinates, Assigned] = {}
         self.commits = Commits(self.assigned, client)
         self.manual = False
+        self.closing = False
+        """Whether the client is on its way out: it answers no questions any more, and the group does not wait for it."""
         self._client = client
         self._settings = settings
         self._counted: Counter[str] = Counter()
+        self._epochs: Counter[Coordinates] = Counter()
 
     def take(
         self, partitions: list[TopicPartition], *, incremental: bool | None = None, manual: bool = False
@@ -69,9 +74,25 @@ class Holdings:
             self._client.assign(at, incremental=incremental)
             self.manual = manual
             for tp, start in zip(partitions, starts, strict=True):
-                assigned = Assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+                assigned = self._assigned(tp.topic, tp.partition, start, wanted=tp.offset)
                 assigned.requested = committed_already(start)
                 self.assigned[tp.topic, tp.partition] = assigned
+
+    def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
+        """Begin another epoch of a partition."""
+        self._epochs[topic, partition] += 1
+        return Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
+
+    def gave(self, message: Any) -> bool:
+        """Whether a message in flight was handed out since the partition was taken last.
+
+        A handler that outlived a rebalance must not end the record that is in flight now, at the same offset.
+        """
+        assigned = self.assigned.get((message.topic(), message.partition()))
+        if assigned is None or assigned.epoch == 1 or assigned.held is None or not assigned.held.started:
+            return assigned is not None
+        place = assigned.held.lane.place(message.offset())
+        return place is None or place.chunk.items[place.row] is message
 
     def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
         if not partitions:
@@ -143,15 +164,13 @@ class Holdings:
     ) -> None:
         topic, partition = assigned.topic, assigned.partition
         self._client.pause(topic, partition)
-        self._drop(assigned)
-        fresh = Assigned(topic, partition, start, wanted=assigned.wanted, user_paused=assigned.user_paused)
+        self._leave(assigned)
+        fresh = self._assigned(topic, partition, start, wanted=assigned.wanted)
+        fresh.user_paused = assigned.user_paused
         fresh.requested = assigned.requested if requested is None else requested
         fresh.stopped = assigned.stopped
         self.assigned[topic, partition] = fresh
-        if write and assigned.held is not None:
-            self.engine.close(topic, partition)
-        else:
-            self.engine.lose(topic, partition)
+        self._end(assigned, write=write and assigned.held is not None)
 
     def reconcile(self, actual: Iterable[Coordinates]) -> bool:
         """Hold what the client says is ours, and nothing else: a rebalance may have been interrupted half way.
@@ -201,48 +220,69 @@ class Holdings:
                 self._client.seek(*coordinates, assigned.held.lane.position)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write, commit (unless only the user does) and close: the partitions go to another member in order."""
-        mine = [
-            self.assigned[tp.topic, tp.partition]
-            for tp in partitions
-            if (tp.topic, tp.partition) in self.assigned
-        ]
+        """Write, commit (unless only the user does) and close: the partitions go to another member in order.
+
+        All of it within one deadline, or the group would put this member out. What does not fit is abandoned: its next owner
+        sees again what was neither written nor committed.
+        """
+        until = time.monotonic() + self._settings.revoke_deadline_s
+        mine = self._mine(partitions)
+        for assigned in mine:
+            assigned.enter(State.REVOKING)
         try:
             if not self._settings.only_user_commits:
-                self.commits.completed(mine, asynchronous=False)
+                self.commits.completed(mine, asynchronous=False, until=None if self.closing else until)
         except (KafkaException, DedupError) as error:
             logger.warning(
                 "commit on revoke failed (%s): the next owner sees again what was not committed", error
             )
-        self._let_go(mine, self.engine.close)
+        for assigned in mine:
+            in_time = time.monotonic() < until
+            if not in_time:
+                logger.warning(
+                    "%s[%d]: abandoned after the revoke deadline of %.1f s; what was not written comes again",
+                    assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
+                )  # fmt: skip
+            self._let_go(assigned, write=in_time)
         self._log_rebalance("revoked", mine)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Close without writing or committing: the partitions belong to others already."""
-        mine = [
-            self.assigned[tp.topic, tp.partition]
-            for tp in partitions
-            if (tp.topic, tp.partition) in self.assigned
-        ]
-        self._let_go(mine, self.engine.lose)
+        mine = self._mine(partitions)
+        for assigned in mine:
+            assigned.enter(State.LOST)
+        for assigned in mine:
+            self._let_go(assigned, write=False)
         if mine:
             self._log_rebalance("lost", mine)
 
-    def _let_go(self, mine: list[Assigned], close: Callable[[str, int], None]) -> None:
-        for assigned in mine:
-            self._drop(assigned)
-            try:
-                close(assigned.topic, assigned.partition)
-            except DedupError as error:
-                logger.warning(
-                    "%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error
-                )
+    def _mine(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        held = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
+        return [assigned for assigned in held if assigned is not None]
 
-    def _drop(self, assigned: Assigned) -> None:
-        assigned.state = State.CLOSED
+    def _let_go(self, assigned: Assigned, *, write: bool) -> None:
+        self._leave(assigned)
+        try:
+            self._end(assigned, write=write)
+        except DedupError as error:
+            logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
+
+    def _leave(self, assigned: Assigned) -> None:
         if assigned.recovery is not None:
             assigned.recovery.close()
         self.assigned.pop((assigned.topic, assigned.partition), None)
+
+    def _end(self, assigned: Assigned, *, write: bool) -> None:
+        """End an epoch: nothing that still refers to it writes or commits from here on."""
+        if not write and assigned.state is not State.LOST:
+            assigned.enter(State.LOST)
+        elif assigned.state not in (State.REVOKING, State.LOST):
+            assigned.enter(State.REVOKING)
+        try:
+            close = self.engine.close if write else self.engine.lose
+            close(assigned.topic, assigned.partition)
+        finally:
+            assigned.enter(State.CLOSED)
 
     def _log_rebalance(self, what: str, partitions: list[Assigned]) -> None:
         """Write one line that says everything: partitions, how each came up to date, verdicts since the last line."""

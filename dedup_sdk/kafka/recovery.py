@@ -76,7 +76,7 @@ def recover(
             held.lane.forget_all()
     yield
     if plan.replay_to > plan.replay_from:
-        reader = TailReader(settings, assigned.topic, assigned.partition)
+        reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
             yield from _replay(assigned, held, plan, reader=reader, engine=engine, client=client)
         finally:

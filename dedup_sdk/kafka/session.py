@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.assigned import Assigned, State
+from dedup_sdk.kafka.assigned import Assigned, Beginning, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
@@ -133,12 +133,14 @@ class Session(Holdings):
     def _recover(self) -> None:
         until = time.monotonic() + SLICE_S
         waiting = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING]
-        busy = [assigned for assigned in waiting if assigned.ask_at <= time.monotonic()][:AT_ONCE]
+        now = time.monotonic()
+        busy = [each for each in waiting if each.held is None and each.ask_at <= now][:AT_ONCE]
         while busy and time.monotonic() < until:
             busy = [assigned for assigned in busy if self._step(assigned)]
         finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
-            self._activate(finished)
+            self._say_beginnings(finished)
+            self._activate([assigned for assigned in finished if _is_begun(assigned)])
 
     def _step(self, assigned: Assigned) -> bool:
         """Bring a partition a little further; False when there is no more to do for it now."""
@@ -184,12 +186,28 @@ class Session(Holdings):
                 error,
             )
 
+    def _say_beginnings(self, finished: list[Assigned]) -> None:
+        """Commit where histories begin whose beginning the group does not know; what is refused is asked for again."""
+        now = time.monotonic()
+        due = [
+            each
+            for each in finished
+            if not _is_begun(each) and each.beginning is Beginning.TO_ASK and each.ask_at <= now
+        ]
+        for assigned in due:
+            assigned.ask_at = now + ASK_AGAIN_S
+        try:
+            self.commits.beginnings(due)
+        except KafkaException as error:
+            logger.warning("the beginning of the history cannot be committed (%s); asking again", error)
+
     def _activate(self, finished: list[Assigned]) -> None:
-        """Say at once where each history begins, then let the partitions deliver."""
+        """Let the partitions deliver."""
+        if not finished:
+            return
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
-        self.commits.beginnings(assigned for assigned, start in starts if start.at_once)
         for assigned, start in starts:
-            assigned.state = State.ACTIVE
+            assigned.enter(State.ACTIVE)
             if assigned.stopped:
                 self._place_again(assigned, start.offset)
             elif start.seek:
@@ -222,6 +240,11 @@ _PASSING = frozenset({
     KafkaError._UNKNOWN_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,  # noqa: SLF001
 })  # fmt: skip
 """What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
+
+
+def _is_begun(assigned: Assigned) -> bool:
+    """Whether the group knows where the history of this partition begins."""
+    return assigned.start is None or not assigned.start.at_once or assigned.beginning is Beginning.KNOWN
 
 
 def _reads_on_at(assigned: Assigned) -> int:

@@ -13,6 +13,7 @@ Set by us unless the user says otherwise:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +30,7 @@ _RESETS: Mapping[str, Reset] = {
     "end": "latest", "error": "error", "none": "error",
 }  # fmt: skip
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
+_DEFAULT_POLL_INTERVAL_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class ClientSettings:
     reset: Reset
     commit_interval_s: float
     """Seconds between our commits; infinity when there is no interval."""
+    revoke_deadline_s: float
+    """Seconds that handing partitions over may take: a fifth of ``max.poll.interval.ms`` unless the user says otherwise."""
     only_user_commits: bool
     """Whether only `commit` commits, also when a partition goes."""
     incremental: bool
@@ -64,6 +68,13 @@ def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}") from None
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a length of time in seconds; raises `ConfigurationError` naming the setting when it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigurationError(f"{name}={value!r}: give seconds, e.g. 30")
+    return float(value)
 
 
 def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
@@ -108,6 +119,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
+        revoke_deadline_s=_milliseconds(client, "max.poll.interval.ms", _DEFAULT_POLL_INTERVAL_MS) / 5_000,
         only_user_commits=auto_commit is False,
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
         on_commit=on_commit,

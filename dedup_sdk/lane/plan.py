@@ -59,9 +59,11 @@ def plan_start(
     """
     if new:
         # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
-        return _anew(
+        plan = _anew(
             committed, low=low, era=era, complete=stored is None or not stored.begun, beginning="new"
         )
+        # Nothing is committed until the group has said where it begins: before that a restart finds it new again.
+        return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
     if era != stored.era or (stored.committed is not None and committed < stored.committed):

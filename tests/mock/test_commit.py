@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk.kafka.metadata import CommitMetadata
 from tests.support.consuming import (
     PATIENCE_S,
     committed,
@@ -16,6 +17,7 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer, MemoryStore
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -204,17 +206,40 @@ def test_a_refused_commit_on_the_interval_is_repeated(make: Make, send: Send, ka
     assert values(got) == ["b"]
 
 
-def test_a_refused_first_commit_keeps_nothing_from_the_application(
+def test_nothing_is_delivered_before_the_group_knows_where_it_begins(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Where the beginning cannot be committed at once, messages come, and the next commit says it."""
+    """A refused first commit is asked for again; a crash before it would make the group look new, and double everything."""
     send("a", "b")
-    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1)
-    consumer = make("orders", config={"auto.commit.interval.ms": 50})
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 2)
+    consumer = make("orders", config={"auto.commit.interval.ms": 60_000})
 
-    assert values(poll_some(consumer, 2)) == ["a", "b"]
-    wait_for(consumer, lambda: offset_of(kafka) == 2, "a commit that says where the history begins")
-    assert committed_metadata(kafka.bootstrap, "g", "orders") is not None
+    early = [m for m in (consumer.poll(0.05) for _ in range(10)) if m is not None]
+    assert early == []
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert committed_metadata(kafka.bootstrap, "g", "orders") == CommitMetadata(low=0, complete=True)
+    assert offset_of(kafka) == 0
+
+
+def test_a_crash_after_the_first_message_doubles_nothing_that_the_disk_knows(
+    make: Make, send: Send, memory: MemoryStore
+) -> None:
+    """The next owner of the disk finds a group that it knows, though nothing was committed since the beginning."""
+    send("a", "b", "c")
+    dying = make("orders", config={"auto.commit.interval.ms": 60_000}, completion="explicit")
+    for message in poll_some(dying, 2):
+        dying.complete(message)
+    crash(dying)
+
+    again = make("orders", store=memory)
+    assert values(poll_quiet(again)) == ["c"]
+    assert again.counters.verdicts["redelivered"] == 2
+
+
+def crash(consumer: DedupConsumer) -> None:
+    """Leave as a killed process does: nothing is written or committed."""
+    consumer._session.lose(consumer.assignment())
+    consumer.close()
 
 
 def test_a_refused_commit_at_the_end_repeats_only_what_the_store_does_not_know(

@@ -1,0 +1,94 @@
+"""Who may end a record, and until when: epochs, lost partitions, and the deadline of a revoke."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import ConfigurationError
+from tests.support.consuming import committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+HERE = TopicPartition("orders", 0)
+
+
+def by_hand(make: Make, **options: Any) -> DedupConsumer:
+    """A consumer that has taken orders[0] without a group's rebalance."""
+    consumer = make(completion="explicit", **options)
+    consumer.assign([HERE])
+    return consumer
+
+
+def test_a_handler_that_outlived_its_partition_ends_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The partition went and came back: what the old handler says does not touch the same record, in flight again."""
+    send("a", "b")
+    consumer = by_hand(make)
+    old = poll_some(consumer, 1)[0]
+    consumer.assign([HERE])
+    new = poll_some(consumer, 1)[0]
+    assert (old.offset(), new.offset()) == (0, 0)
+
+    consumer.release(old)
+    consumer.complete(old)
+    assert consumer.counters.stale == 2
+    assert consumer.counters.released == 0
+    consumer.commit(asynchronous=False, offsets=[TopicPartition("orders", 0, 2)])
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+
+    consumer.complete(new)
+    consumer.commit(asynchronous=False)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafka) -> None:
+    """What is completed after the loss is counted as stale, and neither written nor committed."""
+    send("a", "b")
+    consumer = by_hand(make)
+    message = poll_some(consumer, 1)[0]
+    held = consumer._partition_of("orders", 0)
+    assert held is not None
+    consumer._session.lose([HERE])
+
+    consumer.complete(message)
+    assert held.complete([0]) == []
+    assert held.release([0]) == []
+    assert consumer.counters.stale == 3
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+    assert values(poll_quiet(make("orders"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("deadline_s", [0, 0.5])
+def test_a_revoke_ends_at_its_deadline(
+    make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture, deadline_s: float
+) -> None:
+    """A coordinator that does not answer holds the handing over no longer; what was not committed comes again."""
+    send("a", "b")
+    consumer = by_hand(make, revoke_deadline=deadline_s)
+    consumer.complete(poll_some(consumer, 1)[0])
+    kafka.set_broker_down()
+
+    began = time.monotonic()
+    consumer.unassign()
+    assert time.monotonic() - began < 5
+    assert "commit on revoke failed" in caplog.text
+    assert ("abandoned after the revoke deadline of 0.0 s" in caplog.text) == (deadline_s == 0)
+    kafka.set_broker_up()
+
+    assert values(poll_quiet(by_hand(make))) == ["b"], (
+        "what complete() wrote is known to the disk all the same"
+    )
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "30", True])
+def test_a_deadline_is_a_length_of_time(make: Make, wrong: Any) -> None:
+    """Anything else is refused in one line that names it."""
+    with pytest.raises(ConfigurationError, match="revoke_deadline="):
+        make(revoke_deadline=wrong)

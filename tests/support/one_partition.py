@@ -1,0 +1,144 @@
+"""A cluster of one partition in a list, behind the interface that the Kafka side has of its client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk.ids import Ids, digest_one
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.reader import Slice, TailReader
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from dedup_sdk.ids import IdSpec
+    from dedup_sdk.kafka.settings import Reset
+
+TOPIC = "t"
+
+
+@dataclass
+class Cluster:
+    """The log (an ID a record; its timestamp is its offset), and what the group has committed of it.
+
+    ``writable``: whether the coordinator takes commits now.
+    """
+
+    log: list[bytes] = field(default_factory=list)
+    committed: TopicPartition | None = None
+    writable: bool = True
+
+    def digests(self, start: int, end: int) -> list[bytes | None]:
+        """The digests of some records."""
+        return [digest_one(each) for each in self.log[start:end]]
+
+
+class ListReader(TailReader):
+    """Reads the list."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._world = cluster
+
+    def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
+        """See `TailReader`; a few records a piece."""
+        del spec
+        for first in range(start, end, 3):
+            last = min(first + 3, end)
+            offsets = list(range(first, last))
+            yield Slice(offsets, np.asarray(offsets, np.int64), self._world.digests(first, last), last)
+
+    def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
+        """See `TailReader`."""
+        yield
+        return end - 1 if end > start else None
+
+    def close(self) -> None:
+        """See `TailReader`."""
+
+
+class ListClient(Client):
+    """A client of the list; asynchronous commits are answered when the test says so."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._world = cluster
+        self.unanswered: list[list[TopicPartition]] = []
+        self.delivers = False
+
+    def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
+        """See `Client`."""
+        del partitions, incremental
+        self.delivers = False
+
+    def pause(self, topic: str, partition: int) -> None:
+        """See `Client`."""
+        del topic, partition
+        self.delivers = False
+
+    def resume(self, topic: str, partition: int) -> None:
+        """See `Client`."""
+        del topic, partition
+        self.delivers = True
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """See `Client`."""
+
+    def wake(self, partitions: list[TopicPartition]) -> None:
+        """See `Client`."""
+
+    def forget_topic_ids(self) -> None:
+        """See `Client`."""
+
+    def topic_id(self, topic: str) -> str:
+        """See `Client`."""
+        return f"id of {topic}"
+
+    def cluster_id(self) -> str:
+        """See `Client`."""
+        return "list"
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
+        """See `Client`."""
+        del timeout_s
+        held = self._world.committed
+        return [held or TopicPartition(tp.topic, tp.partition, -1001) for tp in partitions]
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
+        """See `Client`."""
+        if asynchronous:
+            self.unanswered.append(offsets)
+            return None
+        if not self._world.writable:
+            raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS))
+        [self._world.committed] = offsets
+        return offsets
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """See `Client`."""
+        del topic, partition
+        return 0, len(self._world.log)
+
+    def edge(self, topic: str, partition: int, reset: Reset) -> int:
+        """See `Client`."""
+        del reset
+        return self.bounds(topic, partition)[0]
+
+    def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """See `Client`."""
+        del topic, partition
+        return timestamp_ms if timestamp_ms < len(self._world.log) else None
+
+    def tail_reader(self, topic: str, partition: int) -> TailReader:
+        """See `Client`."""
+        del topic, partition
+        return ListReader(self._world)
+
+
+def ids_of(cluster: Cluster, start: int, end: int) -> Ids:
+    """What intake would read of some records."""
+    return Ids(cluster.digests(start, end), {})
