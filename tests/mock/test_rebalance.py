@@ -7,6 +7,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.settings import Reset
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -132,6 +134,25 @@ def test_a_refused_question_for_the_offsets_is_raised_and_asked_again(
     with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
         consumer.poll(PATIENCE_S)
     assert values(poll_some(consumer, 2)) == ["a", "b"]
+
+
+def test_a_partition_that_the_client_has_not_heard_of_yet_is_asked_for_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition added a moment ago is no reason to fail: it begins when the client knows where."""
+    send("a", "b")
+    unknown = [KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))] * 2
+    edge = Client.edge
+
+    def not_yet(self: Client, topic: str, partition: int, reset: Reset) -> int:
+        if unknown:
+            raise unknown.pop()
+        return edge(self, topic, partition, reset)
+
+    monkeypatch.setattr(Client, "edge", not_yet)
+
+    assert values(poll_some(make("orders"), 2)) == ["a", "b"]
+    assert not unknown
 
 
 def test_partitions_taken_by_hand_behave_the_same(make: Make, send: Send, kafka: MockKafka) -> None:
