@@ -25,6 +25,7 @@ from dedup_sdk.errors import (
     SnapshotError,
     StoreCorruptError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
 )
 from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
@@ -61,6 +62,7 @@ __all__ = [
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
+    "StoreFullError",
     "StoreLockedError",
     "Verdict",
     "VerdictEvent",

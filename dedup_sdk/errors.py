@@ -6,7 +6,8 @@
     ├── StoreError              a key store cannot be opened, read or written
     │   ├── StoreLockedError    another process has the partition's database open
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
-    │   └── StoreCorruptError   the store's bytes are not what was written
+    │   ├── StoreCorruptError   the store's bytes are not what was written
+    │   └── StoreFullError      there is no room on the store's disk
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
@@ -50,6 +51,10 @@ class ForeignStoreError(StoreError):
 
 class StoreCorruptError(StoreError):
     """The bytes of a store are not what was written; the files are left as they are, as evidence."""
+
+
+class StoreFullError(StoreError):
+    """There is no room on a store's disk, or its quota is used up; what is stored is whole."""
 
 
 class SnapshotError(DedupError):

@@ -34,7 +34,8 @@ class Counters:
     records handed back, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that ended
     without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
     nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
-    again; ``stores_set_aside`` key stores that were damaged.
+    again; ``stores_set_aside`` key stores that were damaged,
+    ``generations_shed`` how often the oldest marks were dropped for want of room.
     """
 
     verdicts: dict[str, int] = field(
@@ -48,6 +49,7 @@ class Counters:
     abandoned: int = 0
     observer_errors: int = 0
     stores_set_aside: int = 0
+    generations_shed: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
@@ -55,5 +57,5 @@ class Counters:
         return {
             **self.verdicts, **reasons, "released": self.released, "retried": self.retried,
             "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
-            "stores_set_aside": self.stores_set_aside,
+            "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
         }  # fmt: skip

@@ -42,6 +42,8 @@ class Deduplicator:
         observers: called with every final verdict.
         recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each.
         clock: seconds since the epoch; only decides what may be forgotten, never a verdict.
+        bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
+            it) instead of raising `StoreFullError`; then what `complete` was told outlives the process only once it is written.
 
     Not thread-safe.
     """
@@ -57,6 +59,7 @@ class Deduplicator:
         observers: Iterable[Observer] = (),
         recent_marks: int = RECENT_MARKS,
         clock: Callable[[], float] = time.time,
+        bears_full_disk: bool = False,
     ) -> None:
         if recent_marks < 1:
             raise ConfigurationError(
@@ -72,6 +75,7 @@ class Deduplicator:
         self._observers = list(observers)
         self._recent_marks = recent_marks
         self._clock = clock
+        self._bears_full_disk = bears_full_disk
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
     def __enter__(self) -> Self:
@@ -104,6 +108,7 @@ class Deduplicator:
                 counters=self.counters,
                 observers=self._observers,
                 clock=self._clock,
+                bears_full_disk=self._bears_full_disk,
             )
         except BaseException:
             store.close()
@@ -295,7 +300,36 @@ class Deduplicator:
             before = fullest.recent
             fullest.flush()
             if fullest.recent == before:
+                break
+        for held in self.partitions.values():
+            if held.choked and held.unwritten > 4 * self._recent_marks:
+                held.forget_unwritten()
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest."""
+        while self._store.excess_bytes():
+            held = max(self.partitions.values(), key=lambda held: held.reach_ms, default=None)
+            if held is None or not held.shed():
                 return
+
+    @property
+    def choked(self) -> bool:
+        """Whether some partition's disk is full, so that what is completed is in memory only."""
+        return any(held.choked for held in self.partitions.values())
+
+    def write_again(self) -> bool:
+        """Try to write what full disks refused; True when everything is written.
+
+        Raises `StoreError` when a store cannot be opened again.
+        """
+        return all(held.write_again() for held in self.partitions.values() if held.choked)
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """The shortest time in ms over which marks are known, of all open partitions; None without a window by time."""
+        known = [held.effective_window_ms for held in self.partitions.values() if held.started]
+        return min((window_ms for window_ms in known if window_ms is not None), default=None)
 
 
 def _ascending(batch: list[Record]) -> list[slice]:

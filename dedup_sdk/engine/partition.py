@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dedup_sdk.engine.durable import Durable
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
     APART,
@@ -22,20 +23,17 @@ from dedup_sdk.lane.chunk import (
 )  # fmt: skip
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
-from dedup_sdk.marks import NO_MARKS, Int64s, Marks, join_marks
+from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
-from dedup_sdk.progress import Coverage, Progress
+from dedup_sdk.progress import Coverage
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
 
-_JOURNAL_STEPS = 20_000
-"""So many steps make a journal worth flushing: each is read back when the store opens."""
 
-
-class Partition:
+class Partition(Durable):
     """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
 
     ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included.
@@ -51,33 +49,21 @@ class Partition:
         counters: Counters,
         observers: Sequence[Observer],
         clock: Callable[[], float],
+        bears_full_disk: bool = False,
     ) -> None:
+        super().__init__(
+            store, strategy.window, counters, where=f"{topic}[{partition}]", bears_full_disk=bears_full_disk
+        )
         self.topic = topic
         self.partition = partition
-        self.store = store
         self.loaded: Loaded | None = store.load()
         self.judged: list[Place] = []
         self.id_spec = str(strategy.id)
-        self.window = strategy.window
-        self._counters = counters
         self._observers = observers
         self._clock = clock
         self.begun = True
-        self._lane: Lane | None = None
-        self._fenced = False
-        self._clock_ms = -1
-        self._steps = 0
-        self._journaled = 0
-        self._owed: list[Marks] = []
 
     # --- opening -------------------------------------------------------------------------------------------------
-
-    @property
-    def lane(self) -> Lane:
-        """The lane; there is one once the partition has started."""
-        if self._lane is None:
-            raise AssertionError(f"{self.topic}[{self.partition}] was used before it started")
-        return self._lane
 
     def start(self, plan: StartPlan, *, begun: bool = True) -> None:
         """Begin as planned: with the store's marks, or with none.
@@ -269,67 +255,6 @@ class Partition:
             self._tick(timestamps)
         step = lane.fold(offsets, timestamps, digests, self.store.find, end)
         self._append(step.progress, step.marks)
-
-    # --- what survives -------------------------------------------------------------------------------------------
-
-    def persist(self) -> None:
-        """Write what was completed since the last call, in one atomic step."""
-        if self._fenced:
-            return
-        step = self.lane.take_step()
-        if step is not None:
-            self._append(step.progress, step.marks)
-        elif self._owed:
-            self._append(self.lane.progress, NO_MARKS)
-
-    def _append(self, progress: Progress, marks: Marks) -> None:
-        # What the store refused is owed: a progress must not be written without the marks that belong to it.
-        self._owed.append(marks)
-        marks = join_marks(self._owed) if len(self._owed) > 1 else marks
-        self.store.append(progress, marks)
-        self._owed = []
-        self._steps += 1
-        self._journaled += marks.count
-
-    @property
-    def recent(self) -> int:
-        """How many marks a flush would take out of memory: those of records in flight stay."""
-        return min(len(self._lane.recent), self._journaled) if self._lane is not None else 0
-
-    def flush_due(self, budget: int) -> bool:
-        """Whether the journal has grown so long that it should become a sorted file."""
-        return self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget
-
-    def flush(self) -> None:
-        """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
-        self.persist()
-        lane = self.lane
-        marks = lane.take_recent(self._clock_ms, self.store.find)
-        try:
-            self.store.flush(lane.progress, marks)
-        except BaseException:
-            lane.put_back(marks)
-            raise
-        self._steps = self._journaled = 0
-        self._owed = []
-        horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
-        dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
-        if dropped_ms is not None and horizon_ms is not None:
-            # What went for its number alone is inside no window, so that the horizon is bound enough.
-            lane.forgot_before(min(dropped_ms + 1, horizon_ms))
-            self.store.append(lane.progress, NO_MARKS)
-
-    def close(self) -> None:
-        """Write what is completed and let the store go."""
-        try:
-            if self._lane is not None:
-                self.persist()
-        finally:
-            self.store.close()
-
-    def abandon(self) -> None:
-        """Let the store go without writing: the partition belongs to somebody else now."""
-        self.store.close()
 
     # --- observation ---------------------------------------------------------------------------------------------
 

@@ -99,6 +99,8 @@ class Assigned:
     """Whether the group's own history begins at ``low``, as its commits say."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
+    no_room: bool = False
+    """Whether its recovery waits for room on the store's disk."""
     note: str = ""
     """What recovery did, for the line in the log."""
     replayed: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.errors import StoreCorruptError, StoreFullError
 from dedup_sdk.kafka.intake import Doubt, Intake
 
 logger = logging.getLogger("dedup_sdk")
@@ -23,9 +23,9 @@ class Completing(Intake):
         """Remember a message as done. From any thread.
 
         It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
-        to be damaged it may come again.
+        to be damaged, or its disk is full, it may come again after a crash.
         """
-        with self._steady(bears_damage=True):
+        with self._steady(bears_faults=True):
             partition = self._taken_out(message)
             if partition is not None:
                 self._hand.offer(partition.complete([message.offset()]))
@@ -57,10 +57,10 @@ class Completing(Intake):
         logger.warning("%s: %s", error.name(), error.str())
 
     @contextlib.contextmanager
-    def _steady(self, *, bears_damage: bool = False) -> Iterator[None]:
+    def _steady(self, *, bears_faults: bool = False) -> Iterator[None]:
         """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.intake`).
 
-        ``bears_damage``: a damaged store is no error here: the next call for messages sets it aside, and reads again what it knew.
+        ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
         """
         with self._lock:
             self._check_open()
@@ -68,9 +68,9 @@ class Completing(Intake):
                 yield
             except KafkaException:
                 raise
-            except StoreCorruptError:
+            except (StoreCorruptError, StoreFullError):
                 self._doubtful, self._tidy_at = True, 0.0
-                if not bears_damage:
+                if not bears_faults:
                     raise
             except BaseException:
                 self._doubtful = True

@@ -21,7 +21,7 @@ from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
-from dedup_sdk.kafka.recovery import History, RecoverySettings
+from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S, Running
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings, seconds
@@ -71,6 +71,9 @@ class DedupConsumer(Running):
             ``assume-processed``: everything before its committed offset counts as handled.
         dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found
             there is not taken for handled when a store is rebuilt.
+        on_full_disk: what happens while there is no room on the store's disk: ``pause`` (nothing new is delivered) or ``unverified``
+            (messages go on, what is known of them is kept in memory, and is given up when it becomes too much). Either ends by itself
+            when there is room.
         observers: called with every verdict.
         idle_timeout: seconds without a message after which iteration and `run` end; None: never.
         revoke_deadline: seconds in which partitions are handed over in a rebalance (write, commit, close); what does not fit
@@ -95,6 +98,7 @@ class DedupConsumer(Running):
         on_rewind: OnRewind = "reprocess",
         history: History = "none",
         dead_letters: str | None = None,
+        on_full_disk: OnFullDisk = "pause",
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
@@ -105,6 +109,7 @@ class DedupConsumer(Running):
             ("completion", completion, ("on-next-call", "explicit")), ("mode", mode, ("dedup", "observe")),
             ("durability", durability, ("record", "batch", "commit")),
             ("on_rewind", on_rewind, ("reprocess", "suppress")), ("history", history, ("none", "assume-processed")),
+            ("on_full_disk", on_full_disk, ("pause", "unverified")),
         ):  # fmt: skip
             if value not in choices:
                 raise ConfigurationError(f"{name}={value!r}: choose {' or '.join(choices)}")
@@ -126,9 +131,13 @@ class DedupConsumer(Running):
             isolation=settings.isolation,
             observers=observers,
             recent_marks=recent_marks,
+            bears_full_disk=True,
         )
         chosen = RecoverySettings(
-            snapshot=None if snapshot is None else str(snapshot), on_rewind=on_rewind, history=history
+            snapshot=None if snapshot is None else str(snapshot),
+            on_rewind=on_rewind,
+            history=history,
+            on_full_disk=on_full_disk,
         )
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
@@ -240,6 +249,11 @@ class DedupConsumer(Running):
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made."""
         return self._engine.counters
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """How far back marks are known, in ms, of the partition that knows least; None before one is ready, or without a window by time."""
+        return self._engine.effective_window_ms
 
     # --- offsets -------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from confluent_kafka import Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.placement import Placement
@@ -66,6 +66,9 @@ class Intake(Placement):
                 try:
                     self._mend()
                     return self._gather(count, until, at_most)
+                except StoreFullError:
+                    # Where nothing can be kept in memory instead: recovery waits for room.
+                    self._doubtful = True
                 except StoreCorruptError:
                     if not self._survives_damage():
                         raise

@@ -31,6 +31,7 @@ LOCK_WAIT_S = 30.0
 """Seconds to wait for the previous owner on this host to let go of a partition's database."""
 
 History = Literal["none", "assume-processed"]
+OnFullDisk = Literal["pause", "unverified"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class RecoverySettings:
     snapshot: str | None
     on_rewind: OnRewind
     history: History
+    on_full_disk: OnFullDisk = "pause"
 
 
 def recover(

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import DedupError
+from dedup_sdk.errors import DedupError, StoreFullError
 from dedup_sdk.kafka.assigned import Assigned, Beginning, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
@@ -28,6 +28,8 @@ AT_ONCE = 2
 """Partitions that recover at the same time."""
 ASK_AGAIN_S = 0.5
 """Seconds between two questions for the group's offsets, and for each answer."""
+WRITE_AGAIN_S = 1.0
+"""Seconds between two attempts to write what a full disk refused."""
 MOST_WAITING = 100_000
 """Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
 
@@ -47,6 +49,7 @@ class Session(Holdings):
         self._chosen = chosen
         self._guard = guard
         self._next_commit = time.monotonic() + settings.commit_interval_s
+        self._write_again_at = 0.0
         self._announce: list[Assigned] = []
 
     @property
@@ -103,6 +106,9 @@ class Session(Holdings):
         """Do what is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
         if self.recovering:
             self._recover()
+        if self.engine.choked and time.monotonic() >= self._write_again_at:
+            self.engine.write_again()
+            self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
             if assigned.full or (assigned.held is not None and assigned.held.started):
                 self._throttle(assigned)
@@ -118,14 +124,18 @@ class Session(Holdings):
             return
         lane = assigned.held.lane
         span = lane.position - lane.high
-        if not assigned.full and span > MOST_WAITING and lane.kept > MOST_WAITING:
+        choked = assigned.held.choked and self._chosen.on_full_disk == "pause"
+        if choked and not assigned.full:
+            assigned.full = True
+            self._client.pause(assigned.topic, assigned.partition)
+        elif not assigned.full and span > MOST_WAITING and lane.kept > MOST_WAITING:
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
                 assigned.topic, assigned.partition, lane.kept, lane.high,
             )  # fmt: skip
-        elif assigned.full and lane.kept <= MOST_WAITING // 2:
+        elif assigned.full and not choked and lane.kept <= MOST_WAITING // 2:
             assigned.full = False
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
@@ -160,7 +170,11 @@ class Session(Holdings):
             if not isinstance(error, DedupError | KafkaException):
                 raise
             assigned.ask_at = time.monotonic() + ASK_AGAIN_S
-            if isinstance(error, KafkaException) and _passes(error):
+            if isinstance(error, StoreFullError):
+                if not assigned.no_room:
+                    logger.warning("%s[%d] waits for room: %s", assigned.topic, assigned.partition, error)
+                assigned.no_room = True
+            elif isinstance(error, KafkaException) and _passes(error):
                 logger.warning(
                     "%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error
                 )

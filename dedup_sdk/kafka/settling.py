@@ -43,7 +43,7 @@ class Settling(Completing):
         buried = crew.buried()
         if not over and not buried:
             return False
-        with self._steady(bears_damage=True):
+        with self._steady(bears_faults=True):
             done: dict[Coordinates, list[int]] = {}
             for task in over:
                 self._engine.counters.retried += max(0, task.attempts - 1)

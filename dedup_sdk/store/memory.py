@@ -159,6 +159,21 @@ class MemoryPartition:
             numbers = table[:, 2].copy() if memory.numbered else None
             yield Marks(b"".join(page), table[:, 0].copy(), table[:, 1].copy(), numbers)
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """See `PartitionStore.oldest_ms`."""
+        return min((entry.newest_ms for entry in self._memory().flushes), default=None)
+
+    def shed(self) -> int | None:
+        """See `PartitionStore.shed`."""
+        oldest_ms = self.oldest_ms
+        return None if oldest_ms is None else self.expire(oldest_ms + 1)
+
+    def revive(self) -> bool:
+        """See `PartitionStore.revive`; memory never refuses to write."""
+        self._memory()
+        return True
+
     def stats(self) -> StoreStats:
         """See `PartitionStore.stats`; the marks in memory are counted as filter bytes, by a rough estimate."""
         memory = self._memory()
@@ -226,6 +241,10 @@ class MemoryStore:
         partition = MemoryPartition(memory)
         self._open = [*[other for other in self._open if not other.closed], partition]
         return partition
+
+    def excess_bytes(self) -> int:
+        """See `KeyStore.excess_bytes`; memory has no limit."""
+        return 0
 
     def set_aside(self, identity: Identity) -> str:
         """See `KeyStore.set_aside`; memory is not damaged, and nothing of it is kept."""

@@ -108,6 +108,22 @@ class PartitionStore(Protocol):
     def scan(self) -> Iterator[Marks]:
         """Yield the flushed marks in pages, ascending by digest, each ID once (its highest offset); the journal is not part of it."""
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """The timestamp where the oldest sorted file begins, None when there is none."""
+
+    def shed(self) -> int | None:
+        """Drop the oldest marks that can be dropped in bulk, whether a window reaches them or not.
+
+        Returns the newest timestamp that was dropped, None when there was nothing to drop.
+        """
+
+    def revive(self) -> bool:
+        """Open the database anew after it refused to write (`StoreFullError`); what it holds stays.
+
+        False when there is no room on its disk yet; then nothing has changed.
+        """
+
     def stats(self) -> StoreStats:
         """Return sizes; cheap enough to call every few seconds."""
 
@@ -123,6 +139,9 @@ class KeyStore(Protocol):
 
         Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
         """
+
+    def excess_bytes(self) -> int:
+        """Return by how much the open partitions take more room on the disk than they may, 0 where they do not."""
 
     def set_aside(self, identity: Identity) -> str:
         """Put a damaged partition store out of the way, and return where it is kept; `open` then makes an empty one.

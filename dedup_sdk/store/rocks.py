@@ -20,7 +20,10 @@ class RocksStore:
     ``block_cache_bytes``: memory for blocks of sorted files, shared by all partitions of this store (default 32 MiB); more helps when many
     duplicates come in. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
     cut too (the default remembers them when the process dies; a power cut costs a replay of the topic's tail).
-    ``generation_marks``: marks that are dropped together at least (default 250,000).
+    ``generation_marks``: marks that are dropped together at least (default 250,000). ``max_disk``: bytes that the partitions which
+    are open here may take together; above it their oldest marks are dropped, ``generation_marks`` or more at a time, and the
+    window is as long as what remains (default None: no limit). Journals of recent marks count, a merge of files may take the size of
+    a generation for a moment.
     """
 
     def __init__(
@@ -30,12 +33,19 @@ class RocksStore:
         block_cache_bytes: int = 32 * 2**20,
         fsync: bool = False,
         generation_marks: int = 250_000,
+        max_disk: int | None = None,
     ) -> None:
-        for name, value in (("block_cache_bytes", block_cache_bytes), ("generation_marks", generation_marks)):
-            if value < 1:
+        positive = {
+            "block_cache_bytes": block_cache_bytes,
+            "generation_marks": generation_marks,
+            "max_disk": max_disk,
+        }
+        for name, value in positive.items():
+            if value is not None and value < 1:
                 message = f"{name}={value!r} is not positive; leave it out for the default"
                 raise ConfigurationError(message)
         self._root = usable(path)
+        self._max_disk_bytes = max_disk
         self._fsync = fsync
         self._generation_marks = generation_marks
         self._memory = SharedMemory(block_cache_bytes)
@@ -63,6 +73,13 @@ class RocksStore:
         )
         self._open = [*[other for other in self._open if not other.closed], partition]
         return partition
+
+    def excess_bytes(self) -> int:
+        """See `KeyStore.excess_bytes`; as of each partition's last flush."""
+        if self._max_disk_bytes is None:
+            return 0
+        taken = sum(partition.disk_bytes for partition in self._open if not partition.closed)
+        return max(0, taken - self._max_disk_bytes)
 
     def set_aside(self, identity: Identity) -> str:
         """See `KeyStore.set_aside`: the folder is renamed, e.g. to ``0.damaged-1``; the newest three stay."""

@@ -9,7 +9,7 @@ from traceback import clear_frames
 
 from rocksdict import DbClosedError
 
-from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError, StoreLockedError
 
 _LOCKED = ("while lock file", "lock hold by current process")
 _CORRUPT = (
@@ -47,7 +47,7 @@ def translated(error: Exception, folder: Path) -> Exception:
             f"store {folder} is damaged ({text}); move it away and rebuild it from a snapshot or the topic"
         )
     if any(sign in lower for sign in _FULL):
-        return StoreError(
+        return StoreFullError(
             f"store {folder} cannot be written ({text}); make room on its disk, then open it again"
         )
     return StoreError(f"store {folder} failed: {text}; check the folder, its permissions and its disk")

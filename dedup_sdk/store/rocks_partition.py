@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import disk_usage
+from typing import Final
 
 import numpy as np
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -35,7 +37,7 @@ from dedup_sdk.store.database import (
     open_database,
     sequence_key,
 )
-from dedup_sdk.store.generations import State
+from dedup_sdk.store.generations import Generation, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
@@ -50,6 +52,8 @@ from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
+
+_LEAST_ROOM_BYTES: Final = 2**20
 
 
 class RocksPartition:
@@ -79,10 +83,16 @@ class RocksPartition:
         self._numbered = window.count is not None
         self._write_options = WriteOptions()
         self._write_options.sync = fsync
+        self._memory = memory
         self._recent = 0
+        self.disk_bytes = 0
+        self._open()
+
+    def _open(self) -> None:
         self._closed = False
         self._journal: Rdict | None = None
         self._generations: RocksGenerations | None = None
+        folder, memory = self._folder, self._memory
         with translating(folder):
             had_tables = has_tables(folder)
             self._database = open_database(folder, memory)
@@ -93,6 +103,7 @@ class RocksPartition:
                 self._first = state.first_step or 0
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory)
+                self._measure()
             except BaseException:
                 self.close()
                 raise
@@ -123,6 +134,8 @@ class RocksPartition:
         try:
             journal.put(sequence_key(self._next), record, self._write_options)
         except Exception as error:
+            # Who keeps the error keeps this frame, and a handle in it would keep RocksDB's lock.
+            del journal
             raise self._failure(error) from error
         self._next += 1
         self._recent += marks.count
@@ -159,6 +172,7 @@ class RocksPartition:
             if kept.count:
                 generations.take_in(kept, self._window, self._generation_marks)
             generations.state = self._settle(generations.state, progress)
+            self._measure()
 
     def erase(self, digest: bytes, offset: int) -> None:
         """See `PartitionStore.erase`; older marks of the ID, which this one had replaced, go with it."""
@@ -175,16 +189,58 @@ class RocksPartition:
         Generations go one by one: where timestamps ran backwards, an older mark of an ID may show again whose timestamp is still
         inside the window.
         """
-        generations = self._open_generations()
-        state = generations.state
-        kept = tuple(entry for entry in state.generations if not entry.is_out(before_ms, up_to_number))
-        if len(kept) == len(state.generations):
+        return self._drop(
+            [
+                entry
+                for entry in self._open_generations().state.generations
+                if entry.is_out(before_ms, up_to_number)
+            ]
+        )
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """See `PartitionStore.oldest_ms`."""
+        oldest = self._oldest()
+        return None if oldest is None else oldest.began_ms
+
+    def shed(self) -> int | None:
+        """See `PartitionStore.shed`: a generation goes, also the only one."""
+        oldest = self._oldest()
+        return None if oldest is None else self._drop([oldest])
+
+    def _oldest(self) -> Generation | None:
+        return min(self._open_generations().state.generations, key=lambda entry: entry.began_ms, default=None)
+
+    def _drop(self, dropped: list[Generation]) -> int | None:
+        if not dropped:
             return None
+        generations = self._open_generations()
         with self._translating():
-            remaining = replace(state, generations=kept)
+            kept = tuple(entry for entry in generations.state.generations if entry not in dropped)
+            remaining = replace(generations.state, generations=kept)
             self._database.put(STATE, remaining.encode(), self._write_options)
             generations.adopt(remaining)
-        return max(entry.newest_ms for entry in state.generations if entry not in kept)
+            self._measure()
+        return max(entry.newest_ms for entry in dropped)
+
+    def revive(self) -> bool:
+        """See `PartitionStore.revive`; opening writes what is in the log into sorted files, and wants room for that."""
+        self._open_journal()
+        logged = sum(path.stat().st_size for path in self._folder.glob("*.log"))
+        if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+            return False
+        self.close()
+        self._open()
+        self.load()
+        return True
+
+    def _measure(self) -> None:
+        """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
+        self.disk_bytes = sum(entry["size"] for entry in self._database.live_files())
+        for pattern in ("*.log", "filters/*"):
+            for path in self._folder.glob(pattern):
+                with suppress(FileNotFoundError):
+                    self.disk_bytes += path.stat().st_size
 
     def install(self, snapshot: str, progress: Progress) -> None:
         """See `PartitionStore.install`."""

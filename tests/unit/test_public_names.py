@@ -35,6 +35,7 @@ PUBLIC = [
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
+    "StoreFullError",
     "StoreLockedError",
     "Verdict",
     "VerdictEvent",

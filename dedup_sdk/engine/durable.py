@@ -1,0 +1,189 @@
+"""What of a partition survives: steps in the store's journal, and marks in its sorted files.
+
+choked
+    the store's disk is full: what is completed stays in memory, and is written when there is room (`Durable.write_again`). Commits
+    may go on meanwhile, because what a store lacks up to the committed offset is read from the topic again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dedup_sdk.errors import StoreFullError
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.marks import NO_MARKS, Marks, join_marks
+from dedup_sdk.observe import Counters
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.protocol import PartitionStore
+from dedup_sdk.window import Window
+
+logger = logging.getLogger("dedup_sdk")
+
+_JOURNAL_STEPS = 20_000
+"""So many steps make a journal worth flushing: each is read back when the store opens."""
+
+
+class Durable:
+    """The half of a partition that writes. ``bears_full_disk``: no room is no error, but makes it `choked`."""
+
+    def __init__(
+        self, store: PartitionStore, window: Window, counters: Counters, *, where: str, bears_full_disk: bool
+    ) -> None:
+        self.store = store
+        self.window = window
+        self.choked = False
+        self._fenced = False
+        self._counters = counters
+        self._where = where
+        self._bears_full_disk = bears_full_disk
+        self._lane: Lane | None = None
+        self._clock_ms = -1
+        self._steps = 0
+        self._journaled = 0
+        self._owed: list[Marks] = []
+
+    @property
+    def lane(self) -> Lane:
+        """The lane; there is one once the partition has started."""
+        if self._lane is None:
+            raise AssertionError(f"{self._where} was used before it started")
+        return self._lane
+
+    def persist(self) -> None:
+        """Write what was completed since the last call, in one atomic step."""
+        if self._fenced:
+            return
+        step = self.lane.take_step()
+        if step is not None:
+            self._append(step.progress, step.marks)
+        elif self._owed and not self.choked:
+            self._append(self.lane.progress, NO_MARKS)
+
+    def _append(self, progress: Progress, marks: Marks) -> None:
+        # What the store refused is owed: a progress must not be written without the marks that belong to it.
+        self._owed.append(marks)
+        if self.choked:
+            return
+        marks = join_marks(self._owed) if len(self._owed) > 1 else marks
+        try:
+            self.store.append(progress, marks)
+        except StoreFullError as error:
+            self._choke(error)
+            return
+        self._owed = []
+        self._steps += 1
+        self._journaled += marks.count
+
+    def _choke(self, error: StoreFullError) -> None:
+        """Go on without writing where that is wanted, else raise."""
+        if not self._bears_full_disk:
+            raise error
+        if not self.choked:
+            logger.error("%s: what is completed stays in memory until there is room: %s", self._where, error)
+        self.choked = True
+
+    def write_again(self) -> bool:
+        """Try to write what a full disk refused; False when there is still no room. Raises `StoreError` for anything else."""
+        if not self.store.revive():
+            return False
+        self.choked = False
+        self._owed.append(NO_MARKS)
+        self.persist()
+        if not self.choked:
+            logger.warning("%s: there is room again, and everything is written", self._where)
+        return not self.choked
+
+    @property
+    def unwritten(self) -> int:
+        """How many marks a full disk refused, which are in memory only."""
+        return sum(marks.count for marks in self._owed)
+
+    def forget_unwritten(self) -> None:
+        """Give up the recent marks that a full disk keeps from being written; coverage begins anew."""
+        logger.error(
+            "%s: %d marks are given up, which there is no room for; what hangs on them is unverified until the window has filled",
+            self._where, self.unwritten,
+        )  # fmt: skip
+        self.lane.take_recent(self._clock_ms, self.store.find)
+        self.lane.forget_all()
+        self._owed = [NO_MARKS]
+
+    @property
+    def recent(self) -> int:
+        """How many marks a flush would take out of memory: those of records in flight stay."""
+        return min(len(self._lane.recent), self._journaled) if self._lane is not None else 0
+
+    def flush_due(self, budget: int) -> bool:
+        """Whether the journal has grown so long that it should become a sorted file."""
+        return self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget
+
+    def flush(self) -> None:
+        """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
+        self.persist()
+        if self.choked:
+            return
+        lane = self.lane
+        marks = lane.take_recent(self._clock_ms, self.store.find)
+        try:
+            self.store.flush(lane.progress, marks)
+        except StoreFullError as error:
+            lane.put_back(marks)
+            self._choke(error)
+            return
+        except BaseException:
+            lane.put_back(marks)
+            raise
+        self._steps = self._journaled = 0
+        self._owed = []
+        horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
+        dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
+        if dropped_ms is not None and horizon_ms is not None:
+            # What went for its number alone is inside no window, so that the horizon is bound enough.
+            lane.forgot_before(min(dropped_ms + 1, horizon_ms))
+            self._append(lane.progress, NO_MARKS)
+
+    @property
+    def reach_ms(self) -> int:
+        """How far its oldest sorted file lies behind its own newest records, in ms; -1 when it has none that could be dropped."""
+        if self._lane is None or self.choked:
+            return -1
+        oldest_ms = self.store.oldest_ms
+        return -1 if oldest_ms is None else max(0, self._clock_ms - oldest_ms)
+
+    def shed(self) -> bool:
+        """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
+        dropped_ms = self.store.shed() if self.reach_ms >= 0 else None
+        if dropped_ms is None:
+            return False
+        # A record from the future counts as now: it must not make everything to come look unknown.
+        self.lane.forgot_before(min(dropped_ms, self._clock_ms) + 1)
+        self._append(self.lane.progress, NO_MARKS)
+        self._counters.generations_shed += 1
+        window_ms = self.effective_window_ms
+        logger.warning(
+            "%s: the store is above max_disk, its oldest marks were dropped; the effective window is %s",
+            self._where,
+            "what came since" if window_ms is None else f"{window_ms / 1000:,.0f} s of {self.window}",
+        )
+        return True
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """How far back marks are known, at most the window; None for a window by count alone."""
+        if self.window.time_ms is None:
+            return None
+        since_ms = self.lane.since_ms
+        known_ms = self.window.time_ms if since_ms is None else max(0, self._clock_ms - since_ms)
+        return min(self.window.time_ms, known_ms)
+
+    def close(self) -> None:
+        """Write what is completed and let the store go."""
+        try:
+            if self._lane is not None:
+                self.persist()
+        finally:
+            self.store.close()
+
+    def abandon(self) -> None:
+        """Let the store go without writing: the partition belongs to somebody else now."""
+        self.store.close()

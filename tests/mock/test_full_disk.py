@@ -1,0 +1,84 @@
+"""A disk that is really full, under a consumer."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+from tests.support.disks import SmallDisk, small_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+BEFORE = [f"before{number}" for number in range(500)]
+DURING = [f"during{number}" for number in range(3_000)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A disk of 8 MB."""
+    with small_disk(tmp_path / "disk", 8) as disk:
+        yield disk
+
+
+def test_a_consumer_pauses_while_its_disk_is_full(
+    make: Make, send: Send, kafka: MockKafka, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing new is delivered, no error reaches the loop; when there is room it goes on by itself, each message once."""
+    consumer = make("orders", store=disk.path / "store")
+    send(*BEFORE)
+    seen = values(poll_some(consumer, len(BEFORE)))
+    disk.fill()
+    send(*DURING)
+    with caplog.at_level(logging.WARNING):
+        seen += values(wait_for(consumer, lambda: consumer._engine.choked, "the disk to be full"))
+        seen += values(poll_quiet(consumer))
+        assert len(seen) < len(BEFORE) + len(DURING)
+        disk.make_room()
+        seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
+    seen += values(poll_quiet(consumer, 1.0))
+    assert seen == BEFORE + DURING
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("stays in memory until there is room" in line for line in said) == 1
+    assert sum("there is room again" in line for line in said) == 1
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)
+    send(*BEFORE, *DURING, "after")
+    assert values(poll_quiet(make("orders", store=disk.path / "store"))) == ["after"]
+
+
+def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> None:
+    """With ``on_full_disk="unverified"`` messages go on, duplicates are still known, and all of it is written when there is room."""
+    consumer = make("orders", store=disk.path / "store", on_full_disk="unverified")
+    send(*BEFORE)
+    seen = values(poll_some(consumer, len(BEFORE)))
+    disk.fill()
+    send(*DURING, *BEFORE, *DURING)
+    seen += values(poll_some(consumer, len(DURING)))
+    seen += values(poll_quiet(consumer))
+    assert seen == BEFORE + DURING
+    assert consumer._engine.choked
+    disk.make_room()
+    seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
+    consumer.close()
+    send(*BEFORE, *DURING, "after")
+    assert values(poll_quiet(make("orders", store=disk.path / "store"))) == ["after"]
+    assert seen == BEFORE + DURING
+
+
+def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: SmallDisk) -> None:
+    """A partition that is assigned while there is no room recovers when there is; until then nothing of it is delivered."""
+    disk.fill()
+    consumer = make("orders", store=disk.path / "store")
+    send("a", "b")
+    wait_for(consumer, lambda: any(a.no_room for a in consumer._session.assigned.values()), "the wait")
+    assert consumer.poll(0.5) is None
+    disk.make_room()
+    assert values(poll_some(consumer, 2)) == ["a", "b"]

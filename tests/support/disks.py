@@ -1,0 +1,92 @@
+"""Disks without room: a real one of a few megabytes, and a store in memory that pretends."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import StoreFullError
+from dedup_sdk.store.memory import MemoryPartition, MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dedup_sdk.marks import Marks
+    from dedup_sdk.progress import Progress
+    from dedup_sdk.store.protocol import Identity
+    from dedup_sdk.window import Window
+
+
+class FullStore(MemoryStore):
+    """A store in memory that refuses every write while ``full``."""
+
+    full = False
+
+    def open(self, identity: Identity, window: Window) -> FullPartition:
+        """See `KeyStore.open`."""
+        super().open(identity, window).close()
+        held = self._partitions[identity.cluster, identity.group, identity.topic, identity.partition]
+        partition = FullPartition(held)
+        partition.disk = self
+        return partition
+
+
+class FullPartition(MemoryPartition):
+    """A partition of a `FullStore`."""
+
+    disk: FullStore
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.append`."""
+        self._refuse()
+        super().append(progress, marks)
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.flush`."""
+        self._refuse()
+        super().flush(progress, marks)
+
+    def revive(self) -> bool:
+        """See `PartitionStore.revive`."""
+        return not self.disk.full
+
+    def _refuse(self) -> None:
+        if self.disk.full:
+            raise StoreFullError("there is no room")
+
+
+class SmallDisk:
+    """A file system of its own; what takes its room is in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Take all the room that is left."""
+        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)) == 4096:
+                pass
+
+    def make_room(self) -> None:
+        """Give the room back."""
+        self._ballast.unlink()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
+    """Mount a file system of this size in memory; skip the test where that is not allowed."""
+    folder.mkdir()
+    mount, unmount = shutil.which("mount") or "/bin/false", shutil.which("umount") or "/bin/false"
+    command = [mount, "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a file system of its own cannot be mounted here")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run([unmount, "--lazy", str(folder)], check=True)

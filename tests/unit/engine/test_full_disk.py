@@ -1,0 +1,165 @@
+"""What the engine does when its store has no room."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window, key
+from dedup_sdk.errors import StoreFullError
+from dedup_sdk.store.paths import list_partitions
+from tests.support.disks import FullStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.store.protocol import KeyStore
+
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+def engine(store: KeyStore, **settings: object) -> Deduplicator:
+    """An engine with a window of a day, whose clock stands where the records are."""
+    strategy = Lookup(id=key(), window=Window(hours=24))
+    return Deduplicator(strategy, store, clock=lambda: (START_MS + 1_000 * HOUR_MS) / 1000, **settings)  # type: ignore[arg-type]
+
+
+def records(begin: int, end: int, *, partition: int = 0, ids: int = 0, step_ms: int = 1) -> list[Record]:
+    """Records with IDs of their own, counted from ``ids`` on."""
+    return [
+        Record("t", partition, offset, START_MS + offset * step_ms, key=b"%d" % (ids + offset))
+        for offset in range(begin, end)
+    ]
+
+
+def kinds(deduplicator: Deduplicator, batch: list[Record]) -> set[str]:
+    """Admit and complete a batch; return the verdicts there were."""
+    verdicts = deduplicator.admit(batch)
+    deduplicator.complete([one for one, verdict in zip(batch, verdicts, strict=True) if verdict.deliver])
+    return {verdict.kind.value for verdict in verdicts}
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_forgotten() -> None:
+    """By default `complete` raises; what it was told is written with the next step that finds room."""
+    store = FullStore()
+    deduplicator = engine(store)
+    assert kinds(deduplicator, records(0, 10)) == {"fresh"}
+    store.full = True
+    with pytest.raises(StoreFullError, match="there is no room"):
+        kinds(deduplicator, records(10, 20))
+    store.full = False
+    assert kinds(deduplicator, records(20, 30)) == {"fresh"}
+    deduplicator.shut()
+    assert kinds(engine(store), records(30, 60, ids=-30)) == {"duplicate"}
+
+
+def test_one_that_bears_it_goes_on_and_writes_later() -> None:
+    """While there is no room everything is judged as ever; once there is, all of it outlives the engine."""
+    store = FullStore()
+    deduplicator = engine(store, bears_full_disk=True, recent_marks=30)
+    kinds(deduplicator, records(0, 10))
+    store.full = True
+    assert kinds(deduplicator, records(10, 50)) == {"fresh"}
+    assert kinds(deduplicator, records(50, 100, ids=-50)) == {"duplicate"}
+    assert deduplicator.choked
+    assert deduplicator.next_offset("t", 0) == 100
+    assert not deduplicator.write_again()
+    store.full = False
+    assert deduplicator.write_again()
+    deduplicator.lose("t", 0)
+    again = engine(store)
+    coverage = again.open("t", 0)
+    assert (coverage.high, coverage.complete) == (100, True)
+    assert kinds(again, records(100, 150, ids=-100)) == {"duplicate"}
+
+
+def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
+    """The store is then as it was before, whole: nothing in it claims what it does not know."""
+    store = FullStore()
+    deduplicator = engine(store, bears_full_disk=True)
+    kinds(deduplicator, records(0, 10))
+    store.full = True
+    kinds(deduplicator, records(10, 50))
+    deduplicator.lose("t", 0)
+    store.full = False
+    again = engine(store)
+    assert again.open("t", 0).high == 10
+    assert kinds(again, records(10, 50)) == {"fresh"}
+
+
+def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
+    """Memory is bounded: more than four times the recent marks are forgotten, and what hangs on them is unverified."""
+    store = FullStore()
+    deduplicator = engine(store, bears_full_disk=True, recent_marks=10)
+    kinds(deduplicator, records(0, 10))
+    store.full = True
+    assert kinds(deduplicator, records(10, 60)) == {"fresh"}
+    held = deduplicator.partitions["t", 0]
+    assert held.unwritten == 0
+    assert kinds(deduplicator, records(60, 70)) == {"unverified"}
+    assert kinds(deduplicator, records(70, 110, ids=-60)) == {"unverified"}
+    store.full = False
+    assert deduplicator.write_again()
+    deduplicator.shut()
+    assert not engine(store).open("t", 0).complete
+
+
+def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The store stays below its limit, forgets what reaches back farthest, in whichever partition, and says what it still knows."""
+    limit = 3_000_000
+    store = RocksStore(tmp_path, max_disk=limit, generation_marks=5_000)
+    deduplicator = engine(store, recent_marks=5_000)
+    for part in range(16):
+        number = part % 2
+        begin = 10_000 * (part // 2)
+        # Partition 1 is half a window younger than partition 0.
+        batch = [
+            Record("t", number, offset, START_MS + offset * 1_000 + number * 12 * HOUR_MS, key=b"%d" % offset)
+            for offset in range(begin, begin + 10_000)
+        ]
+        kinds(deduplicator, batch)
+    assert deduplicator.counters.generations_shed > 0
+    assert store.excess_bytes() == 0
+    until = time.monotonic() + 20
+    while _bytes_on_disk(tmp_path) > limit * 1.2:
+        # What was dropped goes a little later.
+        assert time.monotonic() < until, f"{_bytes_on_disk(tmp_path)} bytes on disk"
+        time.sleep(0.05)
+    assert "the oldest marks were dropped; the effective window is" in caplog.text.replace("its", "the")
+    windows_ms = [deduplicator.partitions["t", number].effective_window_ms or 0 for number in (0, 1)]
+    assert max(windows_ms) - min(windows_ms) < 6 * HOUR_MS
+    window_ms = deduplicator.effective_window_ms
+    assert window_ms is not None
+    assert 0 < window_ms < 24 * HOUR_MS
+    newest = [
+        Record("t", 0, 80_000 + n, START_MS + 80_000_000, key=b"%d" % (79_000 + n)) for n in range(1_000)
+    ]
+    assert kinds(deduplicator, newest) == {"duplicate"}
+    oldest = [Record("t", 0, 90_000 + n, START_MS + 80_000_000, key=b"%d" % n) for n in range(1_000)]
+    assert kinds(deduplicator, oldest) == {"unverified"}
+    deduplicator.shut()
+    assert len(list_partitions(tmp_path)) == 2
+
+
+def _bytes_on_disk(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.suffix in {".sst", ".log", ".filter"} else 0
+    return total
+
+
+def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
+    """The window alone decides where no limit was given."""
+    deduplicator = engine(RocksStore(tmp_path, generation_marks=100), recent_marks=100)
+    for part in range(10):
+        kinds(deduplicator, records(100 * part, 100 * part + 100, step_ms=HOUR_MS // 100))
+    assert deduplicator.counters.generations_shed == 0
+    assert deduplicator.effective_window_ms == 24 * HOUR_MS
+    assert int(np.int64(deduplicator.partitions["t", 0].store.stats().marks)) >= 900
+    deduplicator.shut()
