@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from dedup_sdk.record import Verdict, VerdictKind
 
@@ -20,6 +21,31 @@ class VerdictEvent:
     partition: int
     offset: int
     verdict: Verdict
+
+
+EventName = Literal["topic-recreated", "log-truncated", "offset-out-of-range"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvent:
+    """Something that happened to a partition's log, beside the verdicts.
+
+    ``name`` says what; ``offset`` is where reading goes on, ``detail`` one line for people. The page on recovery has, for each
+    name, what it means and what is done.
+    """
+
+    name: EventName
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+
+class PartitionObserver(Protocol):
+    """What an observer of verdicts may be besides: it is then told of partition events too."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Take note; runs on the consuming thread, and an exception is logged and goes no further."""
 
 
 Observer = Callable[[VerdictEvent], None]
@@ -35,7 +61,7 @@ class Counters:
     without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
     nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
     again; ``stores_set_aside`` key stores that were damaged,
-    ``generations_shed`` how often the oldest marks were dropped for want of room.
+    ``generations_shed`` how often the oldest marks were dropped for want of room; ``events`` partition events by name.
     """
 
     verdicts: dict[str, int] = field(
@@ -50,6 +76,7 @@ class Counters:
     observer_errors: int = 0
     stores_set_aside: int = 0
     generations_shed: int = 0
+    events: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
@@ -58,4 +85,5 @@ class Counters:
             **self.verdicts, **reasons, "released": self.released, "retried": self.retried,
             "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
             "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
+            **{f"event.{name}": total for name, total in self.events.items()},
         }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,12 +18,14 @@ from dedup_sdk.errors import ConfigurationError, MissingIdError
 from dedup_sdk.ids import Ids, RecordFields
 from dedup_sdk.lane.chunk import Place
 from dedup_sdk.lane.plan import plan_start
-from dedup_sdk.observe import Counters, Observer
+from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.strategy import Lookup
+
+logger = logging.getLogger("dedup_sdk")
 
 RECENT_MARKS = 750_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
@@ -186,6 +189,21 @@ class Deduplicator:
             closing.callback(self._store.close)
             for topic, partition in list(self.partitions):
                 closing.callback(self.close, topic, partition)
+
+    def tell(self, event: PartitionEvent) -> None:
+        """Count an event, write it to the log, and tell the observers that want to know."""
+        self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
+        logger.warning(
+            "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
+        )  # fmt: skip
+        for observer in self._observers:
+            listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
+            if listen is not None:
+                try:
+                    listen(event)
+                except Exception:
+                    self.counters.observer_errors += 1
+                    logger.exception("an observer failed at %s; going on", event.name)
 
     # --- records -------------------------------------------------------------------------------------------------
 

@@ -16,13 +16,15 @@ import numpy as np
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import RecoveryError, StoreCorruptError, StoreError, StoreLockedError
+from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError, StoreError, StoreLockedError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.log_changes import start_in_the_log
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
+from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Identity
 
 logger = logging.getLogger("dedup_sdk")
@@ -60,6 +62,11 @@ def recover(
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
+    there = yield from start_in_the_log(start, held, engine, client, settings)
+    if there is not start:
+        # What was asked for lies behind it, and is to be committed again.
+        start = assigned.start = there
+        assigned.requested = -1
     plan = _plan(held, start, client, chosen)
     notes: list[str] = [plan.beginning]
     if plan.whole and chosen.snapshot is not None:
@@ -109,6 +116,21 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
         except StoreCorruptError as error:
             _set_aside(assigned, engine, client, error)
             yield
+        except ForeignStoreError as error:
+            if error.field != "topic_id" or not topic_id:
+                raise
+            _set_aside_the_old_topics(assigned, engine, client, error)
+            yield
+
+
+def _set_aside_the_old_topics(
+    assigned: Assigned, engine: Deduplicator, client: Client, error: ForeignStoreError
+) -> None:
+    """Keep the store of a topic that was deleted apart: its offsets mean nothing in the one of the same name."""
+    topic, partition = assigned.topic, assigned.partition
+    kept = engine.set_aside(topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id())
+    offset = -1 if assigned.start is None else assigned.start.offset
+    engine.tell(PartitionEvent("topic-recreated", topic, partition, offset, f"{error}; it is kept as {kept}"))
 
 
 def _set_aside(assigned: Assigned, engine: Deduplicator, client: Client, damage: StoreCorruptError) -> None:

@@ -12,13 +12,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, StoreFullError
-from dedup_sdk.kafka.assigned import Assigned, Beginning, State
+from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.holdings import Holdings, committed_already
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.observe import PartitionEvent
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -78,15 +79,20 @@ class Session(Holdings):
             if assigned.start is not None:
                 assigned.start = replace(assigned.start, seek=True)
             return True
+        if self._read_again_if_truncated(assigned):
+            return True
         offset = self._client.edge(*coordinates, self._settings.reset)
-        logger.warning(
-            "%s[%d]: %s; going on at %d by auto.offset.reset=%s",
-            *coordinates,
-            event.error().str(),
-            offset,
-            self._settings.reset,
-        )
+        detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
+        self.engine.tell(PartitionEvent("offset-out-of-range", *coordinates, offset, detail))
         self.move(*coordinates, offset, log_changed=True)
+        return True
+
+    def _read_again_if_truncated(self, assigned: Assigned) -> bool:
+        """Recover anew where the log ends below what was completed: a policy for what is missing would skip what came instead."""
+        known = self._history(assigned)
+        if known is None or known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
+            return False
+        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True))
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:

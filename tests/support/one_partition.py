@@ -86,6 +86,11 @@ class ListClient(Client):
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """See `Client`."""
 
+    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+        """See `Client`."""
+        del target, others
+        self.delivers = False
+
     def wake(self, partitions: list[TopicPartition]) -> None:
         """See `Client`."""
 

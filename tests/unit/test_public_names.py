@@ -28,6 +28,8 @@ PUBLIC = [
     "Lookup",
     "MemoryStore",
     "MissingIdError",
+    "PartitionEvent",
+    "PartitionObserver",
     "Record",
     "RecoveryError",
     "RocksStore",

@@ -1,0 +1,214 @@
+"""A log that is no longer the one that the group saw: what is believed, and where reading goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from dedup_sdk import (
+    Lookup,
+    MemoryStore,
+    PartitionEvent,
+    RecoveryError,
+    VerdictEvent,
+    VerdictKind,
+    Window,
+    key,
+)
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.settings import Reset, client_settings
+from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.partition import Partition
+
+LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+class Listener:
+    """An observer of verdicts and of partition events."""
+
+    def __init__(self) -> None:
+        self.events: list[PartitionEvent] = []
+
+    def __call__(self, event: VerdictEvent) -> None:
+        """Verdicts are not looked at."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+class Machine:
+    """A consumer on a disk of its own that handles everything up to the end of the log."""
+
+    def __init__(
+        self, cluster: Cluster, memory: MemoryStore | None = None, reset: Reset = "earliest"
+    ) -> None:
+        self.cluster, self.listener = cluster, Listener()
+        self.memory = MemoryStore() if memory is None else memory
+        config = client_settings({"group.id": "g", "auto.offset.reset": reset})
+        self.engine = Deduplicator(
+            Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g", observers=[self.listener]
+        )
+        self.client, self.guard = ListClient(cluster), Guard()
+        chosen = RecoverySettings(snapshot=None, on_rewind="reprocess", history="none")
+        self.session = Session(self.engine, self.client, config, chosen, self.guard)
+        self.session.take([TopicPartition(TOPIC, 0)])
+
+    def up_to_date(self) -> Partition:
+        """Recover; the broker answers every commit."""
+        for _ in range(50):
+            self.session.work()
+            self.guard.raise_kept()
+            for offsets in self.client.unanswered:
+                [self.cluster.committed] = offsets
+                self.session.commits.answered(None, offsets)
+            self.client.unanswered.clear()
+            assigned = self.session.assigned[TOPIC, 0]
+            if assigned.state is State.ACTIVE and assigned.held is not None:
+                return assigned.held
+        raise AssertionError("it does not come up to date")
+
+    def handle_all(self) -> list[tuple[int, VerdictKind]]:
+        """Handle what is to be delivered up to the end of the log; return the offsets and verdicts."""
+        held, delivered = self.up_to_date(), []
+        start, end = held.lane.position, len(self.cluster.log)
+        if start < end:
+            offsets = list(range(start, end))
+            ids = ids_of(self.cluster, start, end)
+            chunks: list[Any] = held.admit(
+                offsets, np.asarray(offsets, np.int64), ids, offsets, discard_unkeyed=False
+            )
+            for chunk in chunks:
+                verdicts = [(offset, chunk.verdict(row)) for row, offset in enumerate(chunk.offsets)]
+                delivered += [(offset, verdict.kind) for offset, verdict in verdicts if verdict.deliver]
+                held.complete_chunk(chunk)
+        return delivered
+
+    def leave(self) -> None:
+        """Hand the partition over in order."""
+        self.session.give_back([TopicPartition(TOPIC, 0)])
+
+
+def lived(cluster: Cluster) -> MemoryStore:
+    """The disk of a machine that has handled the whole log."""
+    machine = Machine(cluster)
+    machine.handle_all()
+    machine.leave()
+    return machine.memory
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "error"])
+def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
+    """What was written in place of the lost records is handled, whatever the policy for missing offsets says."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[3:] = [b"x", b"c"]
+
+    machine = Machine(cluster, memory, reset)
+    assert machine.handle_all() == [(3, VerdictKind.FRESH)]
+    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 3)]
+    assert machine.engine.counters.as_dict()["event.log-truncated"] == 1
+    machine.leave()
+    assert cluster.committed is not None
+    assert cluster.committed.offset == 5
+
+
+def test_what_grows_behind_a_truncation_is_handled() -> None:
+    """Nothing above the place where the log parts is taken for completed, though the store knew of completions there."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    del cluster.log[2:]
+    first = Machine(cluster, memory)
+    assert first.handle_all() == []
+    first.leave()
+    cluster.log += [b"v", b"w", b"x", b"y", b"z", b"a"]
+
+    assert [offset for offset, _ in Machine(cluster, memory).handle_all()] == [2, 3, 4, 5, 6]
+
+
+def test_without_a_store_a_truncated_log_is_read_from_its_beginning() -> None:
+    """Nobody knows how far it is the old one: everything is delivered, in doubt."""
+    cluster = Cluster([*LOG])
+    lived(cluster)
+    cluster.log[2:] = [b"x"]
+
+    machine = Machine(cluster)
+    assert machine.handle_all() == [(offset, VerdictKind.UNVERIFIED) for offset in range(3)]
+    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+
+
+def test_without_a_store_and_a_policy_a_truncated_log_is_an_error() -> None:
+    """auto.offset.reset=error: the group's offset and the log's end are named."""
+    cluster = Cluster([*LOG])
+    lived(cluster)
+    del cluster.log[2:]
+
+    with pytest.raises(RecoveryError, match="committed 6, but the log ends at 2"):
+        Machine(cluster, reset="error").up_to_date()
+
+
+def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
+    """The client hears that its offset is out of range; what came instead of the lost records is not skipped."""
+    cluster = Cluster([*LOG])
+    machine = Machine(cluster, reset="latest")
+    machine.handle_all()
+    cluster.log[4:] = [b"x"]
+
+    assert machine.session.absorbs(OutOfRange())
+    assert machine.handle_all() == [(4, VerdictKind.FRESH)]
+    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+
+
+def test_an_intact_log_is_no_event() -> None:
+    """A store that has what is committed, and no more than the log, goes on."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log.append(b"a")
+
+    machine = Machine(cluster, memory)
+    assert machine.handle_all() == []
+    assert machine.listener.events == []
+
+
+class OutOfRange:
+    """The client's event for an offset that the log does not have."""
+
+    def topic(self) -> str:
+        """As a message."""
+        return TOPIC
+
+    def partition(self) -> int:
+        """As a message."""
+        return 0
+
+    def error(self) -> Any:
+        """As a message."""
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+
+def test_an_observer_that_fails_harms_nothing() -> None:
+    """It is counted, and the event is told to the others."""
+    cluster = Cluster()
+    machine = Machine(cluster)
+
+    class Failing(Listener):
+        def partition_event(self, event: PartitionEvent) -> None:
+            raise ValueError(event.name)
+
+    other = Listener()
+    machine.engine._observers = [Failing(), other]
+    event = PartitionEvent("topic-recreated", TOPIC, 0, 0, "made anew")
+    machine.engine.tell(event)
+    assert other.events == [event]
+    assert machine.engine.counters.observer_errors == 1
+    assert replace(event, offset=1) != event
