@@ -84,7 +84,7 @@ NETWORK: Final = Scenario(
     summary="connections of single workers are cut, or stalled one way for longer than the group waits",
     play=_network,
     broken="skip-tail-replay",
-    mode="consume",
+    mode="run",
     proxied=True,
 )
 STORE_DELETED: Final = Scenario(
@@ -92,6 +92,7 @@ STORE_DELETED: Final = Scenario(
     summary="the stores of a worker are deleted, while it runs or when it is dead",
     play=_store_deleted,
     broken="skip-tail-replay",
+    mode="consume",
     recent_marks=300,
 )
 CORRUPTION: Final = Scenario(

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ logger = logging.getLogger("chaos")
 _HEAD_START_S: Final = 2.0
 _IDLE_S: Final = 25.0
 _IDLE_BROKEN_S: Final = 15.0
+_DECIDED_S: Final = 4.0
 _SETTLE_S: Final = 10.0
 _SECOND_LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
@@ -129,7 +131,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         skips=stage.skips,
         settled=settled,
         ordered=scenario.mode != "workers",
-        faults=stage.faults,
+        threads=scenario.mode in {"workers", "run"},
     )
     return history, stuck
 
@@ -151,6 +153,7 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
         if not any(s.partition == place[0] and s.low <= place[1] < s.high for s in stage.skips)
     }
     patience_s = _IDLE_BROKEN_S if stage.choice.broken else _IDLE_S
+    ends = _ends(stage)
     grown, moved = 0, time.monotonic()
     while True:
         size = stage.crew.handled_bytes()
@@ -159,21 +162,29 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
             done = {(call.partition, call.offset) for call in stage.crew.history()[0]}
             if open_messages <= {message_of.get(place, place) for place in done}:
                 return True
-        if time.monotonic() - moved > patience_s:
+        idle_s = time.monotonic() - moved
+        # What is committed to the end will not be delivered any more.
+        if idle_s > patience_s or (idle_s > _DECIDED_S and _covered(stage, ends)):
             return False
         stage.sleep(_PAUSE_S)
 
 
 def _settled(stage: Stage) -> dict[int, int]:
     """Return what is committed once it covers the log, or after a while."""
+    ends = _ends(stage)
+    deadline = time.monotonic() + _SETTLE_S
+    while not _covered(stage, ends) and time.monotonic() < deadline:
+        stage.sleep(_PAUSE_S)
+    return stage.watch.patiently()
+
+
+def _ends(stage: Stage) -> dict[int, int]:
     ends = dict.fromkeys(range(stage.watch.partitions), 0)
     for record in _log(stage):
         ends[record.partition] = max(ends[record.partition], record.offset + 1)
-    deadline = time.monotonic() + _SETTLE_S
-    while True:
-        committed = stage.watch.patiently()
-        if all(committed.get(partition, 0) >= end for partition, end in ends.items()):
-            return committed
-        if time.monotonic() > deadline:
-            return committed
-        stage.sleep(_PAUSE_S)
+    return ends
+
+
+def _covered(stage: Stage, ends: Mapping[int, int]) -> bool:
+    committed = stage.watch.patiently()
+    return all(committed.get(partition, 0) >= end for partition, end in ends.items())

@@ -16,7 +16,7 @@ takeover
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 
@@ -127,7 +127,8 @@ class History:
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
-        ordered: whether handlers ran one after the other in each run, so that the order of each key is promised.
+        ordered: whether the order of each key is promised.
+        threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
     """
 
     log: Sequence[LogRecord]
@@ -139,4 +140,4 @@ class History:
     skips: Sequence[Skip] = ()
     settled: Mapping[int, int] | None = None
     ordered: bool = True
-    faults: Mapping[str, int] = field(default_factory=dict)
+    threads: bool = False

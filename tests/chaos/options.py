@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
-Mode = Literal["iterate", "consume", "workers"]
+Mode = Literal["iterate", "consume", "workers", "run"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
 SESSION_MS: Final = 2_000
@@ -20,7 +20,8 @@ class WorkerOptions:
     """One worker's options.
 
     Attributes:
-        mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order.
+        mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order from threads
+            of its own, ``run`` leaves the threads to the consumer, in the order of each key, and fails now and then.
         work_ms: what handling takes on average, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.

@@ -25,6 +25,8 @@ IMPLICIT_NS = 100_000_000
 GRACE_NS = 50_000_000
 """Nanoseconds between what a worker notes and what happens in its consumer."""
 
+HAND_OVER_NS = 1_000_000_000
+"""Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
 _EXAMPLES = 5
 
 Place = tuple[int, int]
@@ -164,16 +166,24 @@ def _at_risk(
 def _outlived(
     history: History, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> list[set[Place]]:
-    """Return, for each time that partitions went, the messages whose handlers were at work just then."""
+    """Return, for each time that partitions went, what was at work just then, and what was finished above it.
+
+    The commit stops at the first message in hand; what lies above it is known to this run's disk only.
+    """
     found: list[set[Place]] = []
+    samples = sorted(history.samples)
     for notice in history.notices:
-        if notice.kind != "assigned" and not history.ordered:
+        if notice.kind != "assigned" and history.threads:
             own = by_run.get(notice.run, [])
-            from_there = own[bisect_left(own, notice.at_ns - GRACE_NS, key=lambda call: call.ended_ns) :]
+            safe = {
+                sample.partition: sample.offset
+                for sample in samples[: bisect_left(samples, notice.at_ns, key=lambda sample: sample.at_ns)]
+            }
             places = [
                 (call.partition, call.offset)
-                for call in from_there
-                if call.partition in notice.partitions and call.began_ns <= notice.at_ns
+                for call in own
+                if call.partition in notice.partitions and call.began_ns <= notice.at_ns + HAND_OVER_NS
+                if call.ended_ns >= notice.at_ns - GRACE_NS or call.offset >= safe.get(call.partition, 0)
             ]
             found.append({message_of.get(place, place) for place in places})
     return found
@@ -241,7 +251,8 @@ def _trespassed(history: History) -> int:
     for call in history.calls:
         known = notices.get((call.run, call.partition), [])
         index = bisect_left(known, call.began_ns, key=lambda each: each[0]) - 1
-        count += index >= 0 and not known[index][1]
+        late_ns = call.began_ns - known[index][0] if index >= 0 else 0
+        count += index >= 0 and not known[index][1] and late_ns > (HAND_OVER_NS if history.threads else 0)
     return count
 
 

@@ -146,9 +146,21 @@ def test_a_handler_that_outlives_its_partition_may_be_repeated() -> None:
     records = log("x", "y")
     slow = Call("a", 0, 1, 100 * _MS, 300 * _MS)
     gone = Notice("a", "revoked", frozenset({0}), 200 * _MS)
+    committed = [Sample(50 * _MS, 0, 1)]
     calls = [call(0, 9), slow]
-    assert broken(records, [*calls, call(1, 400, "b")], notices=[gone], ordered=False) == {}
-    assert broken(records, [*calls, call(0, 400, "b")], notices=[gone], ordered=False) == {"unexplained": 1}
+    assert broken(records, [*calls, call(1, 400, "b")], notices=[gone], samples=committed, threads=True) == {}
+    finished = [*calls, call(0, 400, "b")]
+    assert broken(records, finished, notices=[gone], samples=committed, threads=True) == {"unexplained": 1}
+
+
+def test_what_threads_finished_above_a_message_in_hand_may_be_repeated() -> None:
+    """On another disk nobody knows what was completed above the commit; without threads there is nothing above it."""
+    records = log("x", "y")
+    calls = [call(1, 10), call(0, 400, "b"), call(1, 401, "b")]
+    gone = Notice("a", "revoked", frozenset({0}), 200 * _MS)
+    committed = [Sample(150 * _MS, 0, 0)]
+    assert broken(records, calls, notices=[gone], samples=committed, threads=True) == {}
+    assert broken(records, calls, notices=[gone], samples=committed) == {"unexplained": 1}
 
 
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:

@@ -22,11 +22,12 @@ from tests.chaos.sabotage import sabotage
 
 _LIST = 50
 _THREADS = 3
+_FAILING_SHARE = 0.03
 _ERROR = 3
 
 
 class Worker:
-    """A handler, and the three ways of calling it."""
+    """A handler, and the ways of calling it."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
@@ -52,7 +53,13 @@ class Worker:
                 on_revoke=lambda _, tps: self._journal.notice("revoked", [tp.partition for tp in tps]),
                 on_lost=lambda _, tps: self._journal.notice("lost", [tp.partition for tp in tps]),
             )
-            {"iterate": self._iterate, "consume": self._consume, "workers": self._share}[self._options.mode]()
+            loops = {
+                "iterate": self._iterate,
+                "consume": self._consume,
+                "workers": self._share,
+                "run": self._run,
+            }
+            loops[self._options.mode]()
         self._journal.counters(self.consumer.counters.as_dict())
 
     def _iterate(self) -> None:
@@ -65,6 +72,21 @@ class Worker:
             began_ns = time.monotonic_ns()
             for message in batch:
                 self._handle(message, began_ns)
+
+    def _run(self) -> None:
+        self.consumer.run(
+            self._fail_or_handle,
+            on_error="retry",
+            workers=_THREADS,
+            attempts=None,
+            wait_initial=0.05,
+            wait_max=0.5,
+        )
+
+    def _fail_or_handle(self, message: Any) -> None:
+        if self._random.random() < _FAILING_SHARE:
+            raise RuntimeError("not this time")
+        self._handle(message)
 
     def _share(self) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
