@@ -17,7 +17,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 @pytest.mark.parametrize(
     ("name", "protocol", "seed"),
-    [("kill", "classic", 1), ("zombie", "cooperative", 2), ("storm", "consumer", 3)],
+    [
+        ("kill", "classic", 1),
+        ("zombie", "cooperative", 2),
+        ("storm", "consumer", 3),
+        ("network", "classic", 4),
+        ("corruption", "cooperative", 5),
+        ("topic-changes", "consumer", 6),
+    ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
     """Under this fault nothing is lost, what comes twice is within the bound, and commits stay behind the work."""
@@ -29,7 +36,14 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
 
 @pytest.mark.parametrize(
     ("name", "protocol", "seed"),
-    [("kill", "consumer", 1), ("zombie", "classic", 2), ("storm", "cooperative", 3)],
+    [
+        ("kill", "consumer", 1),
+        ("zombie", "classic", 2),
+        ("storm", "cooperative", 3),
+        ("slow-handler", "classic", 4),
+        ("transactions", "cooperative", 5),
+        ("hostile-ids", "consumer", 6),
+    ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
     """Without the protection that a scenario is about, the oracle finds a broken promise."""
