@@ -18,6 +18,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
@@ -117,6 +118,8 @@ class DedupConsumer(Running):
             raise ConfigurationError(
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
             )
+        if dead_letters == "":
+            raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
         settings = client_settings(config, client_arguments)
         if revoke_deadline is not None:
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
@@ -133,11 +136,13 @@ class DedupConsumer(Running):
             recent_marks=recent_marks,
             bears_full_disk=True,
         )
+        self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         chosen = RecoverySettings(
             snapshot=None if snapshot is None else str(snapshot),
             on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
+            dead_letters=DeadLetterLog(settings, self._dead_letters, expected=dead_letters is not None),
         )
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
@@ -148,7 +153,6 @@ class DedupConsumer(Running):
         self._implicit = completion == "on-next-call" and not settings.only_user_commits
         self._by_commit = completion == "on-next-call" and settings.only_user_commits
         self._durability = durability
-        self._dead_letters = dead_letters
         self._crew = None
         self._held_back = False
         self._idle_timeout_s = idle_timeout

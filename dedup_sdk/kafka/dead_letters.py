@@ -34,7 +34,7 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE,
 )
 
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, str | bytes | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

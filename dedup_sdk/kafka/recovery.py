@@ -19,6 +19,7 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError, StoreError, StoreLockedError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
@@ -44,6 +45,7 @@ class RecoverySettings:
     on_rewind: OnRewind
     history: History
     on_full_disk: OnFullDisk = "pause"
+    dead_letters: DeadLetterLog | None = None
 
 
 def recover(
@@ -68,14 +70,22 @@ def recover(
         start = assigned.start = there
         assigned.requested = -1
     plan = _plan(held, start, client, chosen)
+    given_up = GivenUp()
+    if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
+        given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)
     notes: list[str] = [plan.beginning]
-    if plan.whole and chosen.snapshot is not None:
+    snapshot = chosen.snapshot if plan.whole else None
+    if snapshot is not None and (yield from given_up.spoils_marks(held, plan, client)):
+        snapshot = None
+        notes.append("snapshot not taken")
+    if snapshot is not None:
         identity = Identity(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=client.topic_id(assigned.topic), id_spec=held.id_spec, isolation=settings.isolation,
         )  # fmt: skip
-        plan, note = start_from_snapshot(held, plan, chosen.snapshot, identity)
+        plan, note = start_from_snapshot(held, plan, snapshot, identity)
         notes.append(note)
+        given_up.erase_from(held, plan.progress.low, plan.replay_from)
     else:
         held.start(plan)
     if assigned.set_aside:
@@ -87,7 +97,7 @@ def recover(
     if plan.replay_to > plan.replay_from:
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
-            yield from _replay(assigned, held, plan, reader=reader, engine=engine, client=client)
+            yield from _replay(assigned, held, plan, given_up, reader=reader, engine=engine, client=client)
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
@@ -182,6 +192,7 @@ def _replay(
     assigned: Assigned,
     held: Partition,
     plan: StartPlan,
+    given_up: GivenUp,
     *,
     reader: TailReader,
     engine: Deduplicator,
@@ -194,6 +205,9 @@ def _replay(
             "truncated or made anew? Reset the group's offsets"
         )
     begin = there = min(max(plan.replay_from, first), plan.replay_to)
+    if given_up.unknown:
+        held.skip_to(plan.replay_to)
+        return
     window = engine.strategy.window
     if plan.whole and window.time_ms is not None and window.count is None:
         begin = yield from _one_window_back(held, reader, there, plan.replay_to, client)
@@ -206,7 +220,7 @@ def _replay(
         held.lane.forget_all()
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if piece is not None:
-            held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
+            held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
             assigned.replayed += len(piece.offsets)
             engine.trim()
         yield

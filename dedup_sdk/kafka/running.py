@@ -35,7 +35,7 @@ class Running(Settling):
 
     _stopped: bool
     _idle_timeout_s: float | None
-    _dead_letters: str | None
+    _dead_letters: str
     _held_back: bool
     _client: Client
 
@@ -98,9 +98,7 @@ class Running(Settling):
         """Have messages end by their handlers only, while a crew is there; at the end nobody works any more."""
         letters = None
         if settings.on_error == "dead-letter":
-            letters = DeadLetterProducer(
-                self._settings, self._dead_letters or default_topic(self._settings.group)
-            )
+            letters = DeadLetterProducer(self._settings, self._dead_letters)
         with self._lock:
             if self._crew is not None:
                 raise RuntimeError(
@@ -234,8 +232,3 @@ class Running(Settling):
 
 def _offset(message: Any) -> int:
     return int(message.offset())
-
-
-def default_topic(group: str) -> str:
-    """Return the name of a group's dead-letter topic when the user chose none."""
-    return f"{group}.dead-letters"

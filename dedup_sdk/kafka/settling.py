@@ -26,9 +26,8 @@ logger = logging.getLogger("dedup_sdk")
 
 LOOK_S = 0.02
 """Seconds between two looks for new messages while handlers are busy, and for handlers while a partition goes."""
-REVOKE_SHARE = 0.2
-"""Share of ``max.poll.interval.ms`` that a partition that goes waits for its handlers."""
-_MAX_POLL_INTERVAL_MS = 300_000
+WAITING_SHARE = 0.5
+"""Share of the revoke deadline in which handlers are waited for; the rest is for writing and committing."""
 
 
 class Settling(Completing):
@@ -44,29 +43,31 @@ class Settling(Completing):
         if not over and not buried:
             return False
         with self._steady(bears_faults=True):
-            done: dict[Coordinates, list[int]] = {}
+            done: dict[Coordinates, list[Any]] = {}
             for task in over:
                 self._engine.counters.retried += max(0, task.attempts - 1)
                 if task.error is not None:
                     self._give_up(crew, task, task.error)
                     continue
                 crew.end(task)
-                done.setdefault(task.coordinates, []).append(task.offset)
-            for coordinates, offsets in done.items():
-                self._end(coordinates, offsets, buried=False)
+                done.setdefault(task.coordinates, []).append(task.message)
+            for coordinates, messages in done.items():
+                self._end(coordinates, messages, buried=False)
             for task, error in [*buried, *crew.buried()]:
                 if error is None:
                     crew.end(task)
-                    self._end(task.coordinates, [task.offset], buried=True)
+                    self._end(task.coordinates, [task.message], buried=True)
                 else:
                     self._return(crew, task, _undeliverable(task, error))
         return True
 
-    def _end(self, coordinates: Coordinates, offsets: list[int], *, buried: bool) -> None:
+    def _end(self, coordinates: Coordinates, messages: list[Any], *, buried: bool) -> None:
         partition = self._partition_of(*coordinates)
-        if partition is None:
-            self._engine.counters.stale += len(offsets)
+        ours = [message for message in messages if partition is not None and self._session.gave(message)]
+        self._engine.counters.stale += len(messages) - len(ours)
+        if partition is None or not ours:
             return
+        offsets = [message.offset() for message in ours]
         offered = partition.bury(offsets) if buried else partition.complete(offsets)
         self._write([partition])
         if offered:
@@ -109,8 +110,7 @@ class Settling(Completing):
 
     @property
     def _patience_s(self) -> float:
-        interval_ms = self._settings.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL_MS)
-        return float(interval_ms) / 1000 * REVOKE_SHARE
+        return self._settings.revoke_deadline_s * WAITING_SHARE
 
     def _abandon(self, crew: Crew, partitions: set[Coordinates] | None) -> list[Task]:
         """Let go of what is in flight, and count it: it is delivered again, although its handler may still come to its end."""

@@ -17,12 +17,13 @@ from dedup_sdk.demo.result import DemoResult
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
 from dedup_sdk.kafka.consumer import BATCH
+from dedup_sdk.kafka.dead_letter_log import DISORDER_MS
 from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS
 from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
 from dedup_sdk.kafka.recovery import LOCK_WAIT_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.kafka.settling import REVOKE_SHARE
+from dedup_sdk.kafka.settling import WAITING_SHARE
 from dedup_sdk.lane.plan import Beginning
 from dedup_sdk.testing import MockKafka
 from spark_backfill.stretch import GRACE
@@ -180,8 +181,9 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
         ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
+        ("docs/handlers.md", "at least 5 minutes younger", 300_000, DISORDER_MS),
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
-        ("docs/handlers.md", "a fifth of `max.poll.interval.ms`", 0.2, REVOKE_SHARE),
+        ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
         ("docs/operations.md", "recent_marks=750_000", 750_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),

@@ -4,10 +4,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from dedup_sdk.kafka import settling
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
 
 if TYPE_CHECKING:
@@ -69,13 +67,10 @@ def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send) ->
     assert first.counters.abandoned == 0
 
 
-def test_what_does_not_come_to_an_end_is_abandoned_and_counted(
-    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_come_to_an_end_is_abandoned_and_counted(make: Make, send: Send) -> None:
     """A handler that outlives the deadline of a revoke loses its partition: the message comes again, its end changes nothing."""
-    monkeypatch.setattr(settling, "REVOKE_SHARE", 0.0005)
     send("a", "b")
-    consumer = make()
+    consumer = make(revoke_deadline=0.3)
     consumer.assign([TopicPartition("orders", 0)])
     busy, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -6,12 +6,12 @@ import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import DeadLetter
-from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS, PREFIX, error_text, original_headers
+from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS, PREFIX, Headers, error_text, original_headers
 
-HEADERS: list[tuple[str, bytes | None]] = [("dedup-id", b"a"), ("trace", None), ("dedup-id", b"b")]
+HEADERS: Headers = [("dedup-id", b"a"), ("trace", None), ("dedup-id", b"b")]
 
 
-def message(headers: list[tuple[str, bytes | None]]) -> Message:
+def message(headers: Headers) -> Message:
     """A message as a consumer gets it."""
     return Message(
         topic="orders", partition=3, offset=7, key=b"k", value=b"v", headers=list(headers), timestamp=(1, 42)

@@ -1,0 +1,203 @@
+"""What a dead-letter topic says of the past: which messages this group gave up, and so did not handle.
+
+Recovery folds records of the source topic into marks, as if each had been handled. Those that were given up must not be
+among them, or sending them again would be taken for a duplicate, and lost. So their coordinates are left out. Where the
+dead-letter topic has lost its beginning, what was given up before cannot be known: older records are left out as a whole,
+and coverage begins later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.client import ASK_S, Client
+from dedup_sdk.kafka.dead_letters import DeadLetter
+from dedup_sdk.kafka.reader import SILENCE_S, Slice
+from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.lane.state import GRACE
+
+logger = logging.getLogger("dedup_sdk")
+
+DISORDER_MS = 300_000
+"""Milliseconds by which dead letters may lie out of order: producers repeat for so long, and clocks differ."""
+_BATCH = 5_000
+_SLICE_S = 0.02
+
+_PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)  # noqa: SLF001 (these are their public names)
+
+Coordinates = tuple[str, int]
+
+
+@dataclass(slots=True)
+class GivenUp:
+    """Which records of one partition were given up.
+
+    ``digests``: offset -> digest (16 bytes) of its ID, None without one. ``since_ms``: of records older than that it is not
+    known whether they were; None: it is known of all, `NOTHING_KNOWN`: of none.
+    """
+
+    digests: dict[int, bytes | None] = field(default_factory=dict)
+    since_ms: int | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it is not known of any record."""
+        return self.since_ms == NOTHING_KNOWN
+
+    def spoils_marks(self, held: Partition, plan: StartPlan, client: Client) -> Generator[None, None, bool]:
+        """Whether marks made without us, of a snapshot, may be of records given up that nobody knows of any more."""
+        window = held.window
+        if self.since_ms is None:
+            return False
+        if window.time_ms is not None and window.count is None and not self.unknown:
+            reader = client.tail_reader(held.topic, held.partition)
+            try:
+                newest_ms = yield from reader.newest_before(plan.replay_to, plan.replay_from)
+            finally:
+                reader.close()
+            reach_ms = window.time_ms + window.time_ms // GRACE
+            if newest_ms is None or self.since_ms <= min(newest_ms, _now_ms()) - reach_ms:
+                # What is older is in no window any more.
+                return False
+        logger.warning(
+            "%s[%d]: snapshot not taken: the beginning of the dead-letter topic is gone, so that the snapshot may have marks of "
+            "messages that were given up; keep dead letters longer than the window", held.topic, held.partition,
+        )  # fmt: skip
+        return True
+
+    def without(self, held: Partition, piece: Slice) -> list[bytes | None]:
+        """Return the digests of a slice of the source topic, None for what was given up or may have been.
+
+        Where the latter leaves something out, the partition's coverage begins later from now on.
+        """
+        digests = list(piece.digests)
+        for row, offset in enumerate(piece.offsets) if self.digests else ():
+            if offset in self.digests:
+                digests[row] = None
+        if self.since_ms is not None:
+            early = np.flatnonzero(piece.timestamps < self.since_ms).tolist()
+            for row in early:
+                digests[row] = None
+            if early:
+                # Where nothing was known before this slice, it would begin with a record that is left out.
+                held.lane.know_from(piece.timestamps.clip(max=_now_ms()))
+                held.lane.forgot_before(self.since_ms)
+        return digests
+
+    def erase_from(self, held: Partition, low: int, high: int) -> None:
+        """Erase the marks of records in ``[low, high)`` that were given up: a snapshot may have them."""
+        for offset, digest in self.digests.items():
+            if digest is not None and low <= offset < high:
+                held.store.erase(digest, offset)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class DeadLetterLog:
+    """One dead-letter topic, as far as it was read; read on, not again, by each recovery.
+
+    ``expected``: the user named it, so that it has to be there; else no such topic means that nothing was given up.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str, *, expected: bool) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._expected = expected
+        self._positions: dict[int, int] = {}
+        self._cut: set[int] = set()
+        self._since_ms: int | None = None
+        self._given_up: dict[Coordinates, dict[int, bytes | None]] = {}
+
+    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+        """Read to the end; return what was given up of a partition. Each step takes a few milliseconds.
+
+        Raises `RecoveryError` when the broker refuses or stays silent.
+        """
+        reader = Consumer(reader_settings(self._settings))
+        try:
+            there = reader.list_topics(timeout=ASK_S).topics.get(self._topic)
+            if there is None or there.error is not None:
+                return self._without_topic(topic, partition)
+            ends = self._bounds(reader, list(there.partitions))
+            yield
+            yield from self._read_to(reader, ends)
+        finally:
+            reader.close()
+        return GivenUp(self._given_up.get((topic, partition), {}), self._since_ms)
+
+    def _without_topic(self, topic: str, partition: int) -> GivenUp:
+        if not self._expected:
+            return GivenUp()
+        logger.warning(
+            "%s[%d]: the dead-letter topic %s is not there, so that nobody knows what was given up: what hangs on the past is "
+            "unverified until the window has filled; create the topic", topic, partition, self._topic,
+        )  # fmt: skip
+        return GivenUp(since_ms=NOTHING_KNOWN)
+
+    def _bounds(self, reader: Consumer, partitions: list[int]) -> dict[int, int]:
+        """Return where to read each partition to; note what is gone of it."""
+        ends = {}
+        for number in partitions:
+            low, high = reader.get_watermark_offsets(TopicPartition(self._topic, number), timeout=ASK_S)
+            ends[number] = high
+            position = self._positions.get(number, 0)
+            if position > high:
+                # It was made anew, and what it said before still counts.
+                position = 0
+            if low > position:
+                self._cut.add(number)
+                if low >= high:
+                    self._since_ms = NOTHING_KNOWN
+                position = low
+            self._positions[number] = position
+        return ends
+
+    def _read_to(self, reader: Consumer, ends: dict[int, int]) -> Generator[None, None, None]:
+        reader.assign([TopicPartition(self._topic, number, self._positions[number]) for number in ends])
+        heard = time.monotonic()
+        while any(self._positions[number] < end for number, end in ends.items()):
+            arrived: list[Any] = reader.consume(_BATCH, _SLICE_S)
+            if arrived:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_S:
+                raise RecoveryError(
+                    f"dead-letter topic {self._topic}: nothing came for {SILENCE_S:.0f} s; is the broker up?"
+                )
+            for message in arrived:
+                self._take(message)
+            yield
+
+    def _take(self, message: Any) -> None:
+        number, error = message.partition(), message.error()
+        if error is None:
+            self._positions[number] = max(self._positions[number], message.offset() + 1)
+            self._note(message)
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
+            self._positions[number] = max(self._positions[number], message.offset())
+        elif not (error.retriable() or error.code() in _PASSING):
+            raise RecoveryError(
+                f"dead-letter topic {self._topic} cannot be read: {error}; check access rights"
+            )
+
+    def _note(self, message: Any) -> None:
+        if message.partition() in self._cut:
+            # The first that is left: those before it are older, but for the disorder.
+            self._cut.remove(message.partition())
+            sent_ms = message.timestamp()[1]
+            known_ms = sent_ms + DISORDER_MS if sent_ms >= 0 else NOTHING_KNOWN
+            self._since_ms = max(self._since_ms or 0, known_ms)
+        letter = DeadLetter.read(message)
+        if letter is not None and letter.group == self._settings.group:
+            self._given_up.setdefault((letter.topic, letter.partition), {})[letter.offset] = letter.digest

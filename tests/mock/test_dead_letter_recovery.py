@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from dedup_sdk import ConfigurationError, DeadLetter, MemoryStore
+from dedup_sdk.kafka.dead_letter_log import DISORDER_MS, DeadLetterLog, GivenUp
+from tests.support.consuming import PATIENCE_S, poll_quiet, values
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+IDLE_S = 2.0
+HOUR_MS = 3_600_000
+
+
+def fail_for(*bad: str) -> Any:
+    """A handler that fails for some values."""
+
+    def handle(message: Any) -> None:
+        if message.value().decode() in bad:
+            raise ValueError("no")
+
+    return handle
+
+
+def give_up(make: Make, *bad: str, **options: Any) -> None:
+    """Handle what is there; some of it becomes dead letters."""
+    with make("orders", idle_timeout=IDLE_S, **options) as consumer:
+        consumer.run(fail_for(*bad), on_error="dead-letter", attempts=1)
+        assert consumer.counters.dead_lettered == len(bad)
+
+
+def result(reading: Generator[None, None, GivenUp]) -> GivenUp:
+    """Drive a reading to its end."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as ended:
+            found: GivenUp = ended.value
+            return found
+
+
+@pytest.fixture
+def letters(kafka: MockKafka) -> str:
+    """A dead-letter topic of one partition."""
+    return kafka.create_topic("letters")
+
+
+def test_what_was_given_up_is_not_taken_for_handled(make: Make, send: Send) -> None:
+    """After the disk is lost a re-driven message is handled, and what was handled stays hidden; nothing is in doubt."""
+    send("a", "b", "c")
+    give_up(make, "b")
+    send("b", "a", "c")
+
+    consumer = make("orders", store=MemoryStore())
+    assert values(poll_quiet(consumer)) == ["b"]
+    assert consumer.counters.verdicts["duplicate"] == 2
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
+def test_without_looking_at_the_dead_letters_it_would_be_lost(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same without the dead letters hides the re-driven message: what the test above is about."""
+
+    def nothing(*_: object) -> Any:
+        yield
+        return GivenUp()
+
+    monkeypatch.setattr(DeadLetterLog, "read", nothing)
+    send("a", "b", "c")
+    give_up(make, "b")
+    send("b", "a")
+
+    assert poll_quiet(make("orders", store=MemoryStore())) == []
+
+
+def test_a_tail_is_replayed_without_what_was_given_up(make: Make, send: Send) -> None:
+    """A store that is behind learns what the other machine handled, and not what that one gave up."""
+    send("a")
+    give_up(make)
+    other = MemoryStore()
+    send("b", "c")
+    give_up(make, "b", store=other)
+    send("b", "c", "a")
+
+    consumer = make("orders")
+    assert values(poll_quiet(consumer)) == ["b"]
+    assert consumer._session.assigned["orders", 0].replayed == 2
+
+
+def test_what_was_sent_again_and_handled_is_handled(make: Make, send: Send) -> None:
+    """The dead letter of a message that was re-driven says nothing of the record by which it was handled."""
+    send("a")
+    give_up(make, "a")
+    send("a")
+    give_up(make)
+    send("a", "b")
+
+    assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["b"]
+
+
+def send_letters(kafka: MockKafka, *letters: DeadLetter, age_ms: int = 0) -> None:
+    """Send dead letters that somebody else wrote."""
+    from confluent_kafka import Message
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    now_ms = int(time.time() * 1000)
+    for letter in letters:
+        message = Message(topic=letter.topic, partition=letter.partition, offset=letter.offset, value=b"v")
+        producer.produce(
+            "letters", b"v", headers=[*letter.headers(message)], partition=0, timestamp=now_ms - age_ms
+        )
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def letter_of(offset: int, group: str = "g", topic: str = "orders") -> DeadLetter:
+    """A dead letter."""
+    return DeadLetter(
+        topic=topic, partition=0, offset=offset, timestamp_ms=0, group=group, attempts=1, digest=None,
+        error_type="ValueError", error="no",
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("letters")
+def test_dead_letters_of_others_say_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Those of another group or topic, and what is no dead letter, leave what this group handled as it is."""
+    send("a", "b")
+    give_up(make)
+    send_letters(kafka, letter_of(0, group="other"), letter_of(1, topic="pairs"))
+    send("x", topic="letters")
+    send("a", "b")
+
+    assert poll_quiet(make("orders", store=MemoryStore(), dead_letters="letters")) == []
+
+
+def test_a_dead_letter_topic_that_was_emptied_says_nothing_of_the_past(
+    make: Make, send: Send, kafka: MockKafka, letters: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows then what was given up: all that could hang on it is delivered, unverified."""
+    send("a", "b", "c")
+    give_up(make, "b", dead_letters=letters)
+    kafka.delete_records(letters, 0, 1)
+    send("b", "a")
+
+    consumer = make("orders", store=MemoryStore(), dead_letters=letters)
+    assert values(poll_quiet(consumer)) == ["b", "a"]
+    assert consumer.counters.verdicts["unverified"] == 2
+    send("b", "d")
+    assert values(poll_quiet(consumer)) == ["d"]
+    assert "not there" not in caplog.text
+
+
+def test_where_the_oldest_dead_letters_are_gone_coverage_begins_later(
+    make: Make, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """What is older than the first dead letter that is left may have been given up; what is younger is known."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    now_ms = int(time.time() * 1000)
+    for value, age_ms in (
+        ("old", 3 * HOUR_MS),
+        ("disorder", 2 * HOUR_MS - DISORDER_MS // 2),
+        ("new", HOUR_MS),
+    ):
+        producer.produce("orders", value, headers={"dedup-id": value}, partition=0, timestamp=now_ms - age_ms)
+    assert producer.flush(PATIENCE_S) == 0
+    give_up(make)
+    send_letters(kafka, letter_of(90), age_ms=3 * HOUR_MS)
+    send_letters(kafka, letter_of(91), age_ms=2 * HOUR_MS)
+    kafka.delete_records(letters, 0, 1)
+    send("old", "disorder", "new", "other")
+
+    consumer = make("orders", store=MemoryStore(), dead_letters=letters)
+    assert values(poll_quiet(consumer)) == ["old", "disorder", "other"]
+    assert consumer.counters.verdicts["unverified"] == 3
+    assert consumer.counters.verdicts["duplicate"] == 1
+
+
+def test_a_topic_that_the_user_named_has_to_be_there(
+    make: Make, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without it nobody knows what was given up: one line says so, and what hangs on the past is unverified."""
+    send("a")
+    give_up(make)
+    send("a")
+
+    consumer = make("orders", store=MemoryStore(), dead_letters="never-made")
+    assert values(poll_quiet(consumer)) == ["a"]
+    assert consumer.counters.verdicts["unverified"] == 1
+    assert "the dead-letter topic never-made is not there" in caplog.text
+
+
+def test_a_second_recovery_reads_on(make: Make, send: Send, kafka: MockKafka, letters: str) -> None:
+    """What was read stays known when the topic loses it later, and what is new is read."""
+    send("a", "b", "c")
+    give_up(make, "b", dead_letters=letters)
+    consumer = make("orders", store=MemoryStore(), dead_letters=letters)
+    assert poll_quiet(consumer) == []
+    log = consumer._session._chosen.dead_letters
+    assert log is not None
+    assert log._given_up["orders", 0].keys() == {1}
+
+    kafka.delete_records(letters, 0, 1)
+    assert result(log.read("orders", 0)).digests.keys() == {1}
+    assert log._positions == {0: 1}
+
+
+def test_an_empty_name_is_refused(make: Make) -> None:
+    """The message names the value and the way out."""
+    with pytest.raises(ConfigurationError, match="dead_letters='' is no topic; name one"):
+        make("orders", dead_letters="")
