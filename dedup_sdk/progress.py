@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from dedup_sdk.lane.ranges import merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +14,8 @@ class Progress:
 
     - ``low``: where the stretch of log begins that this group has processed without a gap.
     - ``high``: every offset in ``[low, high)`` is completed ("the next one", as Kafka's committed offsets).
-    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``.
+    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``; with ``delta`` only what was
+      completed since the step before (see `latest`): thousands of gaps must not be written with every step.
     - ``committed``: the last offset this store knows to be committed, None before the first commit.
     - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
     - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
@@ -28,11 +32,25 @@ class Progress:
     accepted: int = 0
     since_number: int | None = None
     newest_ms: int = -1
+    delta: bool = False
 
     @property
     def begun(self) -> bool:
         """Whether anything is known to be completed or committed, so that ``low`` says where the history begins."""
         return self.high > self.low or bool(self.done) or self.committed is not None
+
+
+def latest(steps: Iterable[Progress]) -> Progress | None:
+    """Return the whole progress after consecutive steps, of which the first is whole; None without any."""
+    ranges: list[tuple[int, int]] = []
+    last = None
+    for last in steps:
+        if not last.delta:
+            ranges.clear()
+        ranges += last.done
+    if last is None:
+        return None
+    return replace(last, delta=False, done=merged(each for each in ranges if each[1] > last.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,12 @@ from typing import Self
 
 import numpy as np
 
+from dedup_sdk.engine.foresight import looked_up
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import ConfigurationError, MissingIdError
+from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
 from dedup_sdk.lane.chunk import Place
+from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
@@ -79,6 +81,7 @@ class Deduplicator:
         self._recent_marks = recent_marks
         self._clock = clock
         self._bears_full_disk = bears_full_disk
+        self._late: StoreError | None = None
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
     def __enter__(self) -> Self:
@@ -211,11 +214,11 @@ class Deduplicator:
         """Judge records; the verdicts have their length and order.
 
         A partition that is not open is opened as that of a new group. A record that is in flight already is `PARKED`
-        and ends with the first of it. Raises `MissingIdError` before anything is admitted when the strategy says
-        ``on_missing_id="fail"`` and a record has no ID.
-        Raises `StoreError` when the store fails; close the partitions then and admit again from the last offset committed:
-        nothing is lost.
+        and ends with the first of it. All of them are admitted, or none: raises `MissingIdError` when the strategy says
+        ``on_missing_id="fail"`` and a record has no ID, and `StoreError` when a store cannot be opened, read or written. What is
+        found out too late for that, because it fails after the verdicts are known, is raised by the next call.
         """
+        self._raise_late()
         lanes: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):
             lanes.setdefault((record.topic, record.partition), []).append(index)
@@ -226,32 +229,44 @@ class Deduplicator:
             ids = self.strategy.id.digests(RecordFields(batch))
             self.refuse_missing(ids, batch[0].topic, batch[0].partition, [record.offset for record in batch])
             batches.append((indexes, batch, ids))
+        ready = [self._ready(batch, ids) for _, batch, ids in batches]
         verdicts: list[Verdict | None] = [None] * len(records)
-        for indexes, batch, ids in batches:
+        for (indexes, batch, ids), (held, find) in zip(batches, ready, strict=True):
             for run in _ascending(batch):
-                part = batch[run]
                 missing = {i - run.start: why for i, why in ids.missing.items() if run.start <= i < run.stop}
-                for index, verdict in zip(
-                    indexes[run], self._admit(part, Ids(ids.digests[run], missing)), strict=True
-                ):
+                judged = self._admit(held, batch[run], Ids(ids.digests[run], missing), find)
+                for index, verdict in zip(indexes[run], judged, strict=True):
                     verdicts[index] = verdict
-        self.trim()
+        try:
+            for held, _ in ready:
+                # Duplicates complete by themselves, and what may be committed has to be in the store.
+                held.persist()
+            self.trim()
+        except StoreError as error:
+            self._late = error
         return [verdict for verdict in verdicts if verdict is not None]
 
-    def _admit(self, batch: list[Record], ids: Ids) -> list[Verdict]:
-        topic, partition = batch[0].topic, batch[0].partition
-        held = self.partitions.get((topic, partition))
-        if held is None:
-            self.open(topic, partition)
-            held = self.partitions[topic, partition]
+    def _ready(self, batch: list[Record], ids: Ids) -> tuple[Partition, Find]:
+        """Do what may fail before anything is admitted: open, write what is owed, look up."""
+        coordinates = batch[0].topic, batch[0].partition
+        if coordinates not in self.partitions:
+            self.open(*coordinates)
+        held = self.partitions[coordinates]
+        if not held.begun:
+            held.begin(batch[0].offset)
+        held.persist()
+        return held, looked_up(held.store.find, ids.digests)
+
+    def _admit(self, held: Partition, batch: list[Record], ids: Ids, find: Find) -> list[Verdict]:
         timestamps = np.asarray([record.timestamp_ms for record in batch], np.int64)
-        chunks = held.admit(
-            [record.offset for record in batch], timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed
-        )
-        if any(chunk.open < len(chunk.offsets) for chunk in chunks):
-            # Duplicates complete by themselves, and what may be committed has to be in the store.
-            held.persist()
+        offsets = [record.offset for record in batch]
+        chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
         return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
+
+    def _raise_late(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
 
     def refuse_missing(self, ids: Ids, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Raise `MissingIdError` for the first record without an ID where the strategy says so."""

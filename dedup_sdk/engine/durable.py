@@ -32,6 +32,8 @@ class Durable:
         self.store = store
         self.window = window
         self.choked = False
+        # A quota may refuse again what the free space promised: that is no news.
+        self._told = False
         self._fenced = False
         self._counters = counters
         self._where = where
@@ -64,7 +66,9 @@ class Durable:
         self._owed.append(marks)
         if self.choked:
             return
-        marks = join_marks(self._owed) if len(self._owed) > 1 else marks
+        if len(self._owed) > 1:
+            # What a step that was refused says of completed offsets is missing in the store.
+            progress, marks = self.lane.progress, join_marks(self._owed)
         try:
             self.store.append(progress, marks)
         except StoreFullError as error:
@@ -78,9 +82,9 @@ class Durable:
         """Go on without writing where that is wanted, else raise."""
         if not self._bears_full_disk:
             raise error
-        if not self.choked:
+        if not self._told:
             logger.error("%s: what is completed stays in memory until there is room: %s", self._where, error)
-        self.choked = True
+        self.choked = self._told = True
 
     def write_again(self) -> bool:
         """Try to write what a full disk refused; False when there is still no room. Raises `StoreError` for anything else."""
@@ -90,6 +94,7 @@ class Durable:
         self._owed.append(NO_MARKS)
         self.persist()
         if not self.choked:
+            self._told = False
             logger.warning("%s: there is room again, and everything is written", self._where)
         return not self.choked
 
@@ -152,6 +157,9 @@ class Durable:
 
     def shed(self) -> bool:
         """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
+        if self._lane is not None:
+            # A progress must not be written without the marks that belong to it.
+            self.persist()
         dropped_ms = self.store.shed() if self.reach_ms >= 0 else None
         if dropped_ms is None:
             return False

@@ -21,6 +21,7 @@ from dedup_sdk.lane.chunk import (
     Chunk,
     Place,
 )  # fmt: skip
+from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.marks import NO_MARKS, Int64s
@@ -121,14 +122,15 @@ class Partition(Durable):
         items: Sequence[Any],
         *,
         discard_unkeyed: bool,
+        find: Find | None = None,
     ) -> list[Chunk]:
-        """Judge records, ascending by offset; return their chunks in the same order."""
+        """Judge records, ascending by offset; return their chunks in the same order.
+
+        ``find`` takes the place of the store's own. When a look-up raises, nothing was admitted.
+        """
         lane = self.lane
         if not self.begun:
-            lane.begin(offsets[0])
-            self.begun = True
-            # Written before anything can be committed: what the store does not know of would look like a jump.
-            self.persist()
+            self.begin(offsets[0])
         late: list[Chunk] = []
         if offsets[0] < lane.position:
             cut = int(np.searchsorted(np.asarray(offsets), lane.position))
@@ -145,12 +147,19 @@ class Partition(Durable):
             timestamps,
             ids.digests,
             ids.missing,
-            self.store.find,
+            self.store.find if find is None else find,
             items=items,
             discard_unkeyed=discard_unkeyed,
         )
         self._count(chunk)
         return [*late, chunk]
+
+    def begin(self, offset: int) -> None:
+        """Let a new group's history begin here."""
+        self.lane.begin(offset)
+        self.begun = True
+        # Written before anything can be committed: what the store does not know of would look like a jump.
+        self.persist()
 
     def _set_clock(self) -> None:
         self._clock_ms = min(self.lane.newest_ms, self._now_ms())

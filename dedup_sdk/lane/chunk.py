@@ -105,11 +105,16 @@ class Chunk:
 
     def done_ranges(self, high: int) -> list[tuple[int, int]]:
         """Return what is completed at or above ``high`` as half-open offset ranges, ascending."""
-        done = np.frombuffer(self.states, np.uint8) == DONE
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], done, [False])).astype(np.int8)))
-        ranges = (
-            (self.offsets[start], self.offsets[end - 1] + 1) for start, end in edges.reshape(-1, 2).tolist()
-        )
+        return self.ranges_of(np.flatnonzero(np.frombuffer(self.states, np.uint8) == DONE), high)
+
+    def ranges_of(self, rows: Rows, high: int) -> list[tuple[int, int]]:
+        """Return some rows (ascending) that lie at or above ``high`` as half-open offset ranges, ascending."""
+        if not len(rows) or self.offsets[rows[-1]] < high:
+            return []
+        breaks = np.flatnonzero(np.diff(rows) != 1)
+        firsts = rows[np.concatenate(([0], breaks + 1))].tolist()
+        lasts = rows[np.concatenate((breaks, [len(rows) - 1]))].tolist()
+        ranges = ((self.offsets[f], self.offsets[t] + 1) for f, t in zip(firsts, lasts, strict=True))
         return [(start, end) for start, end in ranges if end > high]
 
     def row_of(self, offset: int) -> int | None:

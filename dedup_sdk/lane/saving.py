@@ -8,6 +8,7 @@ import numpy as np
 
 from dedup_sdk.lane.chunk import Chunk, digest_of
 from dedup_sdk.lane.judging import Find
+from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.state import LaneState, cut_digests
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks
@@ -25,14 +26,20 @@ class Saving(LaneState):
     """The half of a lane that hands out what is to be kept."""
 
     def take_step(self) -> Step | None:
-        """Return what was completed since the last call, None when that is nothing; the caller writes it."""
+        """Return what was completed since the last call, None when that is nothing; the caller writes it.
+
+        Its progress is a delta: the steps before have the rest of what is completed above the watermark.
+        """
         dirty, self._dirty = self._dirty, []
         parts: list[Marks] = []
+        done: list[tuple[int, int]] = []
         for chunk in dirty:
             whole = None if self.ring is not None else chunk.take_whole()
             if whole is not None:
                 self.newest_ms = max(self.newest_ms, int(chunk.timestamps.max()))
                 parts.append(whole)
+                if chunk.offsets[-1] >= self.high:
+                    done += chunk.done_ranges(self.high)
                 continue
             indexes = chunk.unsaved()
             if self.ring is not None:
@@ -45,13 +52,15 @@ class Saving(LaneState):
                 continue
             self.newest_ms = max(self.newest_ms, int(chunk.timestamps[indexes].max()))
             parts.append(self._columns(chunk, indexes))
+            if self.ring is None:
+                done += chunk.ranges_of(indexes, self.high)
             np.frombuffer(chunk.saved, np.uint8)[indexes] = 1
         if not parts and not self._moved:
             return None
         self._moved = False
         marks = join_marks(parts)
         self._note_journaled(marks)
-        return Step(self.progress, marks)
+        return Step(self._progress(merged(done), delta=True), marks)
 
     def _columns(self, chunk: Chunk, indexes: np.ndarray[Any, np.dtype[np.intp]]) -> Marks:
         if (

@@ -92,17 +92,20 @@ class LaneState:
 
     @property
     def progress(self) -> Progress:
-        """The state to write beside the marks of a step."""
+        """The whole state, to be written beside marks."""
         ranges: tuple[tuple[int, int], ...] = ()
         if self.ring is None and (self._chunks or self._restored):
             ranges = merged(
                 [r for r in self._restored if r[1] > self.high]
                 + [r for chunk in self._chunks for r in chunk.done_ranges(self.high)]
             )
+        return self._progress(ranges)
+
+    def _progress(self, done: tuple[tuple[int, int], ...], *, delta: bool = False) -> Progress:
         return Progress(
-            low=self.low, high=self.high, done=ranges, committed=self.committed, era=self.era, since_ms=self.since_ms,
+            low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
-            newest_ms=self.newest_ms,
+            newest_ms=self.newest_ms, delta=delta,
         )  # fmt: skip
 
     def begin(self, offset: int) -> None:

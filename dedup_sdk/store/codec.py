@@ -6,11 +6,12 @@ Value of a mark (the key is its 16-byte digest)::
     timestamp int64   milliseconds
     number   int64    only where the lane has a count window: 24 bytes instead of 16
 
-Journal record, format 1::
+Journal record, format 1, or 2 where the done ranges are only those of the step (flag 16)::
 
     magic        2 bytes  "DJ"
-    format       uint8    1
+    format       uint8    1, or 2 with flag 16
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
+                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
@@ -40,13 +41,14 @@ from dedup_sdk.progress import Progress
 
 MAGIC: Final = b"DJ"
 FORMAT: Final = 1
+DELTA_FORMAT: Final = 2
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _I64: Final = np.dtype("<i8")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER = 1, 2, 4, 8
-_ALL_FLAGS: Final = 15
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA = 1, 2, 4, 8, 16
+_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31}
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
 
@@ -101,11 +103,12 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_COMMITTED if progress.committed is not None else 0)
         | (_SINCE_MS if progress.since_ms is not None else 0)
         | (_SINCE_NUMBER if progress.since_number is not None else 0)
+        | (_DELTA if progress.delta else 0)
     )
     try:
         parts = [
             _HEADER.pack(
-                MAGIC, FORMAT, flags, count, len(progress.done), len(era),
+                MAGIC, DELTA_FORMAT if progress.delta else FORMAT, flags, count, len(progress.done), len(era),
                 progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
                 progress.accepted, progress.since_number or 0, progress.newest_ms,
             ),
@@ -135,11 +138,11 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     if len(record) < _HEADER.size + _CRC.size or record[:2] != MAGIC:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
-    if version != FORMAT:
-        raise _corrupt(record, f"its format is {version}, this version reads {FORMAT}")
+    if version not in _FLAGS:
+        raise _corrupt(record, f"its format is {version}, this version reads up to {DELTA_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     expected = _HEADER.size + done_count * _RANGE.size + era_size + count * width + _CRC.size
-    if len(record) != expected or flags & ~_ALL_FLAGS:
+    if len(record) != expected or flags & ~_FLAGS[version]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
         raise _corrupt(record, "its checksum differs")
@@ -164,6 +167,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         accepted=accepted,
         since_number=since_number if flags & _SINCE_NUMBER else None,
         newest_ms=newest_ms,
+        delta=bool(flags & _DELTA),
     )
     return progress, Marks(digests, *columns)
 

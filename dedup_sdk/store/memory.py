@@ -13,7 +13,7 @@ import numpy as np
 
 from dedup_sdk.errors import StoreError, StoreLockedError
 from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
@@ -44,7 +44,7 @@ class _Memory:
     marks: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
     flushes: list[_Flushed] = field(default_factory=list)
     journal: list[Marks] = field(default_factory=list)
-    progress: Progress | None = None
+    steps: list[Progress] = field(default_factory=list)
     is_open: bool = False
 
 
@@ -63,16 +63,15 @@ class MemoryPartition:
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
         memory = self._memory()
-        return (
-            None
-            if memory.progress is None
-            else Loaded(progress=memory.progress, recent=join_marks(memory.journal))
-        )
+        progress = latest(memory.steps)
+        return None if progress is None else Loaded(progress=progress, recent=join_marks(memory.journal))
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
         memory = self._memory()
-        memory.progress = progress
+        if not progress.delta:
+            memory.steps.clear()
+        memory.steps.append(progress)
         if marks.count:
             memory.journal.append(marks)
 
@@ -101,7 +100,7 @@ class MemoryPartition:
         """See `PartitionStore.flush`."""
         memory = self._memory()
         self._keep(memory, marks)
-        memory.progress = progress
+        memory.steps = [progress]
         memory.journal.clear()
 
     def erase(self, digest: bytes, offset: int) -> None:
@@ -216,7 +215,7 @@ class MemoryPartition:
         memory.marks.clear()
         memory.flushes.clear()
         memory.journal.clear()
-        memory.progress = progress
+        memory.steps = [progress]
 
 
 class MemoryStore:

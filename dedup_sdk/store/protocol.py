@@ -72,6 +72,8 @@ class PartitionStore(Protocol):
     def append(self, progress: Progress, marks: Marks) -> None:
         """Write one step, atomically: after a crash either all of it is there or nothing.
 
+        A progress that is a delta adds to the steps before; there is one, and `load` returns the whole (`dedup_sdk.progress.latest`).
+
         ``marks`` in the order of their completion; a later mark of an ID replaces an earlier one unless its offset is lower.
         """
 

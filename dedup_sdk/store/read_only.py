@@ -49,9 +49,8 @@ class ReadOnlyPartition:
             self._state = State.decode(self._database.get(STATE) or b"", f"store {self._folder}")
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
-            progress, steps, _, _ = read_journal(journal, self._state.first_step)
-            if progress is None and stored is not None:
-                progress = decode_step(stored)[0]
+            before = None if stored is None else decode_step(stored)[0]
+            progress, steps, _, _ = read_journal(journal, self._state.first_step, before)
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
             self._families: list[Rdict] = [

@@ -116,13 +116,14 @@ class RocksPartition:
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
         with self._translating():
-            first_step = self._open_generations().state.first_step
-            progress, marks, self._first, self._next = read_journal(self._open_journal(), first_step)
-            if progress is None:
-                stored = self._database.get(PROGRESS)
-                if stored is None:
-                    return None
-                progress = decode_step(stored)[0]
+            stored = self._database.get(PROGRESS)
+            progress, marks, self._first, self._next = read_journal(
+                self._open_journal(),
+                self._open_generations().state.first_step,
+                None if stored is None else decode_step(stored)[0],
+            )
+        if progress is None:
+            return None
         recent = join_marks(marks)
         self._recent = recent.count
         return Loaded(progress=progress, recent=recent)

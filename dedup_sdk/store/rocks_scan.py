@@ -10,7 +10,7 @@ from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import read_items
 from dedup_sdk.store.mark_sort import newest_per_digest
@@ -19,13 +19,15 @@ PAGE_MARKS: Final = 50_000
 _PREFIX_BYTES: Final = 4
 
 
-def read_journal(journal: Rdict, first: int | None) -> tuple[Progress | None, list[Marks], int, int]:
-    """Return the progress of the last step, the marks of each, the sequence of the first and the one after the last.
+def read_journal(
+    journal: Rdict, first: int | None, before: Progress | None
+) -> tuple[Progress | None, list[Marks], int, int]:
+    """Return the whole progress after the last step, the marks of each, the sequence of the first and the one after the last.
 
-    ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
+    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
     check, or one is missing.
     """
-    progress: Progress | None = None
+    steps = [] if before is None else [before]
     marks: list[Marks] = []
     following = first
     for key, record in read_items(journal):
@@ -36,9 +38,10 @@ def read_journal(journal: Rdict, first: int | None) -> tuple[Progress | None, li
             message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
             raise StoreCorruptError(message)
         progress, step = decode_step(record)
+        steps.append(progress)
         marks.append(step)
         following = sequence + 1
-    return progress, marks, first or 0, following or 0
+    return latest(steps), marks, first or 0, following or 0
 
 
 def scan_families(families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS) -> Iterator[Marks]:

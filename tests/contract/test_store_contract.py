@@ -76,6 +76,30 @@ def test_steps_come_back_in_order_with_every_field_of_the_last_progress(
     assert loaded.recent.timestamps.tolist() == [10, 11, 18]
 
 
+def test_deltas_come_back_as_the_whole(key_store: KeyStore, store: PartitionStore) -> None:
+    """Done ranges of steps add up over flushes and openings, until a whole progress takes their place."""
+    store.append(progress(1), NO_MARKS)
+    store.append(dataclasses.replace(progress(1), done=((5, 6),), delta=True), NO_MARKS)
+    store.append(dataclasses.replace(progress(2), done=((8, 9),), delta=True), NO_MARKS)
+    store.close()
+    store = key_store.open(IDENTITY, WINDOW)
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.progress == dataclasses.replace(progress(2), done=((5, 6), (8, 9)))
+    store.flush(loaded.progress, NO_MARKS)
+    store.append(dataclasses.replace(progress(6), done=((7, 8),), delta=True), NO_MARKS)
+    store.close()
+    store = key_store.open(IDENTITY, WINDOW)
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.progress == dataclasses.replace(progress(6), done=((7, 9),))
+    store.append(dataclasses.replace(progress(7), done=((9, 10),)), NO_MARKS)
+    store.close()
+    loaded = key_store.open(IDENTITY, WINDOW).load()
+    assert loaded is not None
+    assert loaded.progress.done == ((9, 10),)
+
+
 def test_recent_marks_are_not_looked_up(store: PartitionStore) -> None:
     """A mark that is only in the journal is not found and not scanned."""
     store.append(progress(1), marks(("a", 0, 10)))

@@ -9,7 +9,7 @@ from dedup_sdk.lane.chunk import KINDS
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.marks import NONE_FOUND, Found, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Progress, latest
 from dedup_sdk.window import Window
 from tests.support.marks import digest
 
@@ -63,7 +63,10 @@ def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
     lane.complete(chunk, [1])
     step = lane.take_step()
     assert step is not None
-    assert step.progress.done == ((1, 6),)
+    assert step.progress.done == ((1, 4),)
+    whole = latest([Progress(low=0, high=0, done=((2, 6),)), step.progress])
+    assert whole is not None
+    assert whole.done == lane.progress.done == ((1, 6),)
 
 
 def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
