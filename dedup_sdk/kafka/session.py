@@ -258,6 +258,8 @@ _PASSING = frozenset({
     KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
     # A partition that was added a moment ago: the client has not heard of it yet.
     KafkaError._UNKNOWN_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,  # noqa: SLF001
+    # A broker that was started again, and a client that has not heard of it yet.
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
 })  # fmt: skip
 """What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
 

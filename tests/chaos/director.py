@@ -13,7 +13,7 @@ from typing import Final
 
 from dedup_sdk import Window
 from tests.chaos.bed import Bed
-from tests.chaos.history import History, LogRecord
+from tests.chaos.history import EARLIER, History, LogRecord
 from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages
 from tests.chaos.report import Report
@@ -120,13 +120,17 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         stage.sleep(_SECOND_LOOK_S)
         stage.crew.stop()
     calls, notices = stage.crew.history()
-    log = [*stage.gone, *_log(stage)]
+    calls = [call._replace(partition=_lived(stage, call.partition, call.ended_ns)) for call in calls]
+    samples = [
+        each._replace(partition=_lived(stage, each.partition, each.at_ns)) for each in stage.watch.samples
+    ]
+    log = list(dict.fromkeys([*stage.gone, *_log(stage)]))
     history = History(
         log=log,
         calls=calls,
         window_ms=_window_ms(scenario),
         notices=notices,
-        samples=stage.watch.samples,
+        samples=samples,
         excuses=stage.excuses,
         skips=stage.skips,
         settled=settled,
@@ -134,6 +138,11 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         threads=scenario.mode in {"workers", "run"},
     )
     return history, stuck
+
+
+def _lived(stage: Stage, partition: int, at_ns: int) -> int:
+    """Return a partition's number at a moment: those of a topic that was deleted since have numbers of their own."""
+    return partition + EARLIER * sum(at_ns < remade_ns for remade_ns in stage.remade_ns)
 
 
 def _log(stage: Stage) -> list[LogRecord]:
@@ -159,7 +168,8 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
         size = stage.crew.handled_bytes()
         if size > grown:
             grown, moved = size, time.monotonic()
-            done = {(call.partition, call.offset) for call in stage.crew.history()[0]}
+            calls = stage.crew.history()[0]
+            done = {(_lived(stage, call.partition, call.ended_ns), call.offset) for call in calls}
             if open_messages <= {message_of.get(place, place) for place in done}:
                 return True
         idle_s = time.monotonic() - moved
@@ -175,7 +185,8 @@ def _settled(stage: Stage) -> dict[int, int]:
     deadline = time.monotonic() + _SETTLE_S
     while not _covered(stage, ends) and time.monotonic() < deadline:
         stage.sleep(_PAUSE_S)
-    return stage.watch.patiently()
+    # A topic that was deleted had been handled whole.
+    return {record.partition: record.offset + 1 for record in stage.gone} | stage.watch.patiently()
 
 
 def _ends(stage: Stage) -> dict[int, int]:

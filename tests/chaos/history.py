@@ -141,3 +141,7 @@ class History:
     settled: Mapping[int, int] | None = None
     ordered: bool = True
     threads: bool = False
+
+
+EARLIER = 1_000
+"""Added to the partitions of a topic that was deleted since, for each time that it was made anew."""

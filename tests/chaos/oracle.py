@@ -27,6 +27,8 @@ GRACE_NS = 50_000_000
 
 HAND_OVER_NS = 1_000_000_000
 """Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
+TOLD_WITHIN_NS = 3_000_000_000
+"""Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
 _EXAMPLES = 5
 
 Place = tuple[int, int]
@@ -157,7 +159,8 @@ def _at_risk(
         risky += [call for call in before if call.offset >= excuse.committed.get(call.partition, 0)]
     if isinstance(excuse, Takeover):
         told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind != "assigned"]
-        heard_ns = min((at_ns for at_ns in told if at_ns > excuse.at_ns), default=excuse.until_ns)
+        last_ns = excuse.until_ns + TOLD_WITHIN_NS
+        heard_ns = min((at_ns for at_ns in told if excuse.at_ns < at_ns <= last_ns), default=excuse.until_ns)
         risky += [call for call in own[len(before) :] if call.began_ns <= heard_ns]
     places = [(call.partition, call.offset) for call in risky]
     return {message_of.get(place, place) for place in places}

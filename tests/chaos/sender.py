@@ -93,7 +93,7 @@ class Sender:
         self._thread.start()
 
     def pause(self) -> float:
-        """Send nothing new until `resume` gets what this returns."""
+        """Send nothing until `resume` gets what this returns, but again what failed."""
         per_second, self.per_second = self.per_second, 0.0
         return per_second
 
@@ -125,7 +125,7 @@ class Sender:
             while due >= 1:
                 due -= 1
                 self._new()
-            while self._again and self._again[0][0] <= time.monotonic():
+            while self.per_second and self._again and self._again[0][0] <= time.monotonic():
                 self._produce(heapq.heappop(self._again)[2])
             self._producer.poll(0)
             self._resend()

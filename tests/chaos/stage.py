@@ -83,6 +83,8 @@ class Stage:
         self.skips: list[Skip] = []
         self.gone: list[LogRecord] = []
         """Records that the log had and has no more."""
+        self.remade_ns: list[int] = []
+        """When the topic was deleted, and made anew."""
         self.resting: set[int] = set()
         """Hosts whose worker is not started again when it falls."""
         self._options, self._proxied = options, proxied

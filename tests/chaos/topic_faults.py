@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from tests.chaos.history import Forget, Rewind, Skip
+from tests.chaos.history import EARLIER, Forget, Rewind, Skip
 from tests.chaos.options import ID_HEADER
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import plain
@@ -88,6 +88,27 @@ def _set_forward(stage: Stage) -> None:
     _start_all(stage)
 
 
+def _make_anew(stage: Stage) -> None:
+    """Delete the topic and make it again, while workers and sender go on. Everything in it was handled before."""
+    per_second = stage.sender.pause()
+    stage.sender.confirm()
+    ends, deadline = _ends(stage), time.monotonic() + _PATIENCE_S
+    while any(stage.watch.patiently().get(partition, 0) < end for partition, end in ends.items()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{stage.topic}: not handled within {_PATIENCE_S:g} s: {ends}")
+        stage.sleep(0.2)
+    records = read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
+    stage.gone += [record._replace(partition=record.partition + EARLIER) for record in records]
+    for future in stage.admin.delete_topics([stage.topic], request_timeout=_ASK_S).values():
+        future.result()
+    stage.faults["topic-recreated"] += 1
+    time.sleep(1.0)
+    stage.remade_ns.append(time.monotonic_ns())
+    stage.bed.kafka.create_topic(stage.topic, stage.watch.partitions)
+    stage.sender.resume(per_second)
+    stage.sleep(4.0)
+
+
 def _truncate(stage: Stage) -> None:
     """Delete records that were handled long ago, and a disk with them: the history is nowhere any more."""
     stage.gone += read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
@@ -126,6 +147,7 @@ def _delete_offsets(stage: Stage) -> None:
 
 
 def _topic_changes(stage: Stage) -> None:
+    _make_anew(stage)
     changes = [_set_forward, _set_back, _truncate, _delete_offsets]
     while stage.left_s > 0 or changes:
         change = changes.pop(0) if changes else stage.random.choice([_set_forward, _set_back])
@@ -243,7 +265,7 @@ def _kill_now_and_then(stage: Stage) -> None:
 
 TOPIC_CHANGES: Final = Scenario(
     name="topic-changes",
-    summary="offsets set back and forward with the plain tool, or deleted; records deleted",
+    summary="the topic is made anew; offsets set back and forward with the plain tool, or deleted; records deleted",
     play=_topic_changes,
     broken="low-never-rises",
     per_second=120.0,

@@ -136,12 +136,13 @@ def test_a_refused_question_for_the_offsets_is_raised_and_asked_again(
     assert values(poll_some(consumer, 2)) == ["a", "b"]
 
 
-def test_a_partition_that_the_client_has_not_heard_of_yet_is_asked_for_again(
-    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError.FENCED_LEADER_EPOCH])
+def test_what_the_client_has_not_heard_of_yet_is_asked_for_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A partition added a moment ago is no reason to fail: it begins when the client knows where."""
+    """A partition added, or a broker started, a moment ago is no reason to fail: it begins when the client knows where."""
     send("a", "b")
-    unknown = [KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))] * 2
+    unknown = [KafkaException(KafkaError(code))] * 2
     edge = Client.edge
 
     def not_yet(self: Client, topic: str, partition: int, reset: Reset) -> int:
