@@ -14,6 +14,7 @@ from typing import Final
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.lane.lane import Lane
 
 
 class State(Enum):
@@ -61,6 +62,8 @@ class Start:
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
     reprocess: bool = False
+    suspect: bool = False
+    """The broker says that the log is another one before this offset."""
 
 
 class Beginning(Enum):
@@ -93,6 +96,8 @@ class Assigned:
     """Not before (monotonic seconds) the group's offsets are asked for again."""
     requested: int = -1
     """The last offset that a commit was asked for."""
+    leader_epoch: int | None = None
+    """The leader epoch of the last record that was judged, or that the group's commit tells; None where nobody says."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     complete: bool = False
@@ -105,6 +110,10 @@ class Assigned:
     """What recovery did, for the line in the log."""
     replayed: int = 0
     seconds: float = field(default=0.0)
+
+    def metadata(self, lane: Lane) -> CommitMetadata:
+        """Return what a commit of this partition's lane says beside the offset."""
+        return CommitMetadata(low=lane.low, era=lane.era, complete=self.complete, epoch=self.leader_epoch)
 
     def enter(self, state: State) -> None:
         """Go on to another state; AssertionError where no transition leads there."""

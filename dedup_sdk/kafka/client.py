@@ -45,9 +45,11 @@ class Client:
         """Let some partitions of an incremental assignment go."""
         Consumer.incremental_unassign(self._consumer, partitions)
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Move where a partition is read."""
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
+        """Move where a partition is read; with the epoch of what lies before it, the broker is asked whether that is still there."""
         target = TopicPartition(topic, partition, offset)
+        if leader_epoch is not None:
+            target = TopicPartition(topic, partition, offset, "", leader_epoch)
         for _ in range(_SEEK_TRIES):
             try:
                 Consumer.seek(self._consumer, target)

@@ -9,7 +9,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.kafka.assigned import OURS, Assigned, Beginning, State
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.metadata import CommitMetadata
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -132,5 +131,4 @@ def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     # First the store, then the broker: what is committed has to be known after a crash.
     assigned.held.persist()
     lane = assigned.held.lane
-    metadata = CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete)
-    return TopicPartition(assigned.topic, assigned.partition, lane.high, str(metadata))
+    return TopicPartition(assigned.topic, assigned.partition, lane.high, str(assigned.metadata(lane)))

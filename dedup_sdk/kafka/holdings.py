@@ -81,7 +81,10 @@ class Holdings:
     def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
         """Begin another epoch of a partition."""
         self._epochs[topic, partition] += 1
-        return Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
+        assigned = Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
+        if start is not None and start.metadata is not None:
+            assigned.leader_epoch = start.metadata.epoch
+        return assigned
 
     def gave(self, message: Any) -> bool:
         """Whether a message in flight was handed out since the partition was taken last.
@@ -154,7 +157,7 @@ class Holdings:
         """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
         if assigned.held is not None:
             lane = assigned.held.lane
-            return CommitMetadata(low=lane.low, era=lane.era, complete=assigned.complete), lane.high
+            return assigned.metadata(lane), lane.high
         if assigned.start is not None and assigned.start.metadata is not None:
             return assigned.start.metadata, assigned.start.offset
         return None

@@ -37,7 +37,7 @@ def start_in_the_log(
     first, end = client.bounds(held.topic, held.partition)
     loaded = held.loaded
     known = max(start.offset, 0 if loaded is None else loaded.progress.high)
-    if known <= end:
+    if known <= end and not start.suspect:
         return start
     if loaded is None:
         if settings.reset == "error":
@@ -47,13 +47,15 @@ def start_in_the_log(
             )
         common = first
     else:
-        common = yield from _common_end(held, loaded, engine, client, first=first, end=end)
+        common = yield from _common_end(held, loaded, engine, client, first=first, end=min(end, known))
         held.loaded = _cut_back(loaded, common)
     offset = min(start.offset, common)
     metadata = start.metadata
     if metadata is not None and (loaded is None or metadata.low > offset):
         metadata = replace(metadata, low=offset, complete=False)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
+    if known <= end:
+        detail = f"offset {known} was completed or committed in a log that the broker no longer has"
     engine.tell(PartitionEvent("log-truncated", held.topic, held.partition, offset, detail))
     return replace(start, offset=offset, metadata=metadata, seek=True, at_once=True)
 

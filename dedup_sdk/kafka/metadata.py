@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -11,6 +11,9 @@ processed without a gap, so that a consumer on any machine knows what it may tak
     changes when an operator rewinds on purpose; empty until then.
 ``complete``
     1 when the group's own history begins at ``low`` (it was new then), so that nothing is missing before it.
+``epoch``
+    the partition's leader epoch when these records were read, left out where the broker does not say: by it the broker
+    knows whether the log still has them. (Not the field that Kafka has for it: what refuses a commit there is of no use.)
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FORM = re.compile(r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])", re.ASCII)
+_FORM = re.compile(
+    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?", re.ASCII
+)
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -29,10 +34,12 @@ class CommitMetadata:
     low: int
     era: str = ""
     complete: bool = False
+    epoch: int | None = None
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}"
+        epoch = "" if self.epoch is None else f" epoch={self.epoch}"
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}"
 
 
 def parse_metadata(text: str | None) -> CommitMetadata | None:
@@ -40,4 +47,9 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
     form = _FORM.fullmatch(text or "")
     if form is None or int(form[1]) > _MAX_OFFSET:
         return None
-    return CommitMetadata(low=int(form[1]), era=form[2], complete=form[3] == "1")
+    return CommitMetadata(
+        low=int(form[1]),
+        era=form[2],
+        complete=form[3] == "1",
+        epoch=None if form[4] is None else int(form[4]),
+    )

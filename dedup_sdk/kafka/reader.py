@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
@@ -16,6 +16,7 @@ from dedup_sdk.marks import Int64s
 
 _BATCH = 5_000
 _SLICE_S = 0.02
+_PAUSE_S = 0.005
 SILENCE_S = 60.0
 """Seconds without an answer after which a replay gives up."""
 
@@ -71,6 +72,38 @@ class TailReader:
         if error.retriable() or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):  # noqa: SLF001
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
+
+    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
+        """Return whether the log before ``offset`` is the one of that leader epoch, as the broker says.
+
+        Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
+        """
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        sought = False
+        heard = time.monotonic()
+        while True:
+            yield
+            if not sought:
+                # Only a seek has the client ask the broker; what was assigned a moment ago cannot be moved yet.
+                try:
+                    self._consumer.seek(
+                        TopicPartition(self._topic, self._partition, offset, "", leader_epoch)
+                    )
+                    sought = True
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                        raise
+                    time.sleep(_PAUSE_S)
+                continue
+            arrived: list[Any] = self._consumer.consume(1, _SLICE_S)
+            heard = self._heard(heard, offset, offset, arrived=bool(arrived))
+            for message in arrived:
+                trouble = message.error()
+                if trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                    # Any other offset that is not there says nothing of what was before it.
+                    return "truncation" not in trouble.str()
+                if trouble is None or self._ended(message) >= 0:
+                    return True
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """Return the newest timestamp (ms) among the last records before ``end``, None when there is no record.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -65,11 +65,15 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     there = yield from start_in_the_log(start, held, engine, client, settings)
+    plan = _plan(held, there, client, chosen)
+    if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, there, client)):
+        # Before anything is folded: what the log has now, nobody has handled.
+        there = yield from start_in_the_log(replace(there, suspect=True), held, engine, client, settings)
+        plan = _plan(held, there, client, chosen)
     if there is not start:
         # What was asked for lies behind it, and is to be committed again.
         start = assigned.start = there
-        assigned.requested = -1
-    plan = _plan(held, start, client, chosen)
+        assigned.requested, assigned.leader_epoch = -1, None
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)
@@ -108,6 +112,17 @@ def recover(
         assigned.complete = start.new and plan.progress.since_ms is None
     assigned.seconds = time.monotonic() - began
     assigned.note = ", ".join(notes)
+
+
+def _is_of_this_log(assigned: Assigned, start: Start, client: Client) -> Generator[None, None, bool]:
+    """Ask the broker whether what the group committed is of the log that it has now; true where nobody can say."""
+    if start.suspect or start.metadata is None or start.metadata.epoch is None:
+        return True
+    reader = client.tail_reader(assigned.topic, assigned.partition)
+    try:
+        return (yield from reader.still_has(start.offset, start.metadata.epoch))
+    finally:
+        reader.close()
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:

@@ -79,7 +79,7 @@ class Session(Holdings):
             if assigned.start is not None:
                 assigned.start = replace(assigned.start, seek=True)
             return True
-        if self._read_again_if_truncated(assigned):
+        if self._read_again_if_truncated(assigned, suspect="truncation" in event.error().str()):
             return True
         offset = self._client.edge(*coordinates, self._settings.reset)
         detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
@@ -87,12 +87,17 @@ class Session(Holdings):
         self.move(*coordinates, offset, log_changed=True)
         return True
 
-    def _read_again_if_truncated(self, assigned: Assigned) -> bool:
-        """Recover anew where the log ends below what was completed: a policy for what is missing would skip what came instead."""
+    def _read_again_if_truncated(self, assigned: Assigned, *, suspect: bool) -> bool:
+        """Recover anew where the log is not the one that was completed, or ends below it.
+
+        A policy for what is missing would skip what came instead.
+        """
         known = self._history(assigned)
-        if known is None or known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
+        if known is None:
             return False
-        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True))
+        if not suspect and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
+            return False
+        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True, suspect=suspect))
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
@@ -230,8 +235,10 @@ class Session(Holdings):
             assigned.enter(State.ACTIVE)
             if assigned.stopped:
                 self._place_again(assigned, start.offset)
-            elif start.seek:
-                self._client.seek(assigned.topic, assigned.partition, start.offset)
+            elif start.seek or assigned.leader_epoch is not None:
+                # With the epoch the client asks the broker whether the log still has what lies before.
+                epoch = None if start.suspect else assigned.leader_epoch
+                self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._announce.append(assigned)

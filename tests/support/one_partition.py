@@ -51,6 +51,12 @@ class ListReader(TailReader):
             offsets = list(range(first, last))
             yield Slice(offsets, np.asarray(offsets, np.int64), self._world.digests(first, last), last)
 
+    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
+        """See `TailReader`."""
+        del leader_epoch
+        yield
+        return offset <= len(self._world.log)
+
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """See `TailReader`."""
         yield
@@ -83,7 +89,7 @@ class ListClient(Client):
         del topic, partition
         self.delivers = True
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
         """See `Client`."""
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:

@@ -169,6 +169,18 @@ def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
     assert [event.name for event in machine.listener.events] == ["log-truncated"]
 
 
+def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() -> None:
+    """The store stands at the end of what it saw, and the log has other records below it."""
+    cluster = Cluster([*LOG])
+    machine = Machine(cluster, reset="latest")
+    machine.handle_all()
+    cluster.log[4:] = [b"x", b"a", b"y", b"z"]
+
+    assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
+    assert [offset for offset, _ in machine.handle_all()] == [4, 6, 7]
+    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 4)]
+
+
 def test_an_intact_log_is_no_event() -> None:
     """A store that has what is committed, and no more than the log, goes on."""
     cluster = Cluster([*LOG])
@@ -183,6 +195,9 @@ def test_an_intact_log_is_no_event() -> None:
 class OutOfRange:
     """The client's event for an offset that the log does not have."""
 
+    def __init__(self, reason: str = "Offset out of range") -> None:
+        self._reason = reason
+
     def topic(self) -> str:
         """As a message."""
         return TOPIC
@@ -193,7 +208,7 @@ class OutOfRange:
 
     def error(self) -> Any:
         """As a message."""
-        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
 
 
 def test_an_observer_that_fails_harms_nothing() -> None:

@@ -1,0 +1,78 @@
+"""Unclean elections: the log goes on with other records where the group has completed some that it no longer has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicPartition
+
+from dedup_sdk.kafka.client import Client
+from tests.support.consuming import (
+    committed,
+    committed_metadata,
+    poll_quiet,
+    poll_some,
+    values,
+)
+
+if TYPE_CHECKING:
+    import pytest
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def test_a_commit_says_the_leader_epoch(make: Make, send: Send, kafka: MockKafka) -> None:
+    """That of the records that were read; before the first of them nobody knows it."""
+    send("a")
+    kafka.set_leader("orders", 0, 1)
+    send("b")
+    with make("orders") as consumer:
+        assert values(poll_some(consumer, 1)) == ["a"]
+        metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+        assert metadata is not None
+        assert metadata.epoch is None
+        poll_some(consumer, 1)
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert metadata.epoch == 1
+
+
+def test_a_log_that_has_grown_again_is_noticed(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The commit is of an epoch that ended before it: what the log has instead is handled, and duplicates stay hidden."""
+    send("a", "b", "c")
+    with make("orders") as first:
+        poll_some(first, 3)
+    kafka.set_leader("orders", 0, 1)
+    send("x", "y", "a", "z")
+
+    def committed_before(*_: object) -> list[TopicPartition]:
+        # The group had read three records more in epoch 0, which the new leader never had.
+        return [TopicPartition("orders", 0, 6, "dedup/1 low=0 era= complete=1 epoch=0")]
+
+    monkeypatch.setattr(Client, "committed", committed_before)
+    consumer = make("orders", config={"auto.offset.reset": "latest"})
+
+    assert values(poll_quiet(consumer)) == ["x", "y", "z"]
+    assert consumer.counters.as_dict()["event.log-truncated"] == 1
+    assert "in a log that the broker no longer has; going on at 3" in caplog.text
+    consumer.commit(asynchronous=False)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 7
+
+
+def test_a_clean_election_is_no_event(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Another leader that has everything: the next owner goes on, and nothing comes twice."""
+    send("a", "b")
+    with make("orders") as first:
+        poll_some(first, 2)
+    kafka.set_leader("orders", 0, 1)
+    send("b", "c")
+    with make("orders") as second:
+        assert values(poll_quiet(second)) == ["c"]
+        assert second.counters.events == {}
