@@ -94,6 +94,8 @@ class Assigned:
     """Paused by us, because too much of it waits."""
     ask_at: float = 0.0
     """Not before (monotonic seconds) the group's offsets are asked for again."""
+    asked_from: float = 0.0
+    """When (monotonic seconds) that was not answered for the first time."""
     requested: int = -1
     """The last offset that a commit was asked for."""
     leader_epoch: int | None = None
@@ -110,6 +112,11 @@ class Assigned:
     """What recovery did, for the line in the log."""
     replayed: int = 0
     seconds: float = field(default=0.0)
+
+    def start_again(self, start: Start) -> None:
+        """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""
+        if start is not self.start:
+            self.start, self.requested, self.leader_epoch = start, -1, None
 
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""

@@ -64,16 +64,13 @@ def recover(
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
-    there = yield from start_in_the_log(start, held, engine, client, settings)
-    plan = _plan(held, there, client, chosen)
-    if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, there, client)):
+    start = yield from start_in_the_log(start, held, engine, client, settings)
+    plan = _plan(held, start, client, chosen)
+    if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, start, client)):
         # Before anything is folded: what the log has now, nobody has handled.
-        there = yield from start_in_the_log(replace(there, suspect=True), held, engine, client, settings)
-        plan = _plan(held, there, client, chosen)
-    if there is not start:
-        # What was asked for lies behind it, and is to be committed again.
-        start = assigned.start = there
-        assigned.requested, assigned.leader_epoch = -1, None
+        start = yield from start_in_the_log(replace(start, suspect=True), held, engine, client, settings)
+        plan = _plan(held, start, client, chosen)
+    assigned.start_again(start)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import DedupError, StoreFullError
+from dedup_sdk.errors import DedupError, RecoveryError, StoreFullError
 from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
@@ -31,6 +31,8 @@ ASK_AGAIN_S = 0.5
 """Seconds between two questions for the group's offsets, and for each answer."""
 WRITE_AGAIN_S = 1.0
 """Seconds between two attempts to write what a full disk refused."""
+UNKNOWN_S = 10.0
+"""Seconds after which a partition that the client has not heard of does not exist."""
 MOST_WAITING = 100_000
 """Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
 
@@ -201,7 +203,14 @@ class Session(Holdings):
             assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
             assigned.requested = committed_already(assigned.start)
         except KafkaException as error:
-            assigned.ask_at = time.monotonic() + ASK_AGAIN_S
+            now = time.monotonic()
+            assigned.ask_at = now + ASK_AGAIN_S
+            assigned.asked_from = assigned.asked_from or now
+            missing = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+            if missing and now - assigned.asked_from > UNKNOWN_S:
+                raise RecoveryError(
+                    f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
+                ) from error
             if not _passes(error):
                 raise
             logger.warning(

@@ -35,7 +35,7 @@ def test_the_commits_say_where_the_history_begins(world: World) -> None:
     world.handle(2)
 
     assert world.committed().offset == 3
-    assert world.committed().metadata == "dedup/1 low=0 era= complete=1"
+    assert world.committed().metadata == "dedup/1 low=0 era= complete=1 epoch=0"
 
 
 KILLED = """

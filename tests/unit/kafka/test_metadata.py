@@ -9,10 +9,10 @@ from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 
 
-@given(st.integers(0, 2**63 - 1), ERAS, st.booleans())
-def test_what_is_written_is_read(low: int, era: str, complete: bool) -> None:  # noqa: FBT001
+@given(st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1))
+def test_what_is_written_is_read(low: int, era: str, complete: bool, epoch: int | None) -> None:  # noqa: FBT001
     """Every value comes back from the text beside an offset, which is short and plain ASCII."""
-    metadata = CommitMetadata(low=low, era=era, complete=complete)
+    metadata = CommitMetadata(low=low, era=era, complete=complete, epoch=epoch)
 
     assert parse_metadata(str(metadata)) == metadata
     assert str(metadata).isascii()
@@ -25,13 +25,14 @@ def test_the_form_does_not_change_unseen() -> None:
         str(CommitMetadata(low=1200, era="5f0c9a", complete=True)) == "dedup/1 low=1200 era=5f0c9a complete=1"
     )
     assert str(CommitMetadata(low=0)) == "dedup/1 low=0 era= complete=0"
+    assert str(CommitMetadata(low=0, epoch=0)) == "dedup/1 low=0 era= complete=0 epoch=0"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         None, "", "dedup/2 low=1 era= complete=1", "dedup/1 low=-1 era= complete=1", "dedup/1 low=1 era= complete=2",
-        "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2",
+        "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2", "dedup/1 low=1 era= complete=1 epoch=-1",
         f"dedup/1 low={2**63} era= complete=1", "dedup/1 low=99999999999999999999 era= complete=1",
         "dedup/1 low=\u0661 era= complete=1", "dedup/1 low=1 era=UPPER complete=1", f"dedup/1 low=1 era={'a' * 33} complete=1",
         "dedup/1 low= era= complete=1", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",
