@@ -4,7 +4,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
 
@@ -90,6 +90,32 @@ def test_what_does_not_come_to_an_end_is_abandoned_and_counted(make: Make, send:
     assert consumer.counters.abandoned == 1
     consumer.assign([TopicPartition("orders", 0)])
     assert values(poll_quiet(consumer)) == ["a", "b"]
+
+
+def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send, kafka: MockKafka) -> None:
+    """A message that was just given up is over when its partition goes: its dead letter is delivered, its offset committed."""
+    kafka.create_topic("letters")
+    send("a")
+    consumer = make(dead_letters="letters")
+    consumer.assign([TopicPartition("orders", 0)])
+    failed = threading.Event()
+
+    def fail(_: Any) -> None:
+        # The broker refuses the letter for a while; the producer repeats it.
+        kafka.push_errors("Produce", KafkaError.NOT_LEADER_FOR_PARTITION, 5)
+        failed.set()
+        raise ValueError("no")
+
+    run = Run(consumer, fail, on_error="dead-letter", attempts=1)
+    assert failed.wait(PATIENCE_S)
+    time.sleep(0.1)
+    consumer.unassign()
+
+    assert consumer.counters.dead_lettered == 1
+    assert consumer.counters.abandoned == 0
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+    run.stop()
+    assert run.error is None
 
 
 def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Send, kafka: MockKafka) -> None:
