@@ -23,7 +23,7 @@ class VerdictEvent:
     verdict: Verdict
 
 
-EventName = Literal["topic-recreated", "log-truncated", "offset-out-of-range"]
+EventName = Literal["topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class DedupConsumer(Running):
         idle_timeout: seconds without a message after which iteration and `run` end; None: never.
         revoke_deadline: seconds in which partitions are handed over in a rebalance (write, commit, close); what does not fit
             is abandoned and comes again. None: a fifth of ``max.poll.interval.ms``.
+        recovery_timeout: seconds after which a partition starts without the rest of its past: what hangs on it is delivered as
+            unverified, and counted, until the window has filled. None: it waits.
         recent_marks: marks kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and what `confluent_kafka.Consumer` raises.
@@ -103,6 +105,7 @@ class DedupConsumer(Running):
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
+        recovery_timeout: float | None = None,
         recent_marks: int = RECENT_MARKS,
         **client_arguments: Any,
     ) -> None:
@@ -142,6 +145,7 @@ class DedupConsumer(Running):
             on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
+            timeout_s=None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout),
             dead_letters=DeadLetterLog(settings, self._dead_letters, expected=dead_letters is not None),
         )
         self._client = Client(self, settings)

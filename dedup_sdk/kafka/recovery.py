@@ -22,6 +22,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log
 from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.replay_watch import ReplayWatch
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
@@ -46,6 +47,8 @@ class RecoverySettings:
     history: History
     on_full_disk: OnFullDisk = "pause"
     dead_letters: DeadLetterLog | None = None
+    timeout_s: float | None = None
+    """Seconds after which a partition starts without the rest of its past; None: never."""
 
 
 def recover(
@@ -98,7 +101,10 @@ def recover(
     if plan.replay_to > plan.replay_from:
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
-            yield from _replay(assigned, held, plan, given_up, reader=reader, engine=engine, client=client)
+            until = None if chosen.timeout_s is None else began + chosen.timeout_s
+            yield from _replay(
+                assigned, held, plan, given_up, reader=reader, engine=engine, client=client, until=until
+            )
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
@@ -209,6 +215,7 @@ def _replay(
     reader: TailReader,
     engine: Deduplicator,
     client: Client,
+    until: float | None,
 ) -> Generator[None, None, None]:
     first, last = client.bounds(held.topic, held.partition)
     if plan.replay_to > last:
@@ -230,10 +237,21 @@ def _replay(
             held.topic, held.partition, plan.replay_from, first,
         )  # fmt: skip
         held.lane.forget_all()
+    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
+        if watch.is_over:
+            held.skip_to(plan.replay_to)
+            detail = (
+                "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
+            )
+            engine.tell(
+                PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail)
+            )
+            return
         if piece is not None:
             held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
             assigned.replayed += len(piece.offsets)
+            watch.note(piece.end)
             engine.trim()
         yield
     if held.lane.high < plan.replay_to:

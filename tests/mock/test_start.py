@@ -125,3 +125,30 @@ def test_a_commit_that_was_never_answered_is_no_commit(
         getattr(consumer, how)()
 
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
+
+
+def test_a_recovery_that_takes_too_long_is_given_up(make: Make, send: Send) -> None:
+    """The partition starts all the same: what was not read again is in doubt, delivered and counted."""
+    send("a", "b", "c")
+    with make("orders") as first:
+        poll_some(first, 3)
+    send("a", "d")
+    consumer = make("orders", store=MemoryStore(), recovery_timeout=0)
+
+    assert values(poll_quiet(consumer)) == ["a", "d"]
+    assert consumer.counters.verdicts["unverified"] == 2
+    assert consumer.counters.events == {"recovery-timeout": 1}
+    consumer.close()
+    assert values(poll_quiet(make("orders"))) == []
+
+
+def test_a_recovery_in_time_is_whole(make: Make, send: Send) -> None:
+    """A timeout that is not reached changes nothing."""
+    send("a", "b")
+    with make("orders") as first:
+        poll_some(first, 2)
+    send("a", "d")
+    consumer = make("orders", store=MemoryStore(), recovery_timeout=60)
+
+    assert values(poll_quiet(consumer)) == ["d"]
+    assert consumer.counters.events == {}

@@ -1,0 +1,44 @@
+"""How far a replay is, and whether it has taken too long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger("dedup_sdk")
+
+TELL_EVERY_S = 5.0
+"""Seconds between two lines in the log."""
+
+
+class ReplayWatch:
+    """Follows one partition's replay of offsets ``[start, end)``; ``until`` (seconds of ``clock``) is when it has to be over."""
+
+    def __init__(
+        self,
+        what: str,
+        start: int,
+        end: int,
+        until: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._start, self._end, self._until, self._clock = what, start, end, until, clock
+        self._began = self._told = clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self._until is not None and self._clock() >= self._until
+
+    def note(self, offset: int) -> None:
+        """Write a line now and then: how far it is, at which rate, and for how long still."""
+        now = self._clock()
+        if now - self._told < TELL_EVERY_S:
+            return
+        self._told = now
+        rate = (offset - self._start) / (now - self._began)
+        left = f"{(self._end - offset) / rate:.0f} s to go" if rate > 0 else "nothing has come yet"
+        logger.info(
+            "%s: replayed up to offset %d of %d, %.0f offsets a second, %s", self._what, offset, self._end, rate, left
+        )  # fmt: skip

@@ -1,0 +1,32 @@
+"""What a replay says of itself, and when it is over."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from dedup_sdk.kafka.replay_watch import ReplayWatch
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_line_says_rate_and_time_to_go(caplog: pytest.LogCaptureFixture) -> None:
+    """Every five seconds, no more often; where nothing comes it says so."""
+    times_s = iter([0.0, 1.0, 5.0, 9.0, 10.0, 11.0])
+    watch = ReplayWatch("t[0]", 100, 1100, None, clock=lambda: next(times_s))
+    with caplog.at_level(logging.INFO, "dedup_sdk"):
+        for offset in (150, 100, 400, 600, 700):
+            watch.note(offset)
+    assert [record.getMessage() for record in caplog.records] == [
+        "t[0]: replayed up to offset 100 of 1100, 0 offsets a second, nothing has come yet",
+        "t[0]: replayed up to offset 600 of 1100, 50 offsets a second, 10 s to go",
+    ]
+
+
+def test_it_is_over_at_its_end() -> None:
+    """Not before; without an end never."""
+    times_s = iter([0.0, 6.9, 7.0, 1e9])
+    bounded = ReplayWatch("t[0]", 0, 10, 7.0, clock=lambda: next(times_s))
+    assert [bounded.is_over for _ in range(3)] == [False, True, True]
+    assert not ReplayWatch("t[0]", 0, 10, None, clock=lambda: 1e9).is_over
