@@ -68,12 +68,18 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         scenario=scenario.name,
         choice=choice,
         judgement=judge(history),
-        faults=dict(stage.faults),
+        faults={**stage.faults, **_refused(history)},
         resent=sender.retried + sender.repeated,
         rebalances=sum(notice.kind == "assigned" for notice in history.notices),
         seconds=time.monotonic() - began,
         stuck=stuck,
     )
+
+
+def _refused(history: History) -> dict[str, int]:
+    """Return how often the broker refused a commit when partitions went, as a fault."""
+    count = sum(notice.kind == "refused" for notice in history.notices)
+    return {"commit-refused": count} if count else {}
 
 
 def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:

@@ -41,10 +41,10 @@ class Call(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What a rebalance callback of a run was told."""
+    """What a rebalance callback of a run was told; ``refused``: the commit that belonged to it failed."""
 
     run: str
-    kind: Literal["assigned", "revoked", "lost"]
+    kind: Literal["assigned", "revoked", "lost", "refused"]
     partitions: frozenset[int]
     at_ns: int
 

@@ -47,7 +47,7 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
             (partition, offset), (began_ns, ended_ns) = entry["handled"], entry["ns"]
             calls.append(Call(run, partition, offset, began_ns, ended_ns))
         elif "notice" in entry:
-            kind = cast("Literal['assigned', 'revoked', 'lost']", entry["notice"])
+            kind = cast("Literal['assigned', 'revoked', 'lost', 'refused']", entry["notice"])
             notices.append(Notice(run, kind, frozenset(entry["partitions"]), entry["ns"]))
     return calls, notices
 

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
+from tests.chaos.history import Call, Crash, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
 
 IMPLICIT_BATCH_RECORDS = 1_000
 """How many records a consumer completes implicitly in one durable step, at most."""
@@ -89,6 +89,7 @@ def judge(history: History) -> Judgement:
         by_run[call.run].append(call)
     at_risk = [_at_risk(history, excuse, message_of, by_run) for excuse in history.excuses]
     at_risk += _outlived(history, message_of, by_run)
+    at_risk += [_at_risk(history, excuse, message_of, by_run) for excuse in _refused(history)]
     excused = Counter(message for messages in at_risk for message in messages)
     lost = expected - set(calls)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
@@ -158,12 +159,25 @@ def _at_risk(
     elif excuse.committed is not None:
         risky += [call for call in before if call.offset >= excuse.committed.get(call.partition, 0)]
     if isinstance(excuse, Takeover):
-        told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind != "assigned"]
+        told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind in {"revoked", "lost"}]
         last_ns = excuse.until_ns + TOLD_WITHIN_NS
         heard_ns = min((at_ns for at_ns in told if excuse.at_ns < at_ns <= last_ns), default=excuse.until_ns)
         risky += [call for call in own[len(before) :] if call.began_ns <= heard_ns]
     places = [(call.partition, call.offset) for call in risky]
     return {message_of.get(place, place) for place in places}
+
+
+def _refused(history: History) -> list[Crash]:
+    """Return what a commit explains that the broker refused when partitions went: as if the run had crashed then."""
+    found: list[Crash] = []
+    for notice in history.notices:
+        if notice.kind == "refused":
+            safe: dict[int, int] = {}
+            for sample in history.samples:
+                if sample.at_ns <= notice.at_ns:
+                    safe[sample.partition] = max(sample.offset, safe.get(sample.partition, 0))
+            found.append(Crash(run=notice.run, at_ns=notice.at_ns, committed=safe))
+    return found
 
 
 def _outlived(

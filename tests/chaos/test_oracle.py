@@ -163,6 +163,17 @@ def test_what_threads_finished_above_a_message_in_hand_may_be_repeated() -> None
     assert broken(records, calls, notices=[gone], samples=committed) == {"unexplained": 1}
 
 
+def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
+    """A broker that refuses the commit of partitions that go has what was not committed handled again, and no more."""
+    records = log("x", "y")
+    calls = [call(0, 1_000), call(1, 2_000)]
+    refused = Notice("a", "refused", frozenset(), 3 * _S)
+    committed = [Sample(1_500 * _MS, 0, 1)]
+    more = {"notices": [refused], "samples": committed}
+    assert broken(records, [*calls, call(1, 4_000, "b")], **more) == {}
+    assert broken(records, [*calls, call(0, 4_000, "b")], **more) == {"unexplained": 1}
+
+
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
     """What an operator had handled again may be handled again, once."""
     records = log("x", "y")

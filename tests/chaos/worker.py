@@ -26,12 +26,26 @@ _FAILING_SHARE = 0.03
 _ERROR = 3
 
 
+class RefusedCommits(logging.Handler):
+    """Notes that the broker refused the commit of partitions that went: then they are read again from the one before."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if record.msg.startswith("commit on revoke failed"):
+            self._journal.notice("refused", [])
+
+
 class Worker:
     """A handler, and the ways of calling it."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._journal = Journal(options.journal)
+        logging.getLogger("dedup_sdk").addHandler(RefusedCommits(self._journal))
         self._random = random.Random(options.seed)
         self._slow = self._stopped = False
         self.consumer = DedupConsumer(
