@@ -53,7 +53,7 @@ class CommitWatch:
                 seen[sample.partition] = sample.offset
         return seen
 
-    def patiently(self, seconds: float = 30.0) -> dict[int, int]:
+    def patiently(self, seconds: float = 90.0) -> dict[int, int]:
         """As `committed`, also while the broker is away for a moment."""
         deadline = time.monotonic() + seconds
         while True:
