@@ -1,11 +1,11 @@
 """How fast a lost key store is rebuilt from the topic, beside the obvious program that does the same.
 
     python benchmarks/recovery.py
-    python benchmarks/recovery.py --records 2000000 --rounds 5 --json
+    python benchmarks/recovery.py --records 5000000 --rounds 5 --json
 
 A group has committed the end of the topic, and its stores are gone. ``recovery`` is `DedupConsumer` from its assignment until
 all partitions deliver. ``replay`` is a plain loop: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. Each
-runs in a process of its own; ``recovery_quarter`` has a quarter of the records, to show what memory hangs on. The result goes
+runs in a process of its own; ``recovery_half`` has half of the records, to show what memory hangs on. The result goes
 to stdout, progress to stderr. Exit status 1: a contender failed; 2: wrong usage.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS = 1000
 STALL_S = 60.0
 
-CONTENDERS = ("recovery", "recovery_quarter", "replay")
+CONTENDERS = ("recovery", "recovery_half", "replay")
 
 
 def commit_end(bootstrap: str, group: str, records: int) -> None:
@@ -122,7 +122,7 @@ def compare(bootstrap: str, records: int, rounds: int) -> dict[str, Any]:
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
     for turn, names in enumerate(orders(CONTENDERS, rounds)):
         for name in names:
-            size = records // 4 if name == "recovery_quarter" else records
+            size = records // 2 if name == "recovery_half" else records
             group = f"{name}-{turn}"
             if name != "replay":
                 commit_end(bootstrap, group, size)
@@ -175,7 +175,7 @@ def _share(records: int, partition: int) -> int:
 def main() -> int:
     """Measure, print, and return the exit status."""
     parser = argparse.ArgumentParser(description="A lost key store, rebuilt from the topic.")
-    parser.add_argument("--records", type=at_least(1000), default=1_000_000, help="records in the topic")
+    parser.add_argument("--records", type=at_least(1000), default=2_000_000, help="records in the topic")
     parser.add_argument(
         "--rounds", type=at_least(1), default=3, help="runs of each contender; medians are reported"
     )

@@ -12,15 +12,13 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.settings import ClientSettings, Reset, admin_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
 
 logger = logging.getLogger("dedup_sdk")
 
 _SEEK_TRIES = 100
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 0.2
-ASK_S = 10.0
-"""Seconds that a question to the cluster may take before it counts as unanswered."""
 
 
 class Client:
@@ -138,16 +136,6 @@ class Client:
             )
         low, high = self.bounds(topic, partition)
         return low if reset == "earliest" else high
-
-    def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record is not older than the timestamp, None when the broker names none."""
-        asked = [TopicPartition(topic, partition, max(timestamp_ms, 0))]
-        answer = Consumer.offsets_for_times(self._consumer, asked, timeout=ASK_S)[0]
-        if answer.error is not None:
-            raise RecoveryError(
-                f"{topic}[{partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"
-            )
-        return answer.offset if answer.offset >= 0 else None
 
     def tail_reader(self, topic: str, partition: int) -> TailReader:
         """Return a plain reader of a partition, to be closed."""

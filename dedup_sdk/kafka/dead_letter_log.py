@@ -19,10 +19,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.client import ASK_S, Client
+from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.kafka.reader import SILENCE_S, Slice
-from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.lane.state import GRACE
 

@@ -9,9 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk.errors import DeadLetterError
-from dedup_sdk.kafka.client import ASK_S
 from dedup_sdk.kafka.dead_letters import DeadLetter
-from dedup_sdk.kafka.settings import ClientSettings, admin_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, admin_settings
 
 _MAKE_TOPIC_S = 10.0
 _PAUSE_S = 0.1

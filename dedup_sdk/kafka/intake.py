@@ -125,6 +125,9 @@ class Intake(Placement):
         else:
             self._hand.leave(until_commit=self._by_commit)
         self._engine.trim()
+        if self._session.recovering:
+            # A step of a recovery makes messages by the thousand, too.
+            self._collector.pause()
         self._session.work()
         now = time.monotonic()
         if self._ready and now > self._heard_at + TIDY_S:
@@ -143,7 +146,7 @@ class Intake(Placement):
         self._heard_at = time.monotonic()
         self._collector.pause()
         self._fetch(at_most, 0)
-        if len(self._fetched) >= enough or left_s <= 0:
+        if len(self._fetched) >= enough or left_s <= 0 or self._session.hurried:
             self._judge_fetched()
             return
         self._collector.resume()

@@ -82,11 +82,11 @@ def _common_end(
     window_ms = held.window.time_ms
     horizon_ms = None if window_ms is None else loaded.progress.newest_ms - window_ms
     begin = max(first, loaded.progress.low)
-    if horizon_ms is not None:
-        begin = max(begin, client.first_at(held.topic, held.partition, horizon_ms) or begin)
     recent = dict(zip(cut_digests(loaded.recent.digests), loaded.recent.offsets.tolist(), strict=True))
     reader = client.tail_reader(held.topic, held.partition)
     try:
+        if horizon_ms is not None:
+            begin = max(begin, reader.first_at(horizon_ms) or begin)
         for piece in reader.slices(begin, end, engine.strategy.id):
             unseen = None if piece is None else _first_unseen(piece, held, recent, horizon_ms)
             if unseen is not None:

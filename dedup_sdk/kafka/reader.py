@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
-from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk.marks import Int64s
 
 _BATCH = 5_000
@@ -37,6 +38,26 @@ class TailReader:
         self._topic, self._partition = topic, partition
         self._consumer = Consumer(reader_settings(settings))
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset that is still there and the one after the last.
+
+        Asked here and not of the consumer itself: a broker answers a connection in order, and there it first waits for
+        records that may be long in coming.
+        """
+        asked = TopicPartition(self._topic, self._partition)
+        low, high = self._consumer.get_watermark_offsets(asked, timeout=ASK_S)
+        return low, high
+
+    def first_at(self, timestamp_ms: int) -> int | None:
+        """Return the first offset whose record is not older than the timestamp, None when the broker names none."""
+        asked = [TopicPartition(self._topic, self._partition, max(timestamp_ms, 0))]
+        answer = self._consumer.offsets_for_times(asked, timeout=ASK_S)[0]
+        if answer.error is not None:
+            raise RecoveryError(
+                f"{self._topic}[{self._partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"
+            )
+        return answer.offset if answer.offset >= 0 else None
+
     def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
         """Yield ``[start, end)`` piece by piece; None while nothing has arrived. Each step takes a few milliseconds.
 
@@ -52,18 +73,28 @@ class TailReader:
             if not arrived:
                 yield None
                 continue
-            records = [message for message in arrived if message.error() is None and message.offset() < end]
-            for message in arrived:
-                if message.error() is None:
-                    position = max(position, message.offset() + 1)
-                else:
-                    position = max(position, self._ended(message))
+            records, position = self._sorted_out(arrived, position)
+            offsets = offsets_of(records)
+            if offsets and offsets[-1] >= end:
+                del offsets[bisect_left(offsets, end) :]
+                records = records[: len(offsets)]
             if records or position >= end:
                 yield Slice(
-                    offsets_of(records), timestamps_ms(records),
-                    spec.digests(MessageFields(records)).digests, min(position, end),
-                )  # fmt: skip
+                    offsets,
+                    timestamps_ms(records),
+                    spec.digests(MessageFields(records)).digests,
+                    min(position, end),
+                )
         self._consumer.unassign()
+
+    def _sorted_out(self, arrived: list[Any], position: int) -> tuple[list[Any], int]:
+        """Return the records among what arrived, and the position behind all of it."""
+        events = [message for message in arrived if message.error() is not None]
+        records = arrived
+        if events:
+            records = [message for message in arrived if message.error() is None]
+            position = max(position, *map(self._ended, events))
+        return records, max(position, records[-1].offset() + 1) if records else position
 
     def _ended(self, message: Any) -> int:
         error = message.error()

@@ -102,9 +102,7 @@ def recover(
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
             until = None if chosen.timeout_s is None else began + chosen.timeout_s
-            yield from _replay(
-                assigned, held, plan, given_up, reader=reader, engine=engine, client=client, until=until
-            )
+            yield from _replay(assigned, held, plan, given_up, reader=reader, engine=engine, until=until)
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
@@ -214,10 +212,9 @@ def _replay(
     *,
     reader: TailReader,
     engine: Deduplicator,
-    client: Client,
     until: float | None,
 ) -> Generator[None, None, None]:
-    first, last = client.bounds(held.topic, held.partition)
+    first, last = reader.bounds()
     if plan.replay_to > last:
         raise RecoveryError(
             f"{held.topic}[{held.partition}]: the group committed {plan.replay_to}, but the log ends at {last}; was the topic "
@@ -229,7 +226,7 @@ def _replay(
         return
     window = engine.strategy.window
     if plan.whole and window.time_ms is not None and window.count is None:
-        begin = yield from _one_window_back(held, reader, there, plan.replay_to, client)
+        begin = yield from _one_window_back(held, reader, there, plan.replay_to)
     if first > plan.replay_from and begin == there:
         # Had the window begun behind it, nothing that is gone could matter.
         logger.warning(
@@ -258,16 +255,14 @@ def _replay(
         held.fold([], np.empty(0, np.int64), [], plan.replay_to)
 
 
-def _one_window_back(
-    held: Partition, reader: TailReader, low: int, end: int, client: Client
-) -> Generator[None, None, int]:
+def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Generator[None, None, int]:
     """Return where a fold may begin that gives every mark alive at ``end``, and note from when the marks are known."""
     newest_ms = yield from reader.newest_before(end, low)
     if newest_ms is None:
         return low
     # A record from the future counts as now: what the window reaches from there is not all that it reaches.
     since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
-    first = client.first_at(held.topic, held.partition, since_ms)
+    first = reader.first_at(since_ms)
     if first is None or first <= low:
         return low
     held.lane.since_ms = since_ms

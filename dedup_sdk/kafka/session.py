@@ -54,6 +54,8 @@ class Session(Holdings):
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._write_again_at = 0.0
         self._announce: list[Assigned] = []
+        self.hurried = False
+        """Whether some recovery could go on at once."""
 
     @property
     def recovering(self) -> bool:
@@ -117,6 +119,7 @@ class Session(Holdings):
 
     def work(self) -> None:
         """Do what is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
+        self.hurried = False
         if self.recovering:
             self._recover()
         if self.engine.choked and time.monotonic() >= self._write_again_at:
@@ -160,6 +163,7 @@ class Session(Holdings):
         busy = [each for each in waiting if each.held is None and each.ask_at <= now][:AT_ONCE]
         while busy and time.monotonic() < until:
             busy = [assigned for assigned in busy if self._step(assigned)]
+        self.hurried = bool(busy)
         finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
             self._say_beginnings(finished)

@@ -29,6 +29,8 @@ _RESETS: Mapping[str, Reset] = {
     "smallest": "earliest", "earliest": "earliest", "beginning": "earliest", "largest": "latest", "latest": "latest",
     "end": "latest", "error": "error", "none": "error",
 }  # fmt: skip
+ASK_S = 10.0
+"""Seconds that a question to the broker may take."""
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
 _DEFAULT_POLL_INTERVAL_MS = 300_000
 
@@ -139,7 +141,12 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
     It keeps the group's name (access rights are given by it) and never commits.
     """
     reader = {k: v for k, v in settings.client.items() if k not in _GROUP_SETTINGS and k not in _CALLBACKS}
-    return {**reader, "enable.partition.eof": True, "queued.max.messages.kbytes": 16_384}
+    return {
+        **reader,
+        "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.wait.max.ms": 10,
+    }
 
 
 _ADMIN_PREFIXES = ("bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id", "client.dns", "broker.address", "oauth", "log_level", "logger")  # fmt: skip

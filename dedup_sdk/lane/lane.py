@@ -7,6 +7,7 @@ A lane is fed in offset order and answers in columns. It knows no Kafka, no Rock
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Find, Judging
@@ -108,14 +109,19 @@ class Lane(Judging, Saving):
         chunk = Chunk(offsets, timestamps, digests)
         if self.ring is not None:
             self._fold_ring(chunk, find)
-        else:
+            chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
+        elif None in digests:
             keyed = [index for index, digest in enumerate(digests) if digest is not None]
+            chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
             self.recent.fold(
                 [digest_of(chunk, index) for index in keyed],
                 [offsets[index] for index in keyed],
                 timestamps[keyed],
             )
-        chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
+        else:
+            all_keyed: list[Any] = digests
+            chunk.joined = b"".join(all_keyed)
+            self.recent.fold(all_keyed, offsets, timestamps)
         chunk.finish_offered()
         if offsets:
             self.newest_ms = max(self.newest_ms, int(timestamps.max()))

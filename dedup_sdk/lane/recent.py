@@ -74,8 +74,7 @@ class RecentMarks:
             return
         self.timeline.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
         known = self.offsets
-        earlier = list(map(known.get, digests))
-        if all(offset is None or offset < offsets[0] for offset in earlier):
+        if all(known[digest] < offsets[0] for digest in known.keys() & set(digests)):
             known.update(zip(digests, offsets, strict=True))
             return
         for digest, offset in zip(digests, offsets, strict=True):
