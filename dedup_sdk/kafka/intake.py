@@ -129,6 +129,11 @@ class Intake(Placement):
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
         self._session.work()
+        if self._session.waking:
+            # These partitions are whole by now: an interruption costs what was fetched, not their recovery.
+            self._torn = Doubt.FETCHED
+            self._session.wake()
+            self._torn = Doubt.LANES
         now = time.monotonic()
         if self._ready and now > self._heard_at + TIDY_S:
             # The group must hear from us also while there is enough to hand out: slow handlers.

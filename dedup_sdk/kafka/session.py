@@ -56,6 +56,8 @@ class Session(Holdings):
         self._announce: list[Assigned] = []
         self.hurried = False
         """Whether some recovery could go on at once."""
+        self.waking: list[TopicPartition] = []
+        """Partitions that deliver and are not fetched from yet; see `wake`."""
 
     @property
     def recovering(self) -> bool:
@@ -134,6 +136,11 @@ class Session(Holdings):
                 self.commits.completed(self.assigned.values(), asynchronous=True)
             except KafkaException as error:
                 logger.warning("commit failed (%s); it is repeated with the next one", error)
+
+    def wake(self) -> None:
+        """Have what has begun to deliver fetched from at once."""
+        waking, self.waking = self.waking, []
+        self._client.wake(waking)
 
     def _throttle(self, assigned: Assigned) -> None:
         if assigned.held is None or assigned.state is not State.ACTIVE:
@@ -255,7 +262,7 @@ class Session(Holdings):
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._announce.append(assigned)
-        self._client.wake([TopicPartition(assigned.topic, assigned.partition) for assigned in finished])
+        self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
         if not self.recovering:
             held = [assigned for assigned in self._announce if assigned.state is State.ACTIVE]
             self._log_rebalance("assigned", held)
