@@ -63,7 +63,7 @@ class Start:
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
     reprocess: bool = False
     suspect: bool = False
-    """The broker says that the log is another one before this offset."""
+    """The broker says that the log is another one before this offset, or ends there."""
 
 
 class Beginning(Enum):

@@ -32,7 +32,10 @@ def start_in_the_log(
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
     """
-    if start.new:
+    if start.new or (
+        held.loaded is not None and held.loaded.progress.high == start.offset and not start.suspect
+    ):
+        # Asking takes a while, for each partition; the client tells where the log ends below what is to be read next.
         return start
     first, end = client.bounds(held.topic, held.partition)
     loaded = held.loaded

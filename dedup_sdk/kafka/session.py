@@ -79,13 +79,15 @@ class Session(Holdings):
         if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             return False
         assigned.stopped = True
+        if assigned.state is State.ACTIVE and self._read_again_if_truncated(
+            assigned, suspect="truncation" in event.error().str()
+        ):
+            return True
         if self._settings.reset == "error":
             return False
         if assigned.state is State.RECOVERING:
             if assigned.start is not None:
                 assigned.start = replace(assigned.start, seek=True)
-            return True
-        if self._read_again_if_truncated(assigned, suspect="truncation" in event.error().str()):
             return True
         offset = self._client.edge(*coordinates, self._settings.reset)
         detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
@@ -103,7 +105,7 @@ class Session(Holdings):
             return False
         if not suspect and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
             return False
-        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True, suspect=suspect))
+        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True, suspect=True))
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
@@ -166,28 +168,30 @@ class Session(Holdings):
     def _recover(self) -> None:
         until = time.monotonic() + SLICE_S
         waiting = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING]
-        now = time.monotonic()
-        busy = [each for each in waiting if each.held is None and each.ask_at <= now][:AT_ONCE]
-        while busy and time.monotonic() < until:
-            busy = [assigned for assigned in busy if self._step(assigned)]
-        self.hurried = bool(busy)
+        while (now := time.monotonic()) < until:
+            # Those that are through make room for the next: many short recoveries fit into one poll.
+            busy = [each for each in waiting if each.held is None and each.ask_at <= now][:AT_ONCE]
+            if not busy:
+                break
+            for assigned in busy:
+                self._step(assigned)
+        self.hurried = any(each.held is None and each.ask_at <= now for each in waiting)
         finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
             self._say_beginnings(finished)
             self._activate([assigned for assigned in finished if _is_begun(assigned)])
 
-    def _step(self, assigned: Assigned) -> bool:
-        """Bring a partition a little further; False when there is no more to do for it now."""
+    def _step(self, assigned: Assigned) -> None:
+        """Bring a partition a little further."""
         try:
             if assigned.start is None:
                 self._ask_again(assigned)
-                return assigned.start is not None
+                return
             if assigned.recovery is None:
                 assigned.recovery = recover(assigned, self.engine, self._client, self._settings, self._chosen)
             next(assigned.recovery)
         except StopIteration:
             assigned.recovery = None
-            return False
         except BaseException as error:
             assigned.recovery = None
             self.engine.lose(assigned.topic, assigned.partition)
@@ -204,8 +208,6 @@ class Session(Holdings):
                 )
             else:
                 self._guard.keep(error)
-            return False
-        return True
 
     def _ask_again(self, assigned: Assigned) -> None:
         """Ask where the group stands; a broker that does not answer now is asked again later."""

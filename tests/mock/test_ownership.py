@@ -9,7 +9,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
-from tests.support.consuming import committed, poll_quiet, poll_some, values
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.client import Client
+from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -92,3 +94,31 @@ def test_a_deadline_is_a_length_of_time(make: Make, wrong: Any) -> None:
     """Anything else is refused in one line that names it."""
     with pytest.raises(ConfigurationError, match="revoke_deadline="):
         make(revoke_deadline=wrong)
+
+
+def test_many_partitions_come_up_to_date_together(
+    make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two recover at a time, but as many one after the other as a poll has time for: a rebalance of many is no long row of polls."""
+    kafka.create_topic("many", partitions=32)
+    with make("many") as first:
+        wait_for(first, lambda: len(active(first)) == 32, "all partitions of a new group")
+    rounds: list[int] = []
+    real = Client.wake
+
+    def wake(client: Client, partitions: list[TopicPartition]) -> None:
+        rounds.append(len(partitions))
+        real(client, partitions)
+
+    monkeypatch.setattr(Client, "wake", wake)
+    second = make("many")
+    wait_for(second, lambda: len(active(second)) == 32, "all partitions of a group that is known")
+
+    assert sum(rounds) == 32
+    assert len(rounds) < 10
+
+
+def active(consumer: DedupConsumer) -> list[int]:
+    """The partitions that deliver."""
+    assigned = consumer._session.assigned.values()
+    return [each.partition for each in assigned if each.state is State.ACTIVE]
