@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dedup_sdk.errors import ForeignStoreError, SnapshotError, StoreError, StoreLockedError
+from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
-from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
+from tests.support.finding import find
+from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 
 WINDOW = Window(days=7)
 
 Reopen = Callable[[], PartitionStore]
-
-
-@pytest.fixture(params=["memory", "rocks"])
-def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStore]:
-    """Each kind of key store, empty."""
-    store: KeyStore = (
-        MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store", generation_marks=1)
-    )
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def store(key_store: KeyStore) -> PartitionStore:
-    """A partition store of each kind, new."""
-    return key_store.open(IDENTITY, WINDOW)
-
-
-def find(store: PartitionStore, *names: str) -> dict[str, tuple[int, int]]:
-    """Return ID -> (offset, timestamp) of those that are found."""
-    found = store.find(b"".join(map(digest, names)), len(names))
-    assert found.indexes == sorted(found.indexes)
-    return {
-        names[index]: (offset, timestamp)
-        for index, offset, timestamp in zip(found.indexes, found.offsets, found.timestamps, strict=True)
-    }
 
 
 def test_a_new_store_holds_nothing(store: PartitionStore) -> None:
@@ -285,111 +257,6 @@ def test_a_large_flush_is_found_whole_and_nothing_else(store: PartitionStore) ->
         assert found.indexes == list(range(10, 30_010))
         assert found.offsets == step.offsets.tolist()
         assert found.timestamps == step.timestamps.tolist()
-
-
-def test_an_installed_snapshot_replaces_everything(
-    key_store: KeyStore, store: PartitionStore, tmp_path: Path
-) -> None:
-    """Installing takes over the snapshot's marks, drops what was there, and keeps to it after reopening and further flushes."""
-    store.flush(progress(5), marks(("old", 4, 40)))
-    store.append(progress(6), marks(("recent", 5, 50)))
-    held = random_marks(1000, 7)
-    write_snapshot(tmp_path / "snapshot", held, cuts=(300, 300, 900))
-    store.install(str(tmp_path / "snapshot"), progress(1000))
-    assert find(store, "old", "recent") == {}
-    store.flush(progress(2001), marks(("new", 2000, 10**6)))
-    store.close()
-    again = key_store.open(IDENTITY, WINDOW)
-    loaded = again.load()
-    assert loaded is not None
-    assert (loaded.progress.high, loaded.recent.count) == (2001, 0)
-    assert again.find(held.digests, 1000).offsets == held.offsets.tolist()
-    assert len(rows(again.scan())) == 1001
-
-
-def test_an_empty_snapshot_can_be_installed(store: PartitionStore, tmp_path: Path) -> None:
-    """A snapshot of a partition without marks leaves an empty store with the given progress."""
-    store.flush(progress(5), marks(("old", 4, 40)))
-    write_snapshot(tmp_path / "snapshot", NO_MARKS)
-    store.install(str(tmp_path / "snapshot"), progress(1000))
-    assert find(store, "old") == {}
-    assert store.load() is not None
-
-
-def test_an_older_mark_does_not_cover_a_snapshots(store: PartitionStore, tmp_path: Path) -> None:
-    """A mark flushed after an install with a lower offset than the snapshot's leaves the snapshot's in place."""
-    write_snapshot(tmp_path / "snapshot", marks(("a", 500, 5000), ("b", 10, 100)))
-    store.install(str(tmp_path / "snapshot"), progress(1000))
-    store.flush(progress(1000), marks(("a", 400, 4000), ("b", 999, 9990)))
-    assert find(store, "a", "b") == {"a": (500, 5000), "b": (999, 9990)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"cluster": "c2"}, "cluster='c2', not 'c1'"),
-        ({"topic_id": "t2"}, "topic_id='t2', not 't1'"),
-        ({"id_spec": "key"}, "id_spec='key', not 'header:id'"),
-        ({"isolation": "read_uncommitted"}, "isolation='read_uncommitted'"),
-        ({"partition": 4}, "no partition 3"),
-    ],
-)
-def test_a_snapshot_of_another_history_is_refused(
-    store: PartitionStore, tmp_path: Path, changes: dict[str, object], told: str
-) -> None:
-    """A snapshot that does not fit is refused in one line with both values, and the store stays as it was."""
-    other = dataclasses.replace(IDENTITY, **changes)  # type: ignore[arg-type]
-    write_snapshot(tmp_path / "snapshot", marks(("a", 1, 10)), identity=other)
-    store.flush(progress(5), marks(("old", 4, 40)))
-    with pytest.raises(SnapshotError, match=told) as caught:
-        store.install(str(tmp_path / "snapshot"), progress(1000))
-    assert "\n" not in str(caught.value)
-    assert find(store, "old", "a") == {"old": (4, 40)}
-
-
-def test_a_snapshot_of_another_group_needs_to_be_vouched_for(store: PartitionStore, tmp_path: Path) -> None:
-    """Marks that another group made count only when the snapshot's maker vouches for them."""
-    write_snapshot(tmp_path / "theirs", marks(("a", 1, 10)), group="audit")
-    with pytest.raises(SnapshotError, match="group='audit', not 'billing'"):
-        store.install(str(tmp_path / "theirs"), progress(1000))
-    write_snapshot(tmp_path / "vouched", marks(("a", 1, 10)), group=None, vouched=True)
-    store.install(str(tmp_path / "vouched"), progress(1000))
-    assert find(store, "a") == {"a": (1, 10)}
-
-
-def test_a_snapshot_beyond_what_was_committed_is_refused(store: PartitionStore, tmp_path: Path) -> None:
-    """A cut beyond the progress to begin with would hide records that nobody handled."""
-    write_snapshot(tmp_path / "snapshot", marks(("a", 1, 10)), high=1000)
-    with pytest.raises(SnapshotError, match="offset 1000 of partition 3, beyond 999"):
-        store.install(str(tmp_path / "snapshot"), progress(999))
-    assert store.load() is None
-
-
-@pytest.mark.parametrize("suffix", ["sst", "filter"])
-def test_a_damaged_snapshot_is_refused(store: PartitionStore, tmp_path: Path, suffix: str) -> None:
-    """One changed byte in any file of a snapshot is found, the file is named, and the store stays as it was."""
-    write_snapshot(tmp_path / "snapshot", random_marks(500, 3))
-    (path,) = (tmp_path / "snapshot" / "3").glob(f"*.{suffix}")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    store.flush(progress(5), marks(("old", 4, 40)))
-    with pytest.raises(SnapshotError, match=path.name):
-        store.install(str(tmp_path / "snapshot"), progress(1000))
-    assert find(store, "old") == {"old": (4, 40)}
-
-
-def test_a_snapshot_without_numbers_does_not_serve_a_count_window(
-    key_store: KeyStore, tmp_path: Path
-) -> None:
-    """A count window needs acceptance numbers in the snapshot too."""
-    store = key_store.open(IDENTITY, Window(count=10))
-    write_snapshot(tmp_path / "plain", marks(("a", 1, 10)))
-    with pytest.raises(SnapshotError, match="acceptance numbers"):
-        store.install(str(tmp_path / "plain"), progress(1000))
-    write_snapshot(tmp_path / "numbered", marks(("a", 1, 10, 1)), window="10n")
-    store.install(str(tmp_path / "numbered"), progress(1000))
-    assert store.find(digest("a"), 1).numbers == [1]
 
 
 def test_a_partition_has_one_owner(key_store: KeyStore, store: PartitionStore) -> None:
