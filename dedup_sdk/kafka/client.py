@@ -142,14 +142,9 @@ class Client:
         return TailReader(self._settings, topic, partition)
 
     def cluster_id(self) -> str:
-        """Return the cluster's ID; raises `RecoveryError` when no broker answers."""
+        """Return the cluster's ID; raises `KafkaException` when no broker answers."""
         if self._cluster is None:
-            try:
-                metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
-            except KafkaException as error:
-                raise RecoveryError(
-                    f"the cluster does not answer ({error}); check bootstrap.servers"
-                ) from error
+            metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
 

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values, encode_step
@@ -89,13 +89,15 @@ class RocksPartition:
         self._open()
 
     def _open(self) -> None:
-        self._closed = False
+        # What does not open is closed: there is nothing to let go of.
+        self._closed = True
         self._journal: Rdict | None = None
         self._generations: RocksGenerations | None = None
         folder, memory = self._folder, self._memory
         with translating(folder):
             had_tables = has_tables(folder)
             self._database = open_database(folder, memory)
+            self._closed = False
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
                 last = last_key(self._journal)
@@ -231,8 +233,16 @@ class RocksPartition:
         if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
             return False
         self.close()
-        self._open()
-        self.load()
+        try:
+            self._open()
+            self.load()
+        except StoreCorruptError:
+            raise
+        except StoreError as error:
+            # Closed as it is, it can only be opened anew, as the store of a disk that is still full.
+            self.close()
+            message = f"store {self._folder} did not open again when there was room: {error}"
+            raise StoreFullError(message) from error
         return True
 
     def _measure(self) -> None:

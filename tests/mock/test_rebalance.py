@@ -156,6 +156,25 @@ def test_what_the_client_has_not_heard_of_yet_is_asked_for_again(
     assert not unknown
 
 
+def test_a_cluster_that_does_not_answer_is_waited_for(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that goes while a partition recovers is waited for, as the plain client does, and nothing is raised."""
+    send("a", "b")
+    unreachable = [KafkaException(KafkaError(KafkaError._TRANSPORT))] * 2
+    names = Client.cluster_id
+
+    def not_now(self: Client) -> str:
+        if unreachable:
+            raise unreachable.pop()
+        return names(self)
+
+    monkeypatch.setattr(Client, "cluster_id", not_now)
+
+    assert values(poll_some(make("orders"), 2)) == ["a", "b"]
+    assert not unreachable
+
+
 def test_partitions_taken_by_hand_behave_the_same(make: Make, send: Send, kafka: MockKafka) -> None:
     """assign() begins where the group stands, or where its offset says; replacing an assignment gives the old one back."""
     send("a", "b", "a", topic="pairs", partition=0)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import StoreFullError
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, marks, progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_store_that_does_not_open_again_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revival that fails half way says that the disk is full, so that its owner opens it anew later, and it has everything."""
+    key_store, window = RocksStore(tmp_path / "store"), Window(days=7)
+    store = key_store.open(IDENTITY, window)
+    assert isinstance(store, RocksPartition)
+    store.append(progress(1), marks(("a", 0, 10)))
+
+    def fails(*_: object) -> None:
+        raise Exception("IO error: while open a file for appending: too many open files")  # noqa: TRY002 (as RocksDB's)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dedup_sdk.store.rocks_partition.open_database", fails)
+        with pytest.raises(StoreFullError, match=r"did not open again .*too many open files"):
+            store.revive()
+    assert store.closed
+
+    loaded = key_store.open(IDENTITY, window).load()
+    assert loaded is not None
+    assert loaded.recent.offsets.tolist() == [0]
+    key_store.close()
