@@ -40,13 +40,14 @@ def compacted_size(folder: Path, window: Window) -> StoreSize:
                 held.flush(loaded.progress, newest_per_digest(loaded.recent))
             marks += held.stats().marks
             held.close()
-            _compact(entry.path)
+            compact(entry.path)
     finally:
         store.close()
     return StoreSize(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), marks)
 
 
-def _compact(folder: Path) -> None:
+def compact(folder: Path) -> None:
+    """Merge the sorted files of a partition that nobody has open."""
     database = open_database(folder, SharedMemory(_CACHE_BYTES))
     families = [database.get_column_family(name) for name in database.list_cf(str(folder))]
     for family in families:

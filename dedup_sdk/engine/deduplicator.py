@@ -29,7 +29,7 @@ from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
 
-RECENT_MARKS = 400_000
+RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
 
 

@@ -185,7 +185,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
         ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
-        ("docs/operations.md", "recent_marks=400_000", 400_000, RECENT_MARKS),
+        ("docs/operations.md", "recent_marks=500_000", 500_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
         ("docs/recovery.md", "open for 30 s", 30.0, LOCK_WAIT_S),
         ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),
