@@ -20,6 +20,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.handout import HandOut
+from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
@@ -76,7 +77,8 @@ class DedupConsumer(Running):
             (messages go on, what is known of them is kept in memory, and is given up when it becomes too much). Either ends by itself
             when there is room.
         observers: called with every verdict.
-        idle_timeout: seconds without a message after which iteration and `run` end; None: never.
+        idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment and
+            without the time of recoveries; None: never.
         revoke_deadline: seconds in which partitions are handed over in a rebalance (write, commit, close); what does not fit
             is abandoned and comes again. None: a fifth of ``max.poll.interval.ms``.
         recovery_timeout: seconds after which a partition starts without the rest of its past: what hangs on it is delivered as
@@ -202,22 +204,17 @@ class DedupConsumer(Running):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield messages until `stop`, or until ``idle_timeout`` seconds pass without one; raise fatal errors, log others."""
-        heard = time.monotonic()
+        idle = IdleClock(self._session, self._idle_timeout_s)
         try:
             while not self._stopped:
                 message = self.poll(BREATH_S)
                 if message is None:
-                    idle_s = time.monotonic() - heard
-                    if (
-                        self._idle_timeout_s is not None
-                        and idle_s > self._idle_timeout_s
-                        and not self._session.recovering
-                    ):
+                    if idle.is_up:
                         return
                     continue
                 if message.error() is None:
                     yield message
-                    heard = time.monotonic()
+                    idle.heard()
                 else:
                     self._heed(message.error())
         finally:

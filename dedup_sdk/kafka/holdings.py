@@ -45,6 +45,8 @@ class Holdings:
         self.assigned: dict[Coordinates, Assigned] = {}
         self.commits = Commits(self.assigned, client)
         self.manual = False
+        self.placed = False
+        """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
         self.closing = False
         """Whether the client is on its way out: it answers no questions any more, and the group does not wait for it."""
         self._client = client
@@ -73,6 +75,7 @@ class Holdings:
             ]
             self._client.assign(at, incremental=incremental)
             self.manual = manual
+            self.placed = True
             for tp, start in zip(partitions, starts, strict=True):
                 assigned = self._assigned(tp.topic, tp.partition, start, wanted=tp.offset)
                 assigned.requested = committed_already(start)

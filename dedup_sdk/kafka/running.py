@@ -17,6 +17,7 @@ from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.crew import Crew, OnError, RunSettings
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
+from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt
 from dedup_sdk.kafka.settling import LOOK_S, Settling
 from dedup_sdk.kafka.tasks import Order
@@ -129,7 +130,7 @@ class Running(Settling):
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def _serve(self, crew: Crew) -> None:
-        heard = alive = time.monotonic()
+        idle, alive = IdleClock(self._session, self._idle_timeout_s), time.monotonic()
         while not self._stopped and crew.failure is None:
             self._settle(crew, 0)
             if crew.full:
@@ -142,7 +143,7 @@ class Running(Settling):
             message = self.poll(0 if crew.busy else BREATH_S)
             alive = time.monotonic()
             if message is not None:
-                heard = alive
+                idle.heard()
                 error = message.error()
                 if error is not None:
                     self._heed(error)
@@ -150,18 +151,10 @@ class Running(Settling):
                 with self._lock:
                     crew.take(message)
             elif crew.busy:
-                heard = alive
+                idle.heard()
                 self._settle(crew, LOOK_S)
-            elif self._is_idle(heard):
+            elif idle.is_up:
                 return
-
-    def _is_idle(self, heard_s: float) -> bool:
-        idle_s = time.monotonic() - heard_s
-        return (
-            self._idle_timeout_s is not None
-            and idle_s > self._idle_timeout_s
-            and not self._session.recovering
-        )
 
     # --- while nothing can be taken ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class Timeline:
         self._strays: dict[int, int] = {}
 
     def extend(self, offsets: Int64s, timestamps: Int64s) -> None:
-        """Add offsets above all others, ascending; both of one length."""
+        """Add offsets not below the others, ascending, an offset perhaps twice; both of one length."""
         start, end = self._count, self._count + len(offsets)
         if end > len(self._offsets):
             room = max(end, 2 * len(self._offsets))
@@ -57,7 +57,8 @@ class Timeline:
         """Return the timestamps of many offsets, shape as given; KeyError if one was never added."""
         known = self._offsets[: self._count]
         if self._count and int(known[-1]) - int(known[0]) == self._count - 1:
-            # A log without holes, as most are: where an offset lies needs no search.
+            # A log without holes, as most are: where an offset lies needs no search. (A journal may hold an offset twice,
+            # which looks the same when it has as many holes: what is not found where it should lie is searched below.)
             places = (offsets - known[0]).clip(0, self._count - 1)
         else:
             places = known.searchsorted(offsets)
@@ -70,7 +71,7 @@ class Timeline:
         else:
             found, wrong = np.empty(len(offsets), np.int64), np.arange(len(offsets))
         for index in wrong.tolist():
-            found[index] = self._strays[int(offsets[index])]
+            found[index] = self.at(int(offsets[index]))
         return found
 
     def clear(self) -> None:

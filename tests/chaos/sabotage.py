@@ -60,7 +60,9 @@ def _skip_tail_replay() -> None:
     """A store that is behind, or new, is taken for complete."""
 
     def make(_: Any) -> Any:
-        def nothing(_assigned: Any, held: Any, plan: Any, **_others: Any) -> Generator[None, None, None]:
+        def nothing(
+            _assigned: Any, held: Any, plan: Any, *_others: Any, **_named: Any
+        ) -> Generator[None, None, None]:
             held.fold([], np.empty(0, np.int64), [], plan.replay_to)
             yield
 

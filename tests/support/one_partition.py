@@ -51,6 +51,15 @@ class ListReader(TailReader):
             offsets = list(range(first, last))
             yield Slice(offsets, np.asarray(offsets, np.int64), self._world.digests(first, last), last)
 
+    def bounds(self) -> tuple[int, int]:
+        """See `TailReader`."""
+        return 0, len(self._world.log)
+
+    def first_at(self, timestamp_ms: int) -> int | None:
+        """See `TailReader`; a record's timestamp is its offset."""
+        first = max(timestamp_ms, 0)
+        return first if first < len(self._world.log) else None
+
     def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
         """See `TailReader`."""
         del leader_epoch

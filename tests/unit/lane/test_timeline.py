@@ -57,3 +57,12 @@ def test_replacing_keeps_what_stands_apart() -> None:
     timeline.clear()
     with pytest.raises(KeyError):
         timeline.at(9)
+
+
+def test_an_offset_that_came_twice_hides_none() -> None:
+    """As many holes as repetitions look like a log without holes from its ends."""
+    timeline = Timeline()
+    timeline.extend(np.array([3, 4, 4, 6, 8, 8, 9]), np.array([30, 40, 40, 60, 80, 80, 90]))
+    assert timeline.at_all(np.array([9, 3, 6, 8, 4])).tolist() == [90, 30, 60, 80, 40]
+    with pytest.raises(KeyError):
+        timeline.at_all(np.array([3, 5]))
