@@ -32,12 +32,14 @@ LOOPS: dict[str, Loop] = {
     "bare_tuned": loops.bare_consume,
     "bare_tuned_poll": loops.bare_poll,
     "memory_set": loops.memory_set,
+    "memory_set_poll": loops.memory_set_poll,
     "dedup_consume": loops.dedup_consume,
     "dedup_poll": loops.dedup_poll,
 }
 
 DEDUP = frozenset({"dedup_consume", "dedup_poll"})
-FIRST_SIGHTINGS = DEDUP | {"memory_set"}
+FIRST_SIGHTINGS = DEDUP | {"memory_set", "memory_set_poll"}
+_UNTUNED = DEDUP | {"bare_default"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def settings(run: Run) -> dict[str, str | int | float | bool]:
         "group.id": run.group,
         "auto.offset.reset": "earliest",
     }
-    return base | (TUNED if run.name in ("bare_tuned", "bare_tuned_poll", "memory_set") else {})
+    return base if run.name in _UNTUNED else base | TUNED
 
 
 @contextmanager

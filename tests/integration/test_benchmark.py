@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "throughput.py"
 RECORDS = 4_000
-CONTENDERS = ("bare_default", "bare_tuned", "bare_tuned_poll", "memory_set", "dedup_consume", "dedup_poll")
+CONTENDERS = (
+    "bare_default", "bare_tuned", "bare_tuned_poll", "memory_set", "memory_set_poll", "dedup_consume", "dedup_poll",
+)  # fmt: skip
 FIGURES = {"msgs_per_second", "cpu_us_per_msg", "peak_rss_mib"}
 
 
