@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.fold import Task, fold_to_files
+from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
 from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
@@ -39,6 +41,8 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     with Output(options.output, overwrite=options.overwrite) as output:
         history = _resolve(options, now_ms)
+        given_up = _given_up(options, history, say)
+        stretches = given_up.cut(history.stretches)
         offsets = sum(stretch.offsets for stretch in history.stretches)
         say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read")
         started = time.monotonic()
@@ -54,12 +58,11 @@ def backfill(
                 spec=options.id,
                 settings=options.reader_config,
             )
-            plan, outcomes = fold_to_files(
-                rows, history.stretches, options.window, output.attempts, around=around
-            )
+            handled = given_up.take_from(rows, spark)
+            plan, outcomes = fold_to_files(handled, stretches, options.window, output.attempts, around=around)
         output.take(plan, outcomes)
         manifest = make_manifest(
-            history,
+            replace(history, stretches=stretches),
             plan,
             outcomes,
             spec=options.id,
@@ -74,6 +77,7 @@ def backfill(
             offsets=offsets,
             records=sum(outcome.records for outcome in outcomes),
             unkeyed=sum(outcome.unkeyed for outcome in outcomes),
+            given_up=given_up.count,
             spark_start_seconds=start_seconds,
             seconds=time.monotonic() - begin - start_seconds,
         )
@@ -88,3 +92,17 @@ def _resolve(options: Options, now_ms: int) -> History:
         return resolve_history(
             log, options.window, group=options.group, assume_processed=options.assume_processed, now_ms=now_ms
         )
+
+
+def _given_up(options: Options, history: History, say: Callable[[str], None]) -> GivenUpRecords:
+    if options.group is None:
+        return NONE_GIVEN_UP
+    return read_given_up(
+        options.bootstrap,
+        options.admin_config,
+        history.stretches,
+        topic=options.topic,
+        group=options.group,
+        named=options.dead_letters,
+        say=say,
+    )

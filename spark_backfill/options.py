@@ -40,6 +40,7 @@ class Options:
     output: Path
     group: str | None
     assume_processed: bool
+    dead_letters: str | None
     overwrite: bool
     reader_config: dict[str, str]
     admin_config: dict[str, str]
@@ -69,9 +70,11 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.error(
             "--assume-processed needs --group; without a group you vouch for the whole history anyway"
         )
-    for option in ("bootstrap", "topic", "output", "group"):
+    if given.dead_letters is not None and given.group is None:
+        parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
+    for option in ("bootstrap", "topic", "output", "group", "dead_letters"):
         if getattr(given, option) == "":
-            parser.error(f"--{option} is empty; give a value, see --help")
+            parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
         spec, window = id_spec(given.id), Window.parse(given.window)
         both = _settings("--kafka-config", given.kafka_config)
@@ -87,6 +90,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         output=Path(given.output),
         group=given.group,
         assume_processed=given.assume_processed,
+        dead_letters=given.dead_letters,
         overwrite=given.overwrite,
         reader_config=reader,
         admin_config=admin,
@@ -118,6 +122,11 @@ def _parser() -> _Parser:
         "--assume-processed",
         action="store_true",
         help="with --group: you vouch that the group processed everything before its committed offsets",
+    )
+    add(
+        "--dead-letters",
+        metavar="TOPIC",
+        help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
     )
     add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
     add(

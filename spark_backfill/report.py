@@ -13,8 +13,9 @@ from dedup_sdk.store.manifest import Manifest
 class Report:
     """The figures of a run.
 
-    - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``: records without
-      an ID; ``marks``: IDs remembered at the cut; ``files`` and ``bytes``: sorted files.
+    - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
+      group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
+      ``files`` and ``bytes``: sorted files.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
     """
@@ -31,6 +32,7 @@ class Report:
     offsets: int
     records: int
     unkeyed: int
+    given_up: int
     marks: int
     files: int
     bytes: int
@@ -51,6 +53,7 @@ def make_report(
     offsets: int,
     records: int,
     unkeyed: int,
+    given_up: int,
     spark_start_seconds: float,
     seconds: float,
 ) -> Report:
@@ -69,6 +72,7 @@ def make_report(
         offsets=offsets,
         records=records,
         unkeyed=unkeyed,
+        given_up=given_up,
         marks=sum(file.marks for file in files),
         files=len(files),
         bytes=sum(file.bytes for file in files),

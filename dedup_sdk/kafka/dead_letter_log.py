@@ -119,6 +119,8 @@ class DeadLetterLog:
         self._cut: set[int] = set()
         self._since_ms: int | None = None
         self._given_up: dict[Coordinates, dict[int, bytes | None]] = {}
+        self.there = False
+        """Whether the topic was there when it was read last."""
 
     def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
         """Read to the end; return what was given up of a partition. Each step takes a few milliseconds.
@@ -128,13 +130,18 @@ class DeadLetterLog:
         reader = Consumer(reader_settings(self._settings))
         try:
             there = reader.list_topics(timeout=ASK_S).topics.get(self._topic)
-            if there is None or there.error is not None:
+            self.there = there is not None and there.error is None
+            if there is None or not self.there:
                 return self._without_topic(topic, partition)
             ends = self._bounds(reader, list(there.partitions))
             yield
             yield from self._read_to(reader, ends)
         finally:
             reader.close()
+        return self.known(topic, partition)
+
+    def known(self, topic: str, partition: int) -> GivenUp:
+        """Return what was given up of a partition, as far as the dead-letter topic was read."""
         return GivenUp(self._given_up.get((topic, partition), {}), self._since_ms)
 
     def _without_topic(self, topic: str, partition: int) -> GivenUp:

@@ -63,6 +63,8 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         (["--kafka-config", "group.id"], "'group.id' is no setting"),
         (["--admin-config", "=1"], "'=1'"),
         (["--assume-processed"], "--assume-processed needs --group"),
+        (["--dead-letters", "x"], "--dead-letters needs --group"),
+        (["--group", "g", "--dead-letters", ""], "--dead-letters is empty"),
         (["--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
         (["--over"], "--over"),

@@ -1,0 +1,122 @@
+"""Which records a group gave up (its dead letters): they were not handled, so that nothing of them is remembered.
+
+Read in the driver, after the group's commits: a dead letter is confirmed before its message may be committed, so that
+everything below the cut that was given up is in the topic by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
+from dedup_sdk.kafka.settings import client_settings
+from spark_backfill.errors import BackfillError
+from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpRecords:
+    """Coordinates of what is folded and was given up: offsets by partition, ascending; empty for none.
+
+    ``since_ms``: of records older than that (ms) nobody knows any more whether they were, because the beginning of the
+    dead-letter topic is gone; None: it is known of all.
+    """
+
+    offsets: Mapping[int, Sequence[int]]
+    since_ms: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many records these are."""
+        return sum(map(len, self.offsets.values()))
+
+    def cut(self, stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+        """Return the stretches, so that no mark is kept that may be of a record given up that nobody knows of any more."""
+        if self.since_ms is None:
+            return tuple(stretches)
+        since_ms = min(self.since_ms, NOTHING_KNOWN_MS)
+        return tuple(
+            replace(
+                each,
+                keep_from_ms=max(since_ms, each.keep_from_ms or 0),
+                complete=False,
+                known_from_ms=since_ms,
+            )
+            for each in stretches
+        )
+
+    def take_from(self, rows: DataFrame, spark: SparkSession) -> DataFrame:
+        """Return rows ``partition, offset, timestamp_ms, digest`` with the digest null where the record was given up."""
+        if not self.count:
+            return rows
+        numbers = [number for number, offsets in self.offsets.items() for _ in offsets]
+        places = [offset for offsets in self.offsets.values() for offset in offsets]
+        table = pa.table({
+            "partition": pa.array(numbers, pa.int32()), "offset": pa.array(places, pa.int64()),
+            "given_up": pa.array([True] * len(places)),
+        })  # fmt: skip
+        given_up = F.broadcast(spark.createDataFrame(table))
+        joined = rows.join(given_up, ["partition", "offset"], "left")
+        return joined.select(
+            "partition",
+            "offset",
+            "timestamp_ms",
+            F.when(F.col("given_up").isNull(), F.col("digest")).alias("digest"),
+        )
+
+
+NONE_GIVEN_UP = GivenUpRecords({})
+
+
+def read_given_up(
+    bootstrap: str,
+    settings: Mapping[str, str],
+    stretches: Sequence[Stretch],
+    *,
+    topic: str,
+    group: str,
+    named: str | None,
+    say: Callable[[str], None],
+) -> GivenUpRecords:
+    """Read what the group gave up of the stretches.
+
+    ``named`` is the dead-letter topic, which has to be there; None: ``GROUP.dead-letters``, where no such topic means that
+    nothing was given up. ``settings`` are librdkafka's.
+
+    Raises:
+        BackfillError: the topic that was named is not there, or cannot be read.
+    """
+    config: dict[str, Any] = {**settings, "bootstrap.servers": bootstrap, "group.id": group}
+    letters = f"{group}.dead-letters" if named is None else named
+    log = DeadLetterLog(client_settings(config), letters, expected=named is not None)
+    try:
+        for _ in log.read(topic, 0):
+            pass
+    except (DedupError, KafkaException) as error:
+        raise BackfillError(f"dead-letter topic {letters!r}: {error}; check --dead-letters") from None
+    if named is not None and not log.there:
+        raise BackfillError(
+            f"dead-letter topic {letters!r} does not exist at {bootstrap}: check --dead-letters"
+        )
+    offsets: dict[int, list[int]] = {}
+    since_ms = None
+    for each in stretches:
+        known = log.known(topic, each.partition)
+        since_ms = known.since_ms
+        found = sorted(offset for offset in known.digests if each.begin <= offset < each.high)
+        if found:
+            offsets[each.partition] = found
+    if since_ms is not None:
+        say(
+            f"the beginning of dead-letter topic {letters} is gone: sightings older than what is left of it are left out; "
+            "keep dead letters longer than the window"
+        )
+    return GivenUpRecords(offsets, since_ms)
