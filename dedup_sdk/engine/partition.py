@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import VerdictKind
-from dedup_sdk.store.protocol import Loaded, PartitionStore
+from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
 from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
@@ -82,9 +82,14 @@ class Partition(Durable):
             self._lane = Lane(self.window, plan.progress)
         self._set_clock()
 
-    def install(self, snapshot: str, plan: StartPlan) -> None:
-        """Begin with the marks of a snapshot folder instead; raises `SnapshotError` if it does not check."""
-        self.store.install(snapshot, plan.progress)
+    def install(
+        self, snapshot: str, plan: StartPlan, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> None:
+        """Begin with the marks of a snapshot folder instead; raises `SnapshotError` if it does not check.
+
+        ``without``: offset -> digest (16 bytes) of records that must leave no mark.
+        """
+        self.store.install(snapshot, plan.progress, without)
         self.loaded = None
         self._lane = Lane(self.window, plan.progress)
         self._set_clock()

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
 
 logger = logging.getLogger("dedup_sdk")
@@ -27,6 +28,7 @@ class Client:
     def __init__(self, consumer: Consumer, settings: ClientSettings) -> None:
         self._consumer = consumer
         self._settings = settings
+        self.readers = Readers(settings)
         self._topic_ids: dict[str, str] = {}
         self._cluster: str | None = None
 
@@ -139,7 +141,7 @@ class Client:
 
     def tail_reader(self, topic: str, partition: int) -> TailReader:
         """Return a plain reader of a partition, to be closed."""
-        return TailReader(self._settings, topic, partition)
+        return TailReader(self.readers, topic, partition)
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException` when no broker answers."""

@@ -142,15 +142,17 @@ class DedupConsumer(Running):
             bears_full_disk=True,
         )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
+        self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=None if snapshot is None else str(snapshot),
             on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
             timeout_s=None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout),
-            dead_letters=DeadLetterLog(settings, self._dead_letters, expected=dead_letters is not None),
+            dead_letters=DeadLetterLog(
+                settings, self._dead_letters, expected=dead_letters is not None, readers=self._client.readers
+            ),
         )
-        self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
         self._collector = Collector()
@@ -314,6 +316,7 @@ class DedupConsumer(Running):
         finally:
             with self._lock:
                 self._closed = True
+                self._client.readers.close()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)

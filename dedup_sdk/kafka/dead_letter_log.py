@@ -22,7 +22,8 @@ from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.kafka.reader import SILENCE_S, Slice
-from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.lane.state import GRACE
 
@@ -94,11 +95,13 @@ class GivenUp:
                 held.lane.forgot_before(self.since_ms)
         return digests
 
-    def erase_from(self, held: Partition, low: int, high: int) -> None:
-        """Erase the marks of records in ``[low, high)`` that were given up: a snapshot may have them."""
-        for offset, digest in self.digests.items():
-            if digest is not None and low <= offset < high:
-                held.store.erase(digest, offset)
+    def between(self, low: int, high: int) -> dict[int, bytes]:
+        """Return offset -> digest of the records in ``[low, high)`` that bear an ID: a snapshot may have marks of them."""
+        return {
+            offset: digest
+            for offset, digest in self.digests.items()
+            if digest is not None and low <= offset < high
+        }
 
 
 def _now_ms() -> int:
@@ -111,8 +114,12 @@ class DeadLetterLog:
     ``expected``: the user named it, so that it has to be there; else no such topic means that nothing was given up.
     """
 
-    def __init__(self, settings: ClientSettings, topic: str, *, expected: bool) -> None:
+    def __init__(
+        self, settings: ClientSettings, topic: str, *, expected: bool, readers: Readers | None = None
+    ) -> None:
         self._settings = settings
+        self._shared = readers is not None
+        self._readers = Readers(settings) if readers is None else readers
         self._topic = topic
         self._expected = expected
         self._positions: dict[int, int] = {}
@@ -127,18 +134,21 @@ class DeadLetterLog:
 
         Raises `RecoveryError` when the broker refuses or stays silent.
         """
-        reader = Consumer(reader_settings(self._settings))
+        reader = self._readers.take()
         try:
             there = reader.list_topics(timeout=ASK_S).topics.get(self._topic)
             self.there = there is not None and there.error is None
-            if there is None or not self.there:
-                return self._without_topic(topic, partition)
-            ends = self._bounds(reader, list(there.partitions))
-            yield
-            yield from self._read_to(reader, ends)
-        finally:
+            if there is not None and self.there:
+                ends = self._bounds(reader, list(there.partitions))
+                yield
+                yield from self._read_to(reader, ends)
+        except BaseException:
             reader.close()
-        return self.known(topic, partition)
+            raise
+        self._readers.give_back(reader)
+        if not self._shared:
+            self._readers.close()
+        return self.known(topic, partition) if self.there else self._without_topic(topic, partition)
 
     def known(self, topic: str, partition: int) -> GivenUp:
         """Return what was given up of a partition, as far as the dead-letter topic was read."""
@@ -172,9 +182,12 @@ class DeadLetterLog:
         return ends
 
     def _read_to(self, reader: Consumer, ends: dict[int, int]) -> Generator[None, None, None]:
-        reader.assign([TopicPartition(self._topic, number, self._positions[number]) for number in ends])
+        behind = [number for number, end in ends.items() if self._positions[number] < end]
+        if not behind:
+            return
+        reader.assign([TopicPartition(self._topic, number, self._positions[number]) for number in behind])
         heard = time.monotonic()
-        while any(self._positions[number] < end for number, end in ends.items()):
+        while any(self._positions[number] < ends[number] for number in behind):
             arrived: list[Any] = reader.consume(_BATCH, _SLICE_S)
             if arrived:
                 heard = time.monotonic()
@@ -188,6 +201,8 @@ class DeadLetterLog:
 
     def _take(self, message: Any) -> None:
         number, error = message.partition(), message.error()
+        if message.topic() is not None and message.topic() != self._topic:
+            return
         if error is None:
             self._positions[number] = max(self._positions[number], message.offset() + 1)
             self._note(message)

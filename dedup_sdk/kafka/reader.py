@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
-from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import ASK_S
 from dedup_sdk.marks import Int64s
 
 _BATCH = 5_000
@@ -20,6 +21,7 @@ _SLICE_S = 0.02
 _PAUSE_S = 0.005
 SILENCE_S = 60.0
 """Seconds without an answer after which a replay gives up."""
+_error: Callable[[Any], Any] = Message.error
 
 
 class Slice(NamedTuple):
@@ -34,9 +36,12 @@ class Slice(NamedTuple):
 class TailReader:
     """Reads one partition from one offset to another, outside any group."""
 
-    def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
+    def __init__(self, readers: Readers, topic: str, partition: int) -> None:
         self._topic, self._partition = topic, partition
-        self._consumer = Consumer(reader_settings(settings))
+        self._readers = readers
+        self._consumer: Consumer = readers.take()
+        self._clean = True
+        """Whether nothing of what was asked for can still come."""
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last.
@@ -64,6 +69,7 @@ class TailReader:
         Ends when the position reaches ``end`` or the end of the log: compaction and transaction markers leave holes, so
         the last record seen says nothing. Raises `RecoveryError` when the broker refuses or stays silent.
         """
+        self._clean = False
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
         position = start
         heard = time.monotonic()
@@ -86,17 +92,27 @@ class TailReader:
                     min(position, end),
                 )
         self._consumer.unassign()
+        self._clean = True
 
     def _sorted_out(self, arrived: list[Any], position: int) -> tuple[list[Any], int]:
         """Return the records among what arrived, and the position behind all of it."""
-        events = [message for message in arrived if message.error() is not None]
         records = arrived
-        if events:
+        # An error is never false, and so many calls are what a replay is made of.
+        if any(map(_error, arrived)):
             records = [message for message in arrived if message.error() is None]
+            events = [message for message in arrived if message.error() is not None]
             position = max(position, *map(self._ended, events))
+        if records and not self._is_ours(records[0]):
+            # What a reader before us had left; it can only come first.
+            records = [message for message in records if self._is_ours(message)]
         return records, max(position, records[-1].offset() + 1) if records else position
 
+    def _is_ours(self, message: Any) -> bool:
+        return bool(message.partition() == self._partition and message.topic() == self._topic)
+
     def _ended(self, message: Any) -> int:
+        if message.topic() is not None and not self._is_ours(message):
+            return -1
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
             return int(message.offset())
@@ -109,6 +125,7 @@ class TailReader:
 
         Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
         """
+        self._clean = False
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         sought = False
         heard = time.monotonic()
@@ -143,6 +160,7 @@ class TailReader:
         raises `RecoveryError` when the broker refuses or stays silent.
         """
         span = 100
+        self._clean = False
         while True:
             begin = max(start, end - span)
             newest_ms = None
@@ -157,10 +175,14 @@ class TailReader:
                     if message.error() is not None:
                         position = max(position, self._ended(message))
                         continue
+                    if not self._is_ours(message):
+                        continue
                     position = max(position, message.offset() + 1)
                     if message.offset() < end:
                         newest_ms = max(newest_ms or 0, message.timestamp()[1])
             if newest_ms is not None or begin == start:
+                self._consumer.unassign()
+                self._clean = True
                 return newest_ms
             span *= 10
 
@@ -175,5 +197,8 @@ class TailReader:
         return now if arrived else heard
 
     def close(self) -> None:
-        """End the reader's connections."""
-        self._consumer.close()
+        """Leave the connections to the next reader, unless something may still come of what was asked for."""
+        if self._clean:
+            self._readers.give_back(self._consumer)
+        else:
+            self._consumer.close()

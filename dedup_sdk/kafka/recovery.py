@@ -87,9 +87,8 @@ def recover(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=client.topic_id(assigned.topic), id_spec=held.id_spec, isolation=settings.isolation,
         )  # fmt: skip
-        plan, note = start_from_snapshot(held, plan, snapshot, identity)
+        plan, note = start_from_snapshot(held, plan, snapshot, identity, given_up)
         notes.append(note)
-        given_up.erase_from(held, plan.progress.low, plan.replay_from)
     else:
         held.start(plan)
     if assigned.set_aside:

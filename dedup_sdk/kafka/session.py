@@ -126,6 +126,8 @@ class Session(Holdings):
         self.hurried = False
         if self.recovering:
             self._recover()
+        else:
+            self._client.readers.close()
         if self.engine.choked and time.monotonic() >= self._write_again_at:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S

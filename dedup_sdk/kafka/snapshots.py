@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
+from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, read_manifest
 from dedup_sdk.store.protocol import Identity
@@ -18,9 +19,11 @@ logger = logging.getLogger("dedup_sdk")
 
 
 def start_from_snapshot(
-    held: Partition, plan: StartPlan, folder: str | Path, identity: Identity
+    held: Partition, plan: StartPlan, folder: str | Path, identity: Identity, given_up: GivenUp
 ) -> tuple[StartPlan, str]:
     """Start a partition from the snapshot if it fits, else as planned; return what remains of the plan, and a note.
+
+    What was given up leaves no mark, also where the snapshot has one.
 
     Raises `SnapshotError` where the folder is unreadable, or its files are not what the manifest says.
     """
@@ -32,7 +35,7 @@ def start_from_snapshot(
         held.start(plan)
         return plan, "snapshot not taken"
     plan = _after(part, plan)
-    held.install(str(folder), plan)
+    held.install(str(folder), plan, given_up.between(plan.progress.low, plan.replay_from))
     return plan, f"snapshot of {part.marks} marks"
 
 

@@ -6,7 +6,7 @@ opened again; nothing outlives the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.store.words import digest_list
 from dedup_sdk.window import Window
@@ -129,7 +129,9 @@ class MemoryPartition:
         ]
         return max((entry.newest_ms for entry in dropped), default=None)
 
-    def install(self, snapshot: str, progress: Progress) -> None:
+    def install(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> None:
         """See `PartitionStore.install`."""
         # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.
         from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -142,6 +144,8 @@ class MemoryPartition:
         self._forget(memory, progress)
         for page in pages:
             self._keep(memory, page)
+        for offset, digest in without.items():
+            self.erase(digest, offset)
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

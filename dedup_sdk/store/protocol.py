@@ -16,13 +16,16 @@ A partition store has one owner and is not thread-safe. All methods but ``close`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from dedup_sdk.marks import Found, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.window import Window
+
+NOTHING_LEFT_OUT: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +101,13 @@ class PartitionStore(Protocol):
         dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
-    def install(self, snapshot: str, progress: Progress) -> None:
+    def install(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> None:
         """Take over the sorted files of a verified snapshot folder for this partition, replacing everything stored.
+
+        ``without``: offset -> digest (16 bytes) of records that must leave no mark. Atomic as seen after a crash: their marks
+        are never there.
 
         Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
         """

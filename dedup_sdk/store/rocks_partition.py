@@ -12,7 +12,7 @@ between leaves marks both in the journal and in the generation, which is harmles
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from dedup_sdk.store.identity import check_identity, check_numbered, decode_iden
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.options import SharedMemory
-from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_install import copy_in
@@ -253,7 +253,9 @@ class RocksPartition:
                 with suppress(FileNotFoundError):
                     self.disk_bytes += path.stat().st_size
 
-    def install(self, snapshot: str, progress: Progress) -> None:
+    def install(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> None:
         """See `PartitionStore.install`."""
         generations = self._open_generations()
         manifest = read_manifest(snapshot)
@@ -261,6 +263,9 @@ class RocksPartition:
         with self._translating():
             try:
                 state = copy_in(snapshot, entry, generations)
+                for generation in state.generations:
+                    # Before it is valid: a crash in between must not leave them in.
+                    generations.leave_out(generation, without)
             except BaseException:
                 generations.clean()
                 raise

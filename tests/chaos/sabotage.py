@@ -15,7 +15,7 @@ from dedup_sdk import DedupConsumer
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.ids import spec
 from dedup_sdk.ids.digest import Column
-from dedup_sdk.kafka import commits, reader, recovery
+from dedup_sdk.kafka import commits, readers, recovery
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.holdings import Holdings
 from dedup_sdk.kafka.placement import Placement
@@ -94,7 +94,7 @@ def _replay_uncommitted() -> None:
     def make(settings: Any) -> Any:
         return lambda chosen: {**settings(chosen), "isolation.level": "read_uncommitted"}
 
-    _replace(reader, "reader_settings", make)
+    _replace(readers, "reader_settings", make)
 
 
 def _believe_the_future() -> None:

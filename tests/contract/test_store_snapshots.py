@@ -37,6 +37,21 @@ def test_an_installed_snapshot_replaces_everything(
     assert len(rows(again.scan())) == 1001
 
 
+def test_what_is_left_out_of_a_snapshot_leaves_no_mark(
+    key_store: KeyStore, store: PartitionStore, tmp_path: Path
+) -> None:
+    """A record that was given up has no mark after the install, unless a later record bears its ID."""
+    write_snapshot(tmp_path / "snapshot", marks(("given up", 5, 50), ("sent again", 9, 90), ("kept", 7, 70)))
+    without = {5: digest("given up"), 6: digest("sent again"), 8: digest("unknown")}
+    store.install(str(tmp_path / "snapshot"), progress(1000), without)
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    assert find(again, "given up", "sent again", "kept", "unknown") == {
+        "sent again": (9, 90),
+        "kept": (7, 70),
+    }
+
+
 def test_an_empty_snapshot_can_be_installed(store: PartitionStore, tmp_path: Path) -> None:
     """A snapshot of a partition without marks leaves an empty store with the given progress."""
     store.flush(progress(5), marks(("old", 4, 40)))

@@ -11,6 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from dedup_sdk.ids import Ids, digest_one
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import client_settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -80,6 +82,7 @@ class ListClient(Client):
 
     def __init__(self, cluster: Cluster) -> None:
         self._world = cluster
+        self.readers = Readers(client_settings({"bootstrap.servers": "nowhere", "group.id": "g"}))
         self.unanswered: list[list[TopicPartition]] = []
         self.delivers = False
 

@@ -1,0 +1,37 @@
+"""Plain readers' connections, which one recovery leaves to the next.
+
+A client that was just made asks its first question a tenth of a second later: it has to meet the brokers first. A wave of
+partitions that recover one after the other would pay that several times each.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaException
+
+from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+
+
+class Readers:
+    """Consumers outside any group; the idle ones wait for the next who needs one. Not thread-safe."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._idle: list[Consumer] = []
+
+    def take(self) -> Consumer:
+        """Return a consumer that reads nothing; to be given back, or closed."""
+        return self._idle.pop() if self._idle else Consumer(reader_settings(self._settings))
+
+    def give_back(self, reader: Consumer) -> None:
+        """Let the next one have it; what it was assigned is over."""
+        try:
+            reader.unassign()
+        except KafkaException:
+            reader.close()
+        else:
+            self._idle.append(reader)
+
+    def close(self) -> None:
+        """End the connections of the idle ones."""
+        while self._idle:
+            self._idle.pop().close()
