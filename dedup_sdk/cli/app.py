@@ -9,6 +9,7 @@ from dedup_sdk.cli.demo import demo
 from dedup_sdk.cli.dump import dump
 from dedup_sdk.cli.lookup import lookup
 from dedup_sdk.cli.restore import restore
+from dedup_sdk.cli.rewind import rewind
 from dedup_sdk.cli.stats import stats
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.command(
     add_help_option=False,
 )(backfill)
 app.command()(restore)
+app.command()(rewind)
 app.command()(dump)
 app.command()(lookup)
 app.command()(stats)

