@@ -48,8 +48,8 @@ def compacted_size(folder: Path, window: Window) -> StoreSize:
 
 def compact(folder: Path) -> None:
     """Merge the sorted files of a partition that nobody has open."""
-    database = open_database(folder, SharedMemory(_CACHE_BYTES))
-    families = [database.get_column_family(name) for name in database.list_cf(str(folder))]
+    database, names = open_database(folder, SharedMemory(_CACHE_BYTES))
+    families = [database.get_column_family(name) for name in names]
     for family in families:
         family.flush()
         family.compact_range(None, None)

@@ -25,8 +25,8 @@ def sequence_key(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
-def open_database(folder: Path, memory: SharedMemory) -> Rdict:
-    """Open the database in ``folder``, or make it where there is nothing of one.
+def open_database(folder: Path, memory: SharedMemory) -> tuple[Rdict, list[str]]:
+    """Open the database in ``folder``, or make it where there is nothing of one; return it and its column families.
 
     Raises RocksDB's exceptions, and `StoreCorruptError` when files of a database are there without their head.
     """
@@ -41,7 +41,7 @@ def open_database(folder: Path, memory: SharedMemory) -> Rdict:
         # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
         message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
         raise StoreCorruptError(message)
-    return Rdict(str(folder), database_options(memory), column_families=_families(names, memory))
+    return Rdict(str(folder), database_options(memory), column_families=_families(names, memory)), names
 
 
 def has_tables(folder: Path) -> bool:

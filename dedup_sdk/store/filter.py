@@ -8,7 +8,7 @@ space-efficient Bloom filters", 2007). Where a digest lies is read from its own 
 - bits: pattern ``p & 4095`` of a fixed table, ``p`` being its last 2 bytes as a big-endian number. Pattern ``i`` has the
   first `PATTERN_BITS` different values of ``byte & 63`` over the bytes of SHA-256 of ``dedup filter pattern i``.
 
-A filter is made of `FilterWords`, which are kept on disk; its table never is.
+A filter is made of `FilterWords`, which are kept on disk; its table is kept only while nobody has the store open (`filter_image`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,27 @@ def _pattern(index: int) -> int:
 PATTERNS: Final[Uint64s] = np.array([_pattern(index) for index in range(_PATTERNS)], dtype=np.uint64)
 
 
-class Filter:
-    """A filter for up to ``capacity`` digests; beyond that it stays right and answers "maybe" too often."""
+def table_blocks(capacity: int) -> int:
+    """Return how many words the table of a filter for so many digests has."""
+    return max(1, capacity * BITS_PER_ID // _BLOCK_BITS)
 
-    def __init__(self, capacity: int) -> None:
+
+class Filter:
+    """A filter for up to ``capacity`` digests; beyond that it stays right and answers "maybe" too often.
+
+    ``table``: that of another filter of this capacity to which ``count`` digests were added; it is taken over, not copied.
+    """
+
+    def __init__(self, capacity: int, table: Uint64s | None = None, count: int = 0) -> None:
         self.capacity = capacity
-        self.count = 0
-        blocks = max(1, capacity * BITS_PER_ID // _BLOCK_BITS)
-        self._blocks = np.uint64(blocks)
-        self._table = np.zeros(blocks, dtype=np.uint64)
+        self.count = count
+        self._blocks = np.uint64(table_blocks(capacity))
+        self._table = np.zeros(table_blocks(capacity), dtype=np.uint64) if table is None else table
+
+    @property
+    def table(self) -> Uint64s:
+        """Its bits, to be kept as they are."""
+        return self._table
 
     @property
     def nbytes(self) -> int:

@@ -1,7 +1,7 @@
 """The filters of one partition: few and large in memory, made of the filter words that each generation keeps on disk.
 
 Words may be read again at any time, so that a filter that is full is made anew, twice as large, without a key being
-touched; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
+touched; while nobody has the store open, the filters lie beside the words as they were; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
 another is begun.
 """
 
@@ -18,20 +18,11 @@ from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.filter import Filter
+from dedup_sdk.store.filter_image import IMAGE, Extent, SegmentImage, read_image, write_image
 from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
 
 MOST_PER_FILTER: Final = 2**24
 LEAST_PER_FILTER: Final = 2**16
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A stretch of a generation's file of filter words: whole blocks, ``marks`` digests in all."""
-
-    generation: int
-    start: int
-    size: int
-    marks: int
 
 
 @dataclass(slots=True)
@@ -54,6 +45,7 @@ class FilterSet:
         self._folder = folder
         self._expected = expected
         self._segments: list[_Segment] = []
+        self._imaged = False
 
     @property
     def nbytes(self) -> int:
@@ -80,6 +72,7 @@ class FilterSet:
 
     def append(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words as `write` does, add them, and return the file's end."""
+        self._changes()
         end = self.write(generation, start, words)
         for segment in self._segments:
             # An earlier attempt of the same flush, whose bytes were just written over.
@@ -114,6 +107,7 @@ class FilterSet:
         blocks = decode_words(data)
         count = sum(block.count for block in blocks)
         if count:
+            self._changes()
             self._add(Extent(generation, 0, len(data), count), blocks)
         return count
 
@@ -123,9 +117,55 @@ class FilterSet:
             file.seek(start)
             return file.read(size)
 
+    def keep(self, state: bytes) -> None:
+        """Write what is in memory as the image of the filters for ``state``, unless it is there; raises OSError."""
+        if self._imaged or not self._segments:
+            return
+        images = [
+            SegmentImage(
+                segment.filter.capacity, segment.filter.count, tuple(segment.extents), segment.filter.table
+            )
+            for segment in self._segments
+        ]
+        write_image(self._folder / IMAGE, state, images)
+        self._imaged = True
+
+    def restore(self, state: bytes) -> bool:
+        """Take the filters over from their image, where there is one for ``state``; only into an empty set.
+
+        Raises `StoreCorruptError` or OSError when there is one that cannot be used; nothing was added then.
+        """
+        try:
+            images = read_image(self._folder / IMAGE, state)
+        except FileNotFoundError:
+            return False
+        ends = {extent.generation: extent.start + extent.size for image in images for extent in image.extents}
+        for generation, end in ends.items():
+            # What is there is not read now; what is missing would be missed when a filter is made larger.
+            if self.path(generation).stat().st_size < end:
+                message = f"{self.path(generation)} is shorter than its filter's image says; both are to be made again"
+                raise StoreCorruptError(message)
+        alone = len(images) == 1
+        self._segments = [
+            _Segment(
+                Filter(image.capacity, image.table if alone else image.table.copy(), image.count),
+                list(image.extents),
+            )
+            for image in images
+        ]
+        self._imaged = True
+        return True
+
+    def _changes(self) -> None:
+        """Remove the image before what it shows changes: a state of the same bytes must never come to it later."""
+        self._imaged = False
+        (self._folder / IMAGE).unlink(missing_ok=True)
+
     def drop(self, generations: Iterable[int]) -> None:
         """Forget generations and delete their files; the bits they set go when their filter is made anew."""
         dropped = set(generations)
+        if dropped:
+            self._changes()
         for segment in self._segments:
             segment.extents = [extent for extent in segment.extents if extent.generation not in dropped]
         self._segments = [segment for segment in self._segments if segment.extents]
@@ -139,13 +179,24 @@ class FilterSet:
             self._expected = 0
             self._segments.append(last)
         elif last.filter.count + extent.marks > last.filter.capacity:
-            last.filter = Filter(_capacity(last.marks + extent.marks))
-            for known in last.extents:
-                for block in decode_words(self.read(known.generation, known.start, known.size)):
-                    last.filter.add(block)
+            last = self._enlarged(last, extent.marks)
         last.extents.append(extent)
         for block in blocks:
             last.filter.add(block)
+
+    def _enlarged(self, last: _Segment, more: int) -> _Segment:
+        """Return a filter with room for ``more`` digests: the last made anew, or another where its words are damaged."""
+        larger = Filter(_capacity(last.marks + more))
+        try:
+            for known in last.extents:
+                for block in decode_words(self.read(known.generation, known.start, known.size)):
+                    larger.add(block)
+        except (StoreCorruptError, OSError):
+            # What is in memory came from an image. The words are made again from the keys when they are needed to open.
+            self._segments.append(_Segment(Filter(_capacity(more))))
+            return self._segments[-1]
+        last.filter = larger
+        return last
 
 
 def _capacity(marks: int) -> int:

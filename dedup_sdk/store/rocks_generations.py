@@ -39,12 +39,14 @@ _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 
 
 class RocksGenerations:
-    """The generations that ``state`` names; what else lies in the database or beside it is removed.
+    """The generations that ``state`` names; what else of ``names`` lies in the database, or beside it, is removed.
 
     RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well.
     """
 
-    def __init__(self, database: Rdict, folder: Path, state: State, memory: SharedMemory) -> None:
+    def __init__(
+        self, database: Rdict, folder: Path, state: State, memory: SharedMemory, names: list[str]
+    ) -> None:
         self.state = state
         self.incoming = folder / _INCOMING
         self._database = database
@@ -55,15 +57,15 @@ class RocksGenerations:
         self._filters = FilterSet(folder / _FILTERS, state.marks)
         for made in (self.incoming, folder / _FILTERS):
             made.mkdir(mode=PRIVATE, exist_ok=True)
-        names = set(Rdict.list_cf(str(folder)))
         for generation in state.generations:
             if generation.name not in names:
                 message = f"store {folder} lacks generation {generation.name}; move it away and rebuild it"
                 raise StoreCorruptError(message)
             self._families[generation.number] = database.get_column_family(generation.name)
-        self.clean()
-        for generation in state.generations:
-            self._load_filter(generation)
+        self.clean(names)
+        if not self._restore_filters():
+            for generation in state.generations:
+                self._load_filter(generation)
         if self.count_with_bloom() < len(state.generations):
             log.error(
                 "store %s: RocksDB's Bloom filters are off, look-ups are slow; see its OPTIONS file", folder
@@ -192,28 +194,46 @@ class RocksGenerations:
             if generation.number not in known:
                 self._load_filter(generation)
 
-    def clean(self) -> None:
-        """Remove every family, file of words and incoming file that the valid state does not name."""
+    def clean(self, families: list[str] | None = None) -> None:
+        """Remove every family, file of words and incoming file that the valid state does not name.
+
+        ``families``: those that the database has, where that is known.
+        """
         for path in self.incoming.iterdir():
             path.unlink()
         numbers = {generation.number for generation in self.state.generations}
         names = {generation.name for generation in self.state.generations}
         self._families = {number: family for number, family in self._families.items() if number in numbers}
         self._order()
-        for name in Rdict.list_cf(str(self._folder)):
+        for name in families if families is not None else Rdict.list_cf(str(self._folder)):
             if name not in names and name not in (DEFAULT, JOURNAL):
                 self._database.drop_column_family(name)
         stray = [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in names]
         self._filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
 
     def close(self) -> None:
-        """Let go of RocksDB's objects: it keeps its lock for as long as one of them is alive."""
+        """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive."""
+        try:
+            self._filters.keep(self.state.encode())
+        except OSError as error:
+            log.info(
+                "store %s: its filters are not kept (%s): the next opening makes them again",
+                self._folder,
+                error,
+            )
         self._families.clear()
         self._newest_first.clear()
         del self._database
 
     def _order(self) -> None:
         self._newest_first = [self._families[number] for number in sorted(self._families, reverse=True)]
+
+    def _restore_filters(self) -> bool:
+        try:
+            return self._filters.restore(self.state.encode())
+        except (StoreCorruptError, OSError) as error:
+            log.info("store %s: filters are made again from their words: %s", self._folder, error)
+            return False
 
     def _load_filter(self, generation: Generation) -> None:
         try:

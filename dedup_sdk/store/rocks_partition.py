@@ -2,7 +2,7 @@
 
 Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
 `codec.encode_step`), and one a generation (key: digest; value: `codec.encode_values`). Beside the database lie
-``filters/g<number>.filter`` (filter words) and ``incoming/`` (files on their way in, emptied on open).
+``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_image`) and ``incoming/`` (files on their way in, emptied on open).
 
 Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
 widened in the state; the file is taken in; state, progress and the emptied journal become valid in one write. A crash in
@@ -96,7 +96,7 @@ class RocksPartition:
         folder, memory = self._folder, self._memory
         with translating(folder):
             had_tables = has_tables(folder)
-            self._database = open_database(folder, memory)
+            self._database, names = open_database(folder, memory)
             self._closed = False
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
@@ -104,7 +104,7 @@ class RocksPartition:
                 state = self._recognise(is_new=last is None and not had_tables)
                 self._first = state.first_step or 0
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
-                self._generations = RocksGenerations(self._database, folder, state, memory)
+                self._generations = RocksGenerations(self._database, folder, state, memory, names)
                 self._measure()
             except BaseException:
                 self.close()

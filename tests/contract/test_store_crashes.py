@@ -167,7 +167,7 @@ os._exit(0)"""
     stats = store.stats()
     assert stats.details["generations"] == len(expected)
     folder = next((tmp_path / "store").glob("*/*/*/*"))
-    assert len(list((folder / "filters").iterdir())) == len(expected)
+    assert len(list((folder / "filters").glob("*.filter"))) == len(expected)
     assert list((folder / "incoming").iterdir()) == []
 
 

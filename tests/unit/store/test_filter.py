@@ -173,3 +173,82 @@ def test_a_short_file_of_words_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="bytes"):
         fresh.load(0, end)
     assert fresh.marks == 0
+
+
+STATE = b"the state"
+
+
+def kept(folder: Path) -> tuple[bytes, FilterSet]:
+    """Filters of 70,000 digests in two generations, with their image for `STATE`."""
+    filters = FilterSet(folder)
+    digests = b""
+    for generation, count in enumerate([LEAST_PER_FILTER, 5_000]):
+        added, added_words = words(count, generation)
+        filters.append(generation, 0, added_words)
+        digests += added
+    filters.keep(STATE)
+    return digests, filters
+
+
+def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None:
+    """An image gives the same answers without a word being read, grows like any filter, and goes when something changes."""
+    digests, filters = kept(tmp_path)
+    again = FilterSet(tmp_path)
+    assert again.restore(STATE)
+    asked = digests + random_marks(50_000, 9).digests
+    assert again.may_contain(asked).tolist() == filters.may_contain(asked).tolist()
+    assert (again.marks, again.nbytes) == (filters.marks, filters.nbytes)
+
+    more, added = words(3 * LEAST_PER_FILTER, 5)
+    again.append(2, 0, added)
+    assert not (tmp_path / "image").exists()
+    assert len(again.may_contain(digests + more)) == len(digests + more) // 16
+    again.keep(STATE)
+    again.drop([2])
+    assert not FilterSet(tmp_path).restore(STATE)
+
+
+def test_an_image_of_another_state_is_not_believed(tmp_path: Path) -> None:
+    """What was written for one state of the store says nothing of another, and nothing is taken of it."""
+    kept(tmp_path)
+    again = FilterSet(tmp_path)
+    with pytest.raises(StoreCorruptError, match="another state"):
+        again.restore(b"a later state")
+    assert again.marks == 0
+
+
+@pytest.mark.parametrize("place", [0, 5, 10, 40, 500, -1])
+def test_a_changed_or_cut_image_is_not_believed(tmp_path: Path, place: int) -> None:
+    """A byte that changed anywhere, or an end that is missing, is found before a bit of the image is used."""
+    kept(tmp_path)
+    path = tmp_path / "image"
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[place] ^= 4
+    for data in (bytes(changed), whole[:place]):
+        path.write_bytes(data)
+        again = FilterSet(tmp_path)
+        with pytest.raises(StoreCorruptError, match="made again"):
+            again.restore(STATE)
+        assert again.marks == 0
+
+
+def test_words_that_are_shorter_than_the_image_says_spoil_it(tmp_path: Path) -> None:
+    """An image whose words are not all there is not used: a larger filter could not be made of them."""
+    kept(tmp_path)
+    path = tmp_path / "g0.filter"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreCorruptError, match="shorter"):
+        FilterSet(tmp_path).restore(STATE)
+
+
+def test_damaged_words_behind_an_image_cost_no_answer(tmp_path: Path) -> None:
+    """Where a filter cannot be made larger, because its words changed meanwhile, it stays and another one is begun."""
+    digests, _ = kept(tmp_path)
+    path = tmp_path / "g0.filter"
+    path.write_bytes(bytes(path.stat().st_size))
+    again = FilterSet(tmp_path)
+    assert again.restore(STATE)
+    more, added = words(3 * LEAST_PER_FILTER, 5)
+    again.append(2, 0, added)
+    assert len(again.may_contain(digests + more)) == len(digests + more) // 16

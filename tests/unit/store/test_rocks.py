@@ -19,6 +19,7 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
+from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.paths import escape, list_partitions, unescape
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
@@ -173,7 +174,8 @@ def test_damaged_filter_words_are_made_again(
     held = random_marks(5_000, 1)
     store.flush(progress(5_000), held)
     store.close()
-    (path,) = (only_folder(root) / "filters").iterdir()
+    (path,) = (only_folder(root) / "filters").glob("*.filter")
+    (path.parent / "image").unlink()
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -191,6 +193,36 @@ def test_damaged_filter_words_are_made_again(
     once_more = open_store(root)
     assert caplog.text == ""
     assert len(once_more.find(held.digests + digest("a"), 5_001).indexes) == 5_001
+    once_more.close()
+
+
+def test_filters_are_there_at_once_when_a_store_opens_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was closed in order opens without reading filter words; after a flush and a crash it reads them, and misses nothing."""
+    held, later = random_marks(5_000, 1), random_marks(5_000, 2)
+    store = open_store(root)
+    store.flush(progress(5_000), held)
+    store.close()
+    read: list[int] = []
+    real = FilterSet.load
+
+    def load(filters: FilterSet, generation: int, size: int) -> int:
+        read.append(generation)
+        return real(filters, generation, size)
+
+    monkeypatch.setattr(FilterSet, "load", load)
+    again = open_store(root)
+    assert read == []
+    assert len(again.find(held.digests, 5_000).indexes) == 5_000
+    image = (only_folder(root) / "filters" / "image").read_bytes()
+    again.flush(progress(10_000), later)
+    again.close()
+    # As if it had died after the flush, or an older file had come back.
+    (only_folder(root) / "filters" / "image").write_bytes(image)
+    once_more = open_store(root)
+    assert read == [1]
+    assert len(once_more.find(held.digests + later.digests, 10_000).indexes) == 10_000
     once_more.close()
 
 
