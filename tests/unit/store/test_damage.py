@@ -43,7 +43,9 @@ def files(root: Path, pattern: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", ["flip", "cut", "zero", "empty", "gone"])
-@pytest.mark.parametrize("pattern", ["*.sst", "*.log", "MANIFEST-*", "CURRENT", "filters/g*", "filters/image", "OPTIONS-*"])
+@pytest.mark.parametrize(
+    "pattern", ["*.sst", "*.log", "MANIFEST-*", "CURRENT", "filters/g*", "filters/image", "OPTIONS-*"]
+)
 def test_damage_is_an_error_or_an_earlier_state_and_never_another_one(
     written: Path, tmp_path: Path, pattern: str, kind: Damage
 ) -> None:
