@@ -82,6 +82,10 @@ class Client:
         """Let a partition deliver."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
 
+    def listen(self, timeout_s: float) -> None:
+        """Let the client do its work, and the group hear from it; what comes is dropped."""
+        Consumer.poll(self._consumer, timeout_s)
+
     def wake(self, partitions: list[TopicPartition]) -> None:
         """Have the leaders of these partitions fetched from at once.
 

@@ -310,6 +310,9 @@ class DedupConsumer(Running):
             if self._closed:
                 return
             self._guard.run(self._part)
+        if not self._session.manual:
+            self._guard.run(self._commit_in_group)
+        with self._lock:
             self._session.closing = True
         try:
             super().close()

@@ -252,11 +252,17 @@ class Holdings:
             self._let_go(assigned, write=in_time)
         self._log_rebalance("revoked", mine)
 
-    def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Close without writing or committing: the partitions belong to others already."""
+    def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
         mine = self._mine(partitions)
         for assigned in mine:
-            assigned.enter(State.LOST)
+            if assigned.state is not State.LOST:
+                assigned.enter(State.LOST)
+        return mine
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Close without writing or committing: the partitions belong to others already."""
+        mine = self.condemn(partitions)
         for assigned in mine:
             self._let_go(assigned, write=False)
         if mine:

@@ -94,7 +94,10 @@ class Intake(Placement):
             with self._lock:
                 self._torn = Doubt.LANES
                 self._tidy()
-                got = self._hand_over(count)
+                silent = bool(self._ready) and time.monotonic() > self._heard_at + TIDY_S
+                got = [] if silent else self._hand_over(count)
+            if silent:
+                got = self._hear_and_hand_over(count)
             if not got and not late:
                 left_s = until - time.monotonic()
                 late = left_s <= 0
@@ -105,6 +108,16 @@ class Intake(Placement):
                 # Last of all: an interruption before this line has the messages come again.
                 self._torn = Doubt.NOTHING
                 return got
+
+    def _hear_and_hand_over(self, count: int) -> list[Any]:
+        """Let the group hear from us also while there is enough to hand out: slow handlers."""
+        self._heard_at = time.monotonic()
+        # No partition is half way now: in a rebalance callback the application may commit, or wait for its threads.
+        self._torn = Doubt.FETCHED
+        self._listen(0)
+        with self._lock:
+            self._torn = Doubt.LANES
+            return self._hand_over(count)
 
     def _hand_over(self, count: int) -> list[Any]:
         if self._guard.holds:
@@ -119,7 +132,7 @@ class Intake(Placement):
                 partition.persist()
 
     def _tidy(self) -> None:
-        """Complete what the application had, write it, and look after recovery, commits and the group."""
+        """Complete what the application had, write it, and look after recovery and commits."""
         if self._implicit:
             self._write(self._hand.finish())
         else:
@@ -134,15 +147,7 @@ class Intake(Placement):
             self._torn = Doubt.FETCHED
             self._session.wake()
             self._torn = Doubt.LANES
-        now = time.monotonic()
-        if self._ready and now > self._heard_at + TIDY_S:
-            # The group must hear from us also while there is enough to hand out: slow handlers.
-            self._heard_at = now
-            # No partition is half way now: in a rebalance callback the application may commit.
-            self._torn = Doubt.FETCHED
-            self._listen(0)
-            self._torn = Doubt.LANES
-        self._tidy_at = now + TIDY_S
+        self._tidy_at = time.monotonic() + TIDY_S
 
     def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:
         """Judge what is there at once, or what comes within the time that is left (or until there is something to look after)."""

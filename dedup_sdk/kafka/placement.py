@@ -11,8 +11,11 @@ from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.handout import Coordinates, HandOut
+from dedup_sdk.kafka.leaving import commit_in_group
 from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.settings import ClientSettings
 
 
 class Placement(Consumer):
@@ -21,6 +24,8 @@ class Placement(Consumer):
     _session: Session
     _hand: HandOut
     _guard: Guard
+    _client: Client
+    _settings: ClientSettings
     _lock: RLock
     _implicit: bool
     _fetched: list[Any]
@@ -42,25 +47,28 @@ class Placement(Consumer):
         """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
 
         The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,
-        and costs no message. Do not do slow work in them: the group waits.
+        and costs no message. Do not do slow work in them: the group waits. ``on_revoke`` may wait for threads of yours: what
+        they `complete` meanwhile is committed. What is completed from ``on_lost`` on counts as stale.
         """
         self._check_open()
 
+        # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-            with self._lock:
-                self._guard.run(self._whole, self._assign_by_group, partitions, on_assign)
+            self._guard.run(self._whole, self._assign_by_group, partitions, on_assign)
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+            if on_revoke is not None:
+                self._guard.run(on_revoke, self, partitions)
             with self._lock:
-                if on_revoke is not None:
-                    self._guard.run(on_revoke, self, partitions)
                 self._guard.run(self._whole, self._give_back, partitions)
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
             with self._lock:
-                if callback is not None:
-                    self._guard.run(callback, self, partitions)
+                self._session.condemn(partitions)
+            if callback is not None:
+                self._guard.run(callback, self, partitions)
+            with self._lock:
                 self._guard.run(self._whole, self._lose, partitions)
 
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
@@ -75,7 +83,13 @@ class Placement(Consumer):
             self._finish_asked()
             self._hand.release_all()
             self._drop_fetched(set(self._session.assigned))
+        self._commit_in_group()
         super().unsubscribe()
+
+    def _commit_in_group(self) -> None:
+        """Commit before leaving, while the group still takes it."""
+        if not self._settings.only_user_commits:
+            commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
 
     def _whole(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do our part of a rebalance; what interrupts it leaves the assignment in doubt."""
@@ -94,8 +108,9 @@ class Placement(Consumer):
             chosen = self._assigning
         finally:
             self._assigning = None
-        self._session.take(chosen)
-        self._session.note_pause(self._pausing, paused=True)
+        with self._lock:
+            self._session.take(chosen)
+            self._session.note_pause(self._pausing, paused=True)
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
         self._forget(partitions)

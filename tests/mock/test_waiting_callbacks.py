@@ -1,0 +1,138 @@
+"""Rebalance callbacks that wait for threads of the application, and the commit before a member leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+JOIN_S = 10.0
+
+
+class Helper:
+    """A thread of the application that does one thing when a callback waits for it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=work, daemon=True)
+        self.ended: list[bool] = []
+
+    def join(self, *_: object) -> None:
+        """A callback: begins the work, and waits for its end."""
+        self._thread.start()
+        self._thread.join(JOIN_S)
+        self.ended.append(not self._thread.is_alive())
+
+
+def complete_all(consumer: Any, messages: list[Any]) -> None:
+    """Complete messages, one after the other."""
+    for message in messages:
+        consumer.complete(message)
+
+
+def test_on_revoke_may_wait_for_threads_that_complete(make: Make, send: Send, kafka: MockKafka) -> None:
+    """A callback that joins the workers sees them end, and what they completed meanwhile is committed."""
+    send("a", "b", "c")
+    consumer = make(completion="explicit")
+    held: list[Any] = []
+    helper = Helper(lambda: complete_all(consumer, held))
+    consumer.subscribe(["orders"], on_revoke=helper.join)
+    held += poll_some(consumer, 2)
+    consumer.close()
+
+    assert helper.ended == [True]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+    assert values(poll_quiet(make("orders"))) == ["c"]
+
+
+def test_on_assign_may_wait_for_threads_that_ask(make: Make, send: Send) -> None:
+    """A thread that asks the consumer something while partitions come is not locked out."""
+    send("a")
+    consumer = make()
+    helper = Helper(lambda: consumer.position([]))
+    consumer.subscribe(["orders"], on_assign=helper.join)
+
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert helper.ended == [True]
+
+
+def test_what_is_completed_from_on_lost_on_is_stale(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The partition has another owner: its workers end, and what they did is neither written nor committed."""
+    send("a", "b")
+    consumer = make(completion="explicit")
+    held: list[Any] = []
+    helper = Helper(lambda: complete_all(consumer, held))
+    consumer.subscribe(["orders"], on_lost=helper.join)
+    held += poll_some(consumer, 1)
+    kafka.push_errors("Heartbeat", KafkaError.UNKNOWN_MEMBER_ID, 1)
+    wait_for(consumer, lambda: bool(helper.ended), "the loss")
+
+    assert helper.ended == [True]
+    assert consumer.counters.stale == 1
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+
+
+def test_the_group_hears_from_a_slow_handler_without_locking_threads_out(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callbacks may also run while there is enough to hand out: threads can complete there too."""
+    ids = [f"{number:02}" for number in range(50)]
+    send(*ids)
+    consumer = make("orders", completion="explicit")
+    held = poll_some(consumer, 1)
+    while not consumer._ready:
+        held += poll_some(consumer, 1)
+    helper = Helper(lambda: consumer.complete(held[0]))
+    real = consumer._listen
+
+    def listen(wait_s: float) -> None:
+        if not helper.ended:
+            helper.join()
+        real(wait_s)
+
+    monkeypatch.setattr(consumer, "_listen", listen)
+    consumer._tidy_at = consumer._heard_at = 0.0
+
+    assert values(poll_some(consumer, 1)) == [ids[len(held)]]
+    assert helper.ended == [True]
+
+
+@pytest.mark.parametrize("leave", ["close", "unsubscribe"])
+def test_a_member_that_leaves_in_a_rebalance_commits_first(
+    make: Make, send: Send, kafka: MockKafka, leave: str
+) -> None:
+    """A group that takes no commits just then is asked again before the member goes: nothing comes twice for that."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    poll_some(consumer, 3)
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 3)
+    getattr(consumer, leave)()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+
+
+def test_a_group_that_does_not_settle_is_not_waited_for_long(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """The revoke deadline bounds it; what was not committed comes again where the disk does not know it."""
+    send("a", "b", "c")
+    consumer = make("orders", revoke_deadline=0.5)
+    poll_some(consumer, 3)
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1_000)
+    began = time.monotonic()
+    consumer.close()
+
+    assert time.monotonic() - began < 5
+    kafka.clear_errors("OffsetCommit")
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
