@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+SEED := $(shell date +%j)
 
 CACHE := $(CURDIR)/.cache
 BIN := $(CURDIR)/.venv/bin
@@ -24,7 +25,7 @@ export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench chaos clean
+.PHONY: help setup demo test check format bench chaos ci clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -66,6 +67,9 @@ bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --
 
 chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
+
+ci: test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
+	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
 
 clean: ## removes .venv, .cache and the tools' own caches
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -18,7 +18,7 @@ _CORRUPT = (
     "no such file or directory",
     "does not match the expected size",
 )
-_FULL = ("no space left on device", "disk quota exceeded")
+_FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
 
 ReportDamage = Callable[[StoreCorruptError], None]

@@ -111,3 +111,13 @@ DISK_FULL: Final = Scenario(
     mode="workers",
     small_disks=True,
 )
+DISK_FULL_UNVERIFIED: Final = Scenario(
+    name="disk-full-unverified",
+    summary='the same with `on_full_disk="unverified"`: messages go on meanwhile',
+    play=_disk_full,
+    broken="commit-past-a-gap",
+    recent_marks=150,
+    mode="workers",
+    small_disks=True,
+    on_full_disk="unverified",
+)

@@ -19,7 +19,7 @@ from tests.chaos.options import PROTOCOLS, Protocol
 from tests.chaos.report import Report
 from tests.chaos.sabotage import BROKEN
 from tests.chaos.scenario import Scenario
-from tests.chaos.small_disk import NoMountError
+from tests.chaos.soak import SOAK
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     # A cut connection is nothing to warn of.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    sys.stderr.write(f"chaos: seed {asked.seed}\n")
     reports: list[Report] = []
     unjudged = False
     try:
@@ -43,9 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             for scenario, choice in _plan(asked):
                 try:
                     report = direct(scenario, choice, bed, keep=asked.keep)
-                except NoMountError as error:
-                    sys.stderr.write(f"{scenario.name}: left out: {error}\n")
-                    continue
                 except (KafkaException, TimeoutError, RuntimeError) as error:
                     sys.stderr.write(f"{scenario.name}: could not be judged: {error}\n")
                     unjudged = True
@@ -87,9 +85,20 @@ def _plan(asked: argparse.Namespace) -> Iterable[tuple[Scenario, Choice]]:
     chosen = list(SCENARIOS.values()) if asked.scenario == _ALL else [SCENARIOS[asked.scenario]]
     for number, scenario in enumerate(chosen):
         for protocol in _protocols(asked, scenario, number):
-            seconds = scenario.short_s if asked.minutes is None else 60 * asked.minutes
+            minutes = asked.soak_minutes if scenario is SOAK and asked.scenario == _ALL else asked.minutes
+            minutes = asked.minutes if minutes is None else minutes
+            seconds = scenario.short_s if minutes is None else 60 * minutes
             broken = scenario.broken if asked.broken == "its-own" else asked.broken
-            yield scenario, Choice(seed=asked.seed, seconds=seconds, protocol=protocol, broken=broken)
+            yield (
+                scenario,
+                Choice(
+                    seed=asked.seed,
+                    seconds=seconds,
+                    protocol=protocol,
+                    broken=broken,
+                    mount=not asked.no_mount,
+                ),
+            )
 
 
 def _protocols(asked: argparse.Namespace, scenario: Scenario, number: int) -> list[Protocol]:
@@ -110,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--scenario", choices=[*SCENARIOS, _ALL], default=_ALL)
     options.add_argument("--seed", type=int, default=1, help="of the faults, the messages and the protocols")
     options.add_argument("--minutes", type=float, help="how long faults go on; some seconds when left out")
+    options.add_argument("--soak-minutes", type=float, help="the same of the soak, where all are played")
     options.add_argument(
         "--protocol", choices=[*PROTOCOLS, _ALL, "rotate"], default="rotate", help="rotate: by the seed"
     )
@@ -123,5 +133,8 @@ def parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="one object a scenario on stdout, the totals last"
     )
     options.add_argument("--keep", type=Path, help="a folder that keeps journals, logs and stores")
+    options.add_argument(
+        "--no-mount", action="store_true", help="full disks by a limit of what a process may write"
+    )
     options.add_argument("--verbose", action="store_true", help="say what happens")
     return options

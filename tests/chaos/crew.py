@@ -48,6 +48,11 @@ class Run:
         """None while it lives."""
         return self._process.exit_status
 
+    @property
+    def pid(self) -> int:
+        """Its process ID."""
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens when it has ended."""
         self._process.signal(number)

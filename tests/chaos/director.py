@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,7 @@ _DECIDED_S: Final = 4.0
 _SETTLE_S: Final = 10.0
 _SECOND_LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
+_LAST_WORDS_S: Final = 0.5
 
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
@@ -48,19 +51,20 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         skew_ms=scenario.skew_ms,
     )  # fmt: skip
     try:
-        with CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch:
+        disks = [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
+        with (
+            CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch,
+            small_disks(disks, mount=choice.mount) as mounted,
+        ):
+            options = replace(_options(scenario, choice, topic), piped=bool(disks) and not mounted)
             stage = Stage(
                 choice, bed, folder, sender, watch,
-                options=_options(scenario, choice, topic), disks=_disks(scenario, choice), proxied=scenario.proxied,
+                options=options, disks=_disks(scenario, choice), proxied=scenario.proxied,
             )  # fmt: skip
-            disks = (
-                [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
-            )
-            with small_disks(disks):
-                try:
-                    history, stuck = _play(scenario, stage)
-                finally:
-                    stage.crew.end()
+            try:
+                history, stuck = _play(scenario, stage)
+            finally:
+                stage.crew.end()
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,6 +100,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         slow_s=scenario.slow_s,
         max_poll_ms=scenario.max_poll_ms,
         recent_marks=scenario.recent_marks,
+        on_full_disk=scenario.on_full_disk,
         broken=choice.broken,
     )
 
@@ -117,6 +122,11 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
     for host in set(range(scenario.hosts)) - {run.host for run in stage.crew.alive}:
         stage.start(host)
     stuck = not _drained(stage, scenario)
+    if stuck:
+        # Where they hang, if they do: into their logs.
+        for run in stage.crew.alive:
+            run.signal(signal.SIGUSR2)
+        time.sleep(_LAST_WORDS_S)
     settled = _settled(stage)
     for run in stage.crew.stop():
         logger.warning("%s did not end in order: %s", run.name, run.last_words())
@@ -141,7 +151,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         skips=stage.skips,
         settled=settled,
         ordered=scenario.mode != "workers",
-        threads=scenario.mode in {"workers", "run"},
+        given_up=stage.given_up,
+        threads=scenario.mode in {"workers", "run", "letters"},
     )
     return history, stuck
 

@@ -15,7 +15,7 @@ takeover
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -126,6 +126,7 @@ class History:
         samples: what was committed, over time.
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
+        given_up: records that became dead letters: committed, and not handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
@@ -138,6 +139,7 @@ class History:
     samples: Sequence[Sample] = ()
     excuses: Sequence[Excuse] = ()
     skips: Sequence[Skip] = ()
+    given_up: Collection[tuple[int, int]] = ()
     settled: Mapping[int, int] | None = None
     ordered: bool = True
     threads: bool = False

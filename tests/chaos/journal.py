@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,12 +13,26 @@ from typing import Any, Literal, cast
 
 from tests.chaos.history import Call, Notice
 
+_COPY = "import os\nwhile line := os.read(0, 65536): os.write(1, line)"
+
 
 class Journal:
     """Appends lines and syncs them. May be used from several threads: each line is one write."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, piped: bool = False) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._sync = not piped
+        if piped:
+            # What is in the pipe outlives this process, and its reader may write what this process may not.
+            reader = subprocess.Popen(
+                [sys.executable, "-c", _COPY],
+                stdin=subprocess.PIPE,
+                stdout=self._file,
+                start_new_session=True,
+            )
+            if reader.stdin is not None:
+                self._file = reader.stdin.fileno()
+            self._reader = reader
 
     def call(self, partition: int, offset: int, began_ns: int) -> None:
         """Write that a handler is done with a record: this line is its effect."""
@@ -32,7 +48,8 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")
-        os.fsync(self._file)
+        if self._sync:
+            os.fsync(self._file)
 
 
 def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:

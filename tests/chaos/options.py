@@ -7,12 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
-Mode = Literal["iterate", "consume", "workers", "run"]
+Mode = Literal["iterate", "consume", "workers", "run", "letters"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
 SESSION_MS: Final = 2_000
 """How long a group waits for a member that says nothing; for the protocol ``consumer`` the broker is told so."""
 ID_HEADER: Final = "dedup-id"
+SENT_AGAIN_HEADER: Final = "sent-again"
+"""Marks a message that was given up and is sent again: now its handler succeeds."""
+
+
+def is_poison(value: bytes | None) -> bool:
+    """Whether a message is one that handlers fail for, by its number."""
+    return value is not None and value.isdigit() and int(value) % 25 == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +28,13 @@ class WorkerOptions:
 
     Attributes:
         mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order from threads
-            of its own, ``run`` leaves the threads to the consumer, in the order of each key, and fails now and then.
+            of its own, ``run`` leaves the threads to the consumer, in the order of each key, and fails now and then, ``letters`` is
+            the same with dead letters for messages that always fail until they are sent again.
         work_ms: what handling takes on average, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
-        file_bytes: the largest file that this process may write; 0: any.
+        on_full_disk: as of `DedupConsumer`.
+        piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
     bootstrap: str
@@ -43,7 +52,8 @@ class WorkerOptions:
     recent_marks: int = 2_000
     seed: int = 0
     broken: str = ""
-    file_bytes: int = 0
+    on_full_disk: Literal["pause", "unverified"] = "pause"
+    piped: bool = False
 
     def client(self) -> dict[str, Any]:
         """Return the client's configuration."""

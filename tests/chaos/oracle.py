@@ -102,7 +102,7 @@ def judge(history: History) -> Judgement:
         doubled_bound=sum(map(len, at_risk)),
         unexplained=sum(unexplained.values()),
         disordered=_disordered(history, calls) if history.ordered else 0,
-        premature=_premature(history, message_of, calls, skipped),
+        premature=_premature(history, message_of, calls, skipped | set(history.given_up)),
         trespassed=_trespassed(history),
         unsettled=_unsettled(history),
         examples=tuple(

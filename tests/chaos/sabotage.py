@@ -126,6 +126,11 @@ def _low_never_rises() -> None:
     _replace(recovery, "plan_start", make)
 
 
+def _remember_what_was_given_up() -> None:
+    """A dead letter counts as handled, so that its message is a duplicate when it is sent again."""
+    _replace(Partition, "bury", lambda _: Partition.complete)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -137,6 +142,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "believe-the-future": _believe_the_future,
     "shorten-ids": _shorten_ids,
     "low-never-rises": _low_never_rises,
+    "remember-what-was-given-up": _remember_what_was_given_up,
 }
 """Every way to break a worker, by name."""
 

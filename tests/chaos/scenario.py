@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tests.chaos.options import PROTOCOLS, Mode, Protocol
 from tests.chaos.sender import Recipe, plain
@@ -24,7 +25,8 @@ class Scenario:
         work_ms: what handling takes on average; with three workers about as much as is sent, so that there is a queue.
         short_s: seconds that a short run gives it.
         protocols: where it applies.
-        small_disks: whether each host's disk is a small one of its own, which has to be mounted.
+        small_disks: whether each host's disk is a small one of its own, mounted where that is allowed.
+        on_full_disk: as of `DedupConsumer`.
         skew_ms: how far the timestamps of what is sent again may be off.
         topic_config: settings of the topic.
     """
@@ -48,5 +50,6 @@ class Scenario:
     short_s: float = 10.0
     protocols: tuple[Protocol, ...] = PROTOCOLS
     small_disks: bool = False
+    on_full_disk: Literal["pause", "unverified"] = "pause"
     skew_ms: int = 0
     topic_config: Mapping[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from tests.chaos.crew import Crew, Run
 from tests.chaos.history import Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
-from tests.chaos.small_disk import fill, make_room
+from tests.chaos.small_disk import allow_writing, fill, forbid_writing, make_room
 from tests.chaos.watch import CommitWatch
 
 logger = logging.getLogger("chaos")
@@ -45,6 +45,8 @@ class Choice:
     seconds: float
     protocol: Protocol = "classic"
     broken: str = ""
+    mount: bool = True
+    """Whether small disks may be mounted; else processes may write no more for a while."""
 
 
 class Stage:
@@ -83,6 +85,8 @@ class Stage:
         self.skips: list[Skip] = []
         self.gone: list[LogRecord] = []
         """Records that the log had and has no more."""
+        self.given_up: set[tuple[int, int]] = set()
+        """Records that were given up: committed, and not handled as they were."""
         self.remade_ns: list[int] = []
         """When the topic was deleted, and made anew."""
         self.resting: set[int] = set()
@@ -266,12 +270,18 @@ class Stage:
     def full_disk(self, run: Run) -> Iterator[None]:
         """Leave no room on a worker's disk while the block runs."""
         at_ns = time.monotonic_ns()
-        fill(run.store)
+        if self._options.piped:
+            forbid_writing(run.pid)
+        else:
+            fill(run.store)
         self.faults["disk-full"] += 1
         try:
             yield
         finally:
-            make_room(run.store)
+            if not self._options.piped:
+                make_room(run.store)
+            elif not run.over and run.exit_status is None:
+                allow_writing(run.pid)
             # What was read before there was room may be refused a little later.
             self.sleep(1.0)
             until_ns = time.monotonic_ns()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chaos.cluster_faults import BROKER, CORRUPTION, DISK_FULL, NETWORK, STORE_DELETED
+from tests.chaos.cluster_faults import (
+    BROKER,
+    CORRUPTION,
+    DISK_FULL,
+    DISK_FULL_UNVERIFIED,
+    NETWORK,
+    STORE_DELETED,
+)
+from tests.chaos.letter_faults import DEAD_LETTERS
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
 from tests.chaos.soak import SOAK
@@ -22,6 +30,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         STORE_DELETED,
         CORRUPTION,
         DISK_FULL,
+        DISK_FULL_UNVERIFIED,
+        DEAD_LETTERS,
         TOPIC_CHANGES,
         PARTITIONS_ADDED,
         TRANSACTIONS,

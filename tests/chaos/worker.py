@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import random
-import resource
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
 from tests.chaos.journal import Journal
-from tests.chaos.options import ID_HEADER, WorkerOptions, loads
+from tests.chaos.options import ID_HEADER, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
 from tests.chaos.sabotage import sabotage
 
 _LIST = 50
@@ -44,7 +43,7 @@ class Worker:
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
-        self._journal = Journal(options.journal)
+        self._journal = Journal(options.journal, piped=options.piped)
         logging.getLogger("dedup_sdk").addHandler(RefusedCommits(self._journal))
         self._random = random.Random(options.seed)
         self._slow = self._stopped = False
@@ -54,6 +53,7 @@ class Worker:
             store=options.store,
             completion="explicit" if options.mode == "workers" else "on-next-call",
             recent_marks=options.recent_marks,
+            on_full_disk=options.on_full_disk,
         )
 
     def run(self) -> None:
@@ -72,6 +72,7 @@ class Worker:
                 "consume": self._consume,
                 "workers": self._share,
                 "run": self._run,
+                "letters": self._give_up,
             }
             loops[self._options.mode]()
         self._journal.counters(self.consumer.counters.as_dict())
@@ -96,6 +97,21 @@ class Worker:
             wait_initial=0.05,
             wait_max=0.5,
         )
+
+    def _give_up(self) -> None:
+        self.consumer.run(
+            self._refuse_or_handle,
+            on_error="dead-letter",
+            workers=_THREADS,
+            attempts=2,
+            wait_initial=0.01,
+            wait_max=0.02,
+        )
+
+    def _refuse_or_handle(self, message: Any) -> None:
+        if is_poison(message.value()) and SENT_AGAIN_HEADER not in dict(message.headers() or ()):
+            raise ValueError("never like this")
+        self._handle(message)
 
     def _fail_or_handle(self, message: Any) -> None:
         if self._random.random() < _FAILING_SHARE:
@@ -139,9 +155,6 @@ def main(argument: str) -> int:
     # Where it hangs, when it does not end.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
-    if options.file_bytes:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_bytes, options.file_bytes))
     sabotage(options.broken)
     try:
         Worker(options).run()
