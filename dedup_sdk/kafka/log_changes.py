@@ -20,6 +20,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
+from dedup_sdk.marks import Int64s
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Loaded
 
@@ -77,38 +78,84 @@ def _cut_back(loaded: Loaded, end: int) -> Loaded:
 def _common_end(
     held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, first: int, end: int
 ) -> Generator[None, None, int]:
-    """Return the first offset of the log whose record this store has not seen completed there, ``end`` if there is none.
+    """Return the first offset of the log that cannot be shown to be the one that this store knows, ``end`` if all can.
 
-    Whatever is completed leaves a mark at its offset or above. So the first record of the last window that has none is
-    where the log goes another way; a dead-lettered one looks the same, which costs a repetition.
+    A log parts at one place, so that whatever lies before a record that is proven is the old log too. Where nothing of the
+    last window is proven the search goes back to ``low``, and where nothing there is either, to that.
     """
     window_ms = held.window.time_ms
-    horizon_ms = None if window_ms is None else loaded.progress.newest_ms - window_ms
-    begin = max(first, loaded.progress.low)
-    recent = dict(zip(cut_digests(loaded.recent.digests), loaded.recent.offsets.tolist(), strict=True))
+    floor = begin = min(max(first, loaded.progress.low), end)
+    search = _Search(held, loaded)
     reader = client.tail_reader(held.topic, held.partition)
     try:
-        if horizon_ms is not None:
-            begin = max(begin, reader.first_at(horizon_ms) or begin)
-        for piece in reader.slices(begin, end, engine.strategy.id):
-            unseen = None if piece is None else _first_unseen(piece, held, recent, horizon_ms)
-            if unseen is not None:
-                return unseen
-            yield
+        if window_ms is not None:
+            begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
+        for start, stop in ((begin, end), (floor, begin)):
+            search.over(start)
+            for piece in reader.slices(start, stop, engine.strategy.id):
+                if piece is not None:
+                    search.look(piece)
+                yield
+            if search.proven:
+                return search.end if search.parted else stop
     finally:
         reader.close()
-    return end
+    return floor
 
 
-def _first_unseen(
-    piece: Slice, held: Partition, recent: dict[bytes, int], horizon_ms: int | None
-) -> int | None:
-    keyed = [(row, digest) for row, digest in enumerate(piece.digests) if digest is not None]
-    seen = np.fromiter((recent.get(digest, -1) for _, digest in keyed), np.int64, len(keyed))
-    if keyed:
-        found = held.store.find(b"".join(digest for _, digest in keyed), len(keyed))
-        seen[found.indexes] = np.maximum(seen[found.indexes], found.offsets)
-    for (row, _), offset in zip(keyed, seen.tolist(), strict=True):
-        if offset < piece.offsets[row] and (horizon_ms is None or piece.timestamps[row] >= horizon_ms):
-            return piece.offsets[row]
-    return None
+class _Search:
+    """Looks for what the marks say of a log, piece by piece.
+
+    A record is *proven* when its ID was last seen at its very offset, with its timestamp. It is *known* when its ID was
+    completed there or later: it need not be handled, but proves nothing of what lies before it. A record without an ID, or
+    of which all was forgotten, is neither.
+    """
+
+    def __init__(self, held: Partition, loaded: Loaded) -> None:
+        self._held = held
+        recent = loaded.recent
+        self._recent = dict(
+            zip(
+                cut_digests(recent.digests),
+                zip(recent.offsets.tolist(), recent.timestamps.tolist(), strict=True),
+                strict=True,
+            )
+        )
+        self.over(0)
+
+    def over(self, begin: int) -> None:
+        """Begin anew at an offset."""
+        self.end = begin
+        self.proven, self.parted = False, False
+
+    def look(self, piece: Slice) -> None:
+        """Move ``end`` behind what is proven, and what is known directly behind that."""
+        offsets, timestamps = self._marks(piece)
+        places = np.asarray(piece.offsets, np.int64)
+        proven = np.flatnonzero((offsets == places) & (timestamps == piece.timestamps))
+        begin = 0
+        if proven.size:
+            self.proven, self.parted = True, False
+            begin = int(proven[-1]) + 1
+        if self.parted:
+            return
+        known = offsets >= places
+        if self._held.window.time_ms is not None:
+            known &= piece.timestamps - timestamps <= self._held.window.time_ms
+        unknown = np.flatnonzero(~known[begin:])
+        self.parted = bool(unknown.size)
+        self.end = piece.offsets[begin + int(unknown[0])] if unknown.size else piece.end
+
+    def _marks(self, piece: Slice) -> tuple[Int64s, Int64s]:
+        """Return the offset and the timestamp of the mark of each record, -1 without one."""
+        keyed = [row for row, digest in enumerate(piece.digests) if digest is not None]
+        digests = [digest for digest in piece.digests if digest is not None]
+        marks = np.full((len(piece.digests), 2), -1, np.int64)
+        if not keyed:
+            return marks[:, 0], marks[:, 1]
+        marks[keyed] = [self._recent.get(digest, (-1, -1)) for digest in digests]
+        found = self._held.store.find(b"".join(digests), len(digests))
+        for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
+            if offset > marks[keyed[index], 0]:
+                marks[keyed[index]] = offset, timestamp_ms
+        return marks[:, 0], marks[:, 1]

@@ -13,6 +13,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.marks import Int64s
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -25,18 +26,23 @@ TOPIC = "t"
 
 @dataclass
 class Cluster:
-    """The log (an ID a record; its timestamp is its offset), and what the group has committed of it.
+    """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
 
-    ``writable``: whether the coordinator takes commits now.
+    ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes commits now.
     """
 
-    log: list[bytes] = field(default_factory=list)
+    log: list[bytes | None] = field(default_factory=list)
+    times: dict[int, int] = field(default_factory=dict)
     committed: TopicPartition | None = None
     writable: bool = True
 
     def digests(self, start: int, end: int) -> list[bytes | None]:
         """The digests of some records."""
-        return [digest_one(each) for each in self.log[start:end]]
+        return [None if each is None else digest_one(each) for each in self.log[start:end]]
+
+    def timestamps(self, start: int, end: int) -> Int64s:
+        """The timestamps (ms) of some records."""
+        return np.asarray([self.times.get(offset, offset) for offset in range(start, end)], np.int64)
 
 
 class ListReader(TailReader):
@@ -51,7 +57,7 @@ class ListReader(TailReader):
         for first in range(start, end, 3):
             last = min(first + 3, end)
             offsets = list(range(first, last))
-            yield Slice(offsets, np.asarray(offsets, np.int64), self._world.digests(first, last), last)
+            yield Slice(offsets, self._world.timestamps(first, last), self._world.digests(first, last), last)
 
     def bounds(self) -> tuple[int, int]:
         """See `TailReader`."""
@@ -164,4 +170,5 @@ class ListClient(Client):
 
 def ids_of(cluster: Cluster, start: int, end: int) -> Ids:
     """What intake would read of some records."""
-    return Ids(cluster.digests(start, end), {})
+    digests = cluster.digests(start, end)
+    return Ids(digests, {row: "absent" for row, digest in enumerate(digests) if digest is None})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
@@ -88,9 +87,8 @@ class Machine:
         if start < end:
             offsets = list(range(start, end))
             ids = ids_of(self.cluster, start, end)
-            chunks: list[Any] = held.admit(
-                offsets, np.asarray(offsets, np.int64), ids, offsets, discard_unkeyed=False
-            )
+            timestamps = self.cluster.timestamps(start, end)
+            chunks: list[Any] = held.admit(offsets, timestamps, ids, offsets, discard_unkeyed=False)
             for chunk in chunks:
                 verdicts = [(offset, chunk.verdict(row)) for row, offset in enumerate(chunk.offsets)]
                 delivered += [(offset, verdict.kind) for offset, verdict in verdicts if verdict.deliver]
@@ -124,6 +122,59 @@ def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
     machine.leave()
     assert cluster.committed is not None
     assert cluster.committed.offset == 5
+
+
+@pytest.mark.parametrize("more", [[], [b"x"], [b"a"]])
+def test_records_without_an_id_are_handled_where_the_log_parts(more: list[bytes | None]) -> None:
+    """Nothing says that such a record is the old one: it is handled, also where a record behind it was seen before."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[3:] = [None, None, *more]
+
+    machine = Machine(cluster, memory)
+    delivered = machine.handle_all()
+    if len(cluster.log) == len(LOG):
+        # As long as before: only the broker's word tells that it is another one.
+        assert delivered == []
+        assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
+        delivered = machine.handle_all()
+    assert [offset for offset, _ in delivered] == [3, 4, 5][: 3 if more == [b"x"] else 2]
+
+
+def test_records_with_an_id_are_not_repeated_for_those_without() -> None:
+    """What is proven to be the old log stays completed, and with it all before it."""
+    cluster = Cluster([b"a", None, b"b", None, b"c", b"d"])
+    memory = lived(cluster)
+    cluster.log[5:] = []
+    assert Machine(cluster, memory).handle_all() == []
+
+
+def test_old_timestamps_are_handled_where_the_log_parts() -> None:
+    """A new record may be older than the window (a mirror sent it): that nobody remembers it does not mean that it was handled."""
+    day_ms = 86_400_000
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[3:] = [b"x", b"y"]
+    cluster.times = {3: -2 * day_ms, 4: -2 * day_ms}
+    assert [offset for offset, _ in Machine(cluster, memory).handle_all()] == [3, 4]
+
+
+def test_a_log_of_which_nothing_is_known_any_more_is_read_from_the_beginning() -> None:
+    """All of the old log is gone, and what is new looks older than the window: no record is skipped."""
+    day_ms = 86_400_000
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[:] = [b"u", b"v", b"w"]
+    cluster.times = dict.fromkeys(range(3), -2 * day_ms)
+    assert [offset for offset, _ in Machine(cluster, memory).handle_all()] == [0, 1, 2]
+
+
+def test_what_was_sent_again_in_the_lost_part_is_not_repeated() -> None:
+    """The marks of the last records that are left point into what is gone; they were handled all the same."""
+    cluster = Cluster([b"a", b"b", b"c", b"b", b"c"])
+    memory = lived(cluster)
+    del cluster.log[3:]
+    assert Machine(cluster, memory).handle_all() == []
 
 
 def test_what_grows_behind_a_truncation_is_handled() -> None:
