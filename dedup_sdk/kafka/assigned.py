@@ -64,6 +64,10 @@ class Start:
     reprocess: bool = False
     suspect: bool = False
     """The broker says that the log is another one before this offset, or ends there."""
+    reopened: bool = False
+    """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
+    acknowledged: int | None = None
+    """Of a partition that was reopened: the offset that the broker has confirmed last, None when there was none."""
 
 
 class Beginning(Enum):

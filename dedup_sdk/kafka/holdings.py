@@ -208,8 +208,18 @@ class Holdings:
                     write=False,
                 )
             else:
-                history, high = known
-                self._begin_again(assigned, Start(offset=high, metadata=history, seek=True), write=False)
+                self._begin_again(assigned, self._where_it_stood(assigned, known), write=False)
+
+    def _where_it_stood(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
+        history, high = known
+        start = assigned.start
+        if assigned.held is not None:
+            acknowledged = assigned.held.lane.committed
+        elif start is not None:
+            acknowledged = start.acknowledged if start.reopened else start.offset
+        else:
+            acknowledged = None
+        return Start(offset=high, metadata=history, seek=True, reopened=True, acknowledged=acknowledged)
 
     def refetch_all(self) -> None:
         """Read every partition again from where judging stands: what the client fetched may be lost."""

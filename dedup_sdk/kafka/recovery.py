@@ -192,7 +192,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
     elif chosen.history == "assume-processed" and not start.new:
         low = client.bounds(held.topic, held.partition)[0]
     on_rewind: OnRewind = "reprocess" if start.reprocess else chosen.on_rewind
-    return plan_start(
+    plan = plan_start(
         stored,
         committed=start.offset,
         low=low,
@@ -201,6 +201,10 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         new=start.new,
         on_rewind=on_rewind,
     )
+    if start.reopened:
+        # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.
+        plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))
+    return plan
 
 
 def _replay(

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, RecoveryError, StoreFullError
-from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
+from dedup_sdk.kafka.assigned import Assigned, Beginning, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
@@ -105,7 +105,7 @@ class Session(Holdings):
             return False
         if not suspect and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
             return False
-        self._begin_again(assigned, Start(offset=known[1], metadata=known[0], seek=True, suspect=True))
+        self._begin_again(assigned, replace(self._where_it_stood(assigned, known), suspect=True))
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:

@@ -1,0 +1,38 @@
+"""Partitions that are read again from where they stood: after an interruption, or because a store was lost."""
+
+from __future__ import annotations
+
+from tests.support.one_partition import TOPIC, Cluster
+from tests.unit.kafka.test_log_changes import LOG, Machine
+
+
+def kill(machine: Machine) -> None:
+    """Leave the disk as it is: nothing is written, committed or handed over."""
+    machine.engine.lose(TOPIC, 0)
+
+
+def test_a_kill_after_a_reopening_repeats_nothing() -> None:
+    """What the group has not committed yet is not taken for committed: its older offset is no rewind after a kill."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    assert len(first.handle_all()) == len(LOG)
+    first.session.reopen_all()
+    assert first.handle_all() == []
+    first.session.reopen_all()
+    assert first.handle_all() == []
+    assert cluster.committed is not None
+    assert cluster.committed.offset < len(LOG)
+    kill(first)
+    assert Machine(cluster, first.memory).handle_all() == []
+
+
+def test_a_lost_store_after_a_reopening_is_made_again() -> None:
+    """The store of a partition that goes while it is held is folded again up to where it stood, and a kill repeats nothing."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    first.handle_all()
+    first.memory._partitions.clear()
+    first.session.reopen_all()
+    assert first.handle_all() == []
+    kill(first)
+    assert Machine(cluster, first.memory).handle_all() == []
