@@ -54,9 +54,9 @@ def _partition(stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bo
     first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
     newest_ms = max((outcome.newest_ms for outcome in outcomes), default=-1)
     first_ms = None
-    if first is not None:
+    if first is not None and newest_ms >= 0:
         # A record without a timestamp cannot say where the marks begin; the newest one can, with less coverage.
-        first_ms = first.first_ms if first.first_ms >= 0 else max(newest_ms, 0)
+        first_ms = first.first_ms if first.first_ms >= 0 else newest_ms
     forgotten_ms = max(
         (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
     )

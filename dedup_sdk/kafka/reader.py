@@ -154,9 +154,10 @@ class TailReader:
                     return True
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
-        """Return the newest timestamp (ms) among the last records before ``end``, None when there is no record.
+        """Return the newest timestamp (ms) among the last records before ``end``, None when no record has one.
 
-        Looks at the last 100 offsets first, then further back, never before ``start``. Each step takes a few milliseconds;
+        Looks at the last 100 offsets first, then further back, never before ``start``; a record without a timestamp (-1)
+        says nothing of time. Each step takes a few milliseconds;
         raises `RecoveryError` when the broker refuses or stays silent.
         """
         span = 100
@@ -178,7 +179,7 @@ class TailReader:
                     if not self._is_ours(message):
                         continue
                     position = max(position, message.offset() + 1)
-                    if message.offset() < end:
+                    if message.offset() < end and message.timestamp()[1] >= 0:
                         newest_ms = max(newest_ms or 0, message.timestamp()[1])
             if newest_ms is not None or begin == start:
                 self._consumer.unassign()
