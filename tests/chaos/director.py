@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -81,9 +82,10 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
 
 
 def _refused(history: History) -> dict[str, int]:
-    """Return how often the broker refused a commit when partitions went, as a fault."""
-    count = sum(notice.kind == "refused" for notice in history.notices)
-    return {"commit-refused": count} if count else {}
+    """Return, as faults, how often the broker refused a commit when partitions went, and how often it put a member out."""
+    kinds = Counter(notice.kind for notice in history.notices)
+    named = {"commit-refused": kinds["refused"], "put-out": kinds["lost"]}
+    return {name: count for name, count in named.items() if count}
 
 
 def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:

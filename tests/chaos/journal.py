@@ -22,6 +22,7 @@ class Journal:
     def __init__(self, path: str, *, piped: bool = False) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sync = not piped
+        self._reader: subprocess.Popen[bytes] | None = None
         if piped:
             # What is in the pipe outlives this process, and its reader may write what this process may not.
             reader = subprocess.Popen(
@@ -30,8 +31,10 @@ class Journal:
                 stdout=self._file,
                 start_new_session=True,
             )
+            os.close(self._file)
             if reader.stdin is not None:
-                self._file = reader.stdin.fileno()
+                self._file = os.dup(reader.stdin.fileno())
+                reader.stdin.close()
             self._reader = reader
 
     def call(self, partition: int, offset: int, began_ns: int) -> None:
@@ -45,6 +48,12 @@ class Journal:
     def counters(self, counts: dict[str, int]) -> None:
         """Write the consumer's totals."""
         self._write({"counters": counts})
+
+    def close(self) -> None:
+        """Write no more; what was written is in the file when this returns."""
+        os.close(self._file)
+        if self._reader is not None:
+            self._reader.wait()
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")

@@ -27,6 +27,8 @@ GRACE_NS = 50_000_000
 
 HAND_OVER_NS = 1_000_000_000
 """Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
+PUT_OUT_NS = 3_000_000_000
+"""Nanoseconds that may lie between a group that gives up a silent member and the member that hears of it."""
 TOLD_WITHIN_NS = 3_000_000_000
 """Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
 _EXAMPLES = 5
@@ -90,6 +92,7 @@ def judge(history: History) -> Judgement:
     at_risk = [_at_risk(history, excuse, message_of, by_run) for excuse in history.excuses]
     at_risk += _outlived(history, message_of, by_run)
     at_risk += [_at_risk(history, excuse, message_of, by_run) for excuse in _refused(history)]
+    at_risk += _put_out(history, message_of, by_run)
     excused = Counter(message for messages in at_risk for message in messages)
     lost = expected - set(calls)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
@@ -177,6 +180,30 @@ def _refused(history: History) -> list[Crash]:
                 if sample.at_ns <= notice.at_ns:
                     safe[sample.partition] = max(sample.offset, safe.get(sample.partition, 0))
             found.append(Crash(run=notice.run, at_ns=notice.at_ns, committed=safe))
+    return found
+
+
+def _put_out(
+    history: History, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
+) -> list[set[Place]]:
+    """Return, for each time that the group put a run out, what it had done by then and could not commit any more.
+
+    Others may have had its partitions for a while when it was told, and may have committed: what was safe is what was committed
+    before that.
+    """
+    found: list[set[Place]] = []
+    samples = sorted(history.samples)
+    for notice in history.notices:
+        if notice.kind == "lost":
+            before = bisect_left(samples, notice.at_ns - PUT_OUT_NS, key=lambda sample: sample.at_ns)
+            safe = {sample.partition: sample.offset for sample in samples[:before]}
+            places = [
+                (call.partition, call.offset)
+                for call in by_run.get(notice.run, [])
+                if call.partition in notice.partitions and call.ended_ns <= notice.at_ns
+                if call.offset >= safe.get(call.partition, 0)
+            ]
+            found.append({message_of.get(place, place) for place in places})
     return found
 
 

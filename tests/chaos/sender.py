@@ -40,7 +40,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 _TICK_S: Final = 0.02
 _RESEND_SHARE: Final = 0.08
 _RESEND_WITHIN_S: Final = 4.0
-_CONFIRM_S: Final = 60.0
+_CONFIRM_S: Final = 180.0
 _KEYS: Final = 40
 
 Recipe = Callable[[int, random.Random], Outgoing]
@@ -111,7 +111,7 @@ class Sender:
         self.confirm()
 
     def confirm(self) -> None:
-        """Return when the broker has confirmed what was sent until now; raises `TimeoutError` after a minute."""
+        """Return when the broker has confirmed what was sent until now; raises `TimeoutError` after three minutes."""
         deadline = time.monotonic() + _CONFIRM_S
         while self._producer.flush(1.0) > 0 or self._failed:
             if time.monotonic() > deadline:

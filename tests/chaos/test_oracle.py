@@ -174,6 +174,19 @@ def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
     assert broken(records, [*calls, call(0, 4_000, "b")], **more) == {"unexplained": 1}
 
 
+def test_a_member_that_was_put_out_explains_what_it_could_not_commit() -> None:
+    """What it did above the commit of some seconds before may come again, once; what was committed then, or lay elsewhere, may not."""
+    records = [*log("x", "y"), *log("z", partition=1)]
+    calls = [call(0, 1_000), call(1, 5_000), call(0, 5_000, partition=1)]
+    lost = Notice("a", "lost", frozenset({0}), 6 * _S)
+    more = {"notices": [lost], "samples": [Sample(2 * _S, 0, 1), Sample(5_500 * _MS, 0, 2)]}
+    again = call(1, 7_000, "b")
+    assert broken(records, [*calls, again], **more) == {}
+    assert broken(records, [*calls, again, call(1, 8_000, "b")], **more) == {"unexplained": 1}
+    assert broken(records, [*calls, call(0, 7_000, "b")], **more) == {"unexplained": 1}
+    assert broken(records, [*calls, call(0, 7_000, "b", partition=1)], **more) == {"unexplained": 1}
+
+
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
     """What an operator had handled again may be handled again, once."""
     records = log("x", "y")
