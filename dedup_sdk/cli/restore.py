@@ -1,7 +1,6 @@
 """``dedup restore``: a snapshot becomes a store's folder."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,12 @@ from dedup_sdk.cli.text import printable
 from dedup_sdk.store.restore import restore_snapshot
 
 Snapshot = Annotated[
-    Path, typer.Option("--snapshot", help="The folder that dedup backfill wrote.", show_default=False)
+    str,
+    typer.Option(
+        "--snapshot",
+        help="The folder that dedup backfill wrote, one that holds several (the newest is taken), or a URL.",
+        show_default=False,
+    ),
 ]
 OfGroup = Annotated[
     str | None,

@@ -32,6 +32,7 @@ from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
@@ -67,7 +68,9 @@ class DedupConsumer(Running):
             100 ms, and with each `complete`), ``record`` (each message before the next is handed out) or ``commit`` (when
             offsets are committed: the least writing, and a crash repeats what came since).
         mode: ``observe`` judges and counts, and hides nothing.
-        snapshot: a folder made by ``dedup backfill``; taken where the local store is missing and the snapshot fits.
+        snapshot: a folder made by ``dedup backfill``, one that holds several, a URL (``s3://...``, with ``dedup-sdk[remote]`` and
+            fsspec's driver), or a list of these; where the local store is missing, the one that fits and leaves the least to be
+            replayed is taken.
         on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
@@ -99,7 +102,7 @@ class DedupConsumer(Running):
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        snapshot: str | Path | None = None,
+        snapshot: Places | None = None,
         on_rewind: OnRewind = "reprocess",
         history: History = "none",
         dead_letters: str | None = None,
@@ -144,7 +147,8 @@ class DedupConsumer(Running):
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._client = Client(self, settings)
         chosen = RecoverySettings(
-            snapshot=None if snapshot is None else str(snapshot),
+            snapshot=snapshot_places(snapshot),
+            store_folder=keys.path if isinstance(keys, RocksStore) else None,
             on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,

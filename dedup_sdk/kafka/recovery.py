@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -40,13 +41,16 @@ OnFullDisk = Literal["pause", "unverified"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySettings:
-    """The user's choices: a snapshot folder, and what to believe of an unknown past."""
+    """The user's choices: where snapshots are, and what to believe of an unknown past."""
 
-    snapshot: str | None
+    snapshot: tuple[str, ...]
+    """Folders, folders of several snapshots, and URLs."""
     on_rewind: OnRewind
     history: History
     on_full_disk: OnFullDisk = "pause"
     dead_letters: DeadLetterLog | None = None
+    store_folder: Path | None = None
+    """Next to it a remote snapshot is fetched to; None: where temporary files go."""
     timeout_s: float | None = None
     """Seconds after which a partition starts without the rest of its past; None: never."""
 
@@ -78,16 +82,18 @@ def recover(
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)
     notes: list[str] = [plan.beginning]
-    snapshot = chosen.snapshot if plan.whole else None
-    if snapshot is not None and (yield from given_up.spoils_marks(held, plan, client)):
-        snapshot = None
+    snapshots = chosen.snapshot if plan.whole else ()
+    if snapshots and (yield from given_up.spoils_marks(held, plan, client)):
+        snapshots = ()
         notes.append("snapshot not taken")
-    if snapshot is not None:
+    if snapshots:
         identity = Identity(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=client.topic_id(assigned.topic), id_spec=held.id_spec, isolation=settings.isolation,
         )  # fmt: skip
-        plan, note = start_from_snapshot(held, plan, snapshot, identity, given_up)
+        plan, note = yield from start_from_snapshot(
+            held, plan, snapshots, identity, given_up, chosen.store_folder
+        )
         notes.append(note)
     else:
         held.start(plan)

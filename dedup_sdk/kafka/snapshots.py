@@ -3,40 +3,86 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, read_manifest
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot_fit import fitting_partition
+from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
 from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
 
+class _Fit(NamedTuple):
+    """A snapshot that fits: its part for the partition, and what the plan is once it is in."""
+
+    source: Source
+    part: PartitionManifest
+    plan: StartPlan
+
+    @property
+    def tail(self) -> int:
+        return self.plan.replay_to - self.plan.replay_from
+
+
 def start_from_snapshot(
-    held: Partition, plan: StartPlan, folder: str | Path, identity: Identity, given_up: GivenUp
-) -> tuple[StartPlan, str]:
-    """Start a partition from the snapshot if it fits, else as planned; return what remains of the plan, and a note.
+    held: Partition,
+    plan: StartPlan,
+    places: Iterable[str],
+    identity: Identity,
+    given_up: GivenUp,
+    beside: Path | None,
+) -> Generator[None, None, tuple[StartPlan, str]]:
+    """Start a partition from the snapshot that fits best, else as planned; return what remains of the plan, and a note.
 
-    What was given up leaves no mark, also where the snapshot has one.
+    The best is the one that leaves the least to be replayed, and of these the newest. One line in the log says why others were
+    passed over. What was given up leaves no mark, also where the snapshot has one. ``beside``: the store's folder, next to
+    which a remote one is fetched to.
 
-    Raises `SnapshotError` where the folder is unreadable, or its files are not what the manifest says.
+    Raises `SnapshotError` where no snapshot can be read, or every one that fits is damaged.
     """
-    manifest = read_manifest(folder)
-    try:
-        part = _fitting(folder, manifest, held, plan, identity)
-    except SnapshotError as misfit:
-        logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, misfit)
-        held.start(plan)
-        return plan, "snapshot not taken"
-    plan = _after(part, plan)
-    held.install(str(folder), plan, given_up.between(plan.progress.low, plan.replay_from))
-    return plan, f"snapshot of {part.marks} marks"
+    found, passed_over = find_snapshots(places)
+    yield
+    fits: list[_Fit] = []
+    for source in found:
+        try:
+            part = _fitting(source.place, source.manifest, held, plan, identity)
+        except SnapshotError as misfit:
+            passed_over.append(str(misfit))
+        else:
+            fits.append(_Fit(source, part, _after(part, plan)))
+    fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
+    damage: SnapshotError | None = None
+    for rank, fit in enumerate(fits):
+        try:
+            with scratch(beside) as folder:
+                here = yield from fetched(fit.source, (fit.part,), folder)
+                without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
+                held.install(here, fit.plan, without)
+        except SnapshotError as error:
+            damage = error
+            passed_over.append(str(error))
+            continue
+        passed_over += [f"{other.source.place} leaves {other.tail} offsets" for other in fits[rank + 1 :]]
+        if passed_over:
+            logger.info(
+                "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
+                held.topic, held.partition, fit.source.place, fit.tail, "; ".join(passed_over),
+            )  # fmt: skip
+        return fit.plan, f"snapshot of {fit.part.marks} marks"
+    if damage is not None:
+        raise damage
+    logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
+    held.start(plan)
+    return plan, "snapshot not taken"
 
 
 def _fitting(

@@ -29,7 +29,7 @@ from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 1
-_MOST_BYTES: Final = 64 * 2**20
+MOST_MANIFEST_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +107,23 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         # Without waiting: a pipe of that name would hold the reader for ever.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(MOST_MANIFEST_BYTES + 1)
     except FileNotFoundError as error:
         message = f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; run it again"
         raise SnapshotError(message) from error
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}; check the folder and its permissions"
         raise SnapshotError(message) from error
-    if len(data) > _MOST_BYTES:
-        message = f"{path} is larger than {_MOST_BYTES} bytes; it is no manifest of this package"
+    return parse_manifest(data, path)
+
+
+def parse_manifest(data: bytes, path: Path | str) -> Manifest:
+    """Read the bytes of a ``manifest.json`` and check every field of it; ``path`` is how messages name it.
+
+    Raises `SnapshotError`, in one line that names the file, the field and its value.
+    """
+    if len(data) > MOST_MANIFEST_BYTES:
+        message = f"{path} is larger than {MOST_MANIFEST_BYTES} bytes; it is no manifest of this package"
         raise SnapshotError(message)
     try:
         content = json.loads(data)

@@ -13,18 +13,19 @@ from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.store.snapshot_source import whole_snapshot
 from dedup_sdk.window import Window
 
 
 def restore_snapshot(
-    snapshot: Path, store: Path, *, group: str | None = None, assume_processed: bool = False
+    snapshot: str | Path, store: Path, *, group: str | None = None, assume_processed: bool = False
 ) -> tuple[Manifest, str]:
     """Install a snapshot in a new store folder, and return its manifest and the group it is for.
 
     All files are verified first; the folder is there whole, by one rename, or not at all.
 
     Args:
-        snapshot: the folder with the manifest.
+        snapshot: the folder with the manifest, one that holds several (then the newest), or a URL.
         store: the folder to make; it may exist if it is empty.
         group: whose store it will be; None = the manifest's own group.
         assume_processed: the caller vouches that this group processed everything that the snapshot covers. Needed for
@@ -37,8 +38,15 @@ def restore_snapshot(
         StoreError: the folder is not empty, or cannot be made.
     """
     _refuse_unfit(store)
+    with whole_snapshot(str(snapshot), group, store) as folder:
+        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed)
+
+
+def _restore(
+    snapshot: Path, place: str, store: Path, group: str | None, *, assume_processed: bool
+) -> tuple[Manifest, str]:
     manifest = verify_snapshot(snapshot)
-    owner = _owner(manifest, snapshot, group, assume_processed=assume_processed)
+    owner = _owner(manifest, place, group, assume_processed=assume_processed)
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise StoreError(f"{store} is not empty: restore into a new folder, and let store= name that one")
     try:
@@ -76,7 +84,7 @@ def _refuse_unfit(store: Path) -> None:
         )
 
 
-def _owner(manifest: Manifest, snapshot: Path, group: str | None, *, assume_processed: bool) -> str:
+def _owner(manifest: Manifest, snapshot: str, group: str | None, *, assume_processed: bool) -> str:
     owner = group or manifest.group
     if owner is None:
         raise ConfigurationError(

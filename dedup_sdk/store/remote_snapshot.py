@@ -1,0 +1,138 @@
+"""A snapshot that lies behind a URL: `s3://bucket/snapshot` and whatever else fsspec has a driver for.
+
+Only what its manifest names is fetched, each file under a name of its own until its SHA-256 is what the manifest says. Names
+in a manifest are plain file names (`dedup_sdk.store.fields`), so that nothing is written outside the folder it is fetched to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from dedup_sdk.errors import ConfigurationError, SnapshotError
+from dedup_sdk.store.manifest import (
+    MANIFEST_NAME,
+    MOST_MANIFEST_BYTES,
+    Manifest,
+    PartitionManifest,
+    parse_manifest,
+)
+from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
+
+_CHUNK_BYTES = 2**20
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL and no path."""
+    return "://" in place
+
+
+def shown(url: str) -> str:
+    """Return a URL without what may be a secret: name, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def require_driver(url: str) -> None:
+    """Raise `ConfigurationError` where fsspec, or its driver for this URL, is missing."""
+    try:
+        import fsspec
+    except ImportError:
+        raise ConfigurationError(
+            f"snapshot={shown(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
+        ) from None
+    scheme = url.partition("://")[0]
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(
+            f"snapshot={shown(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
+        ) from None
+
+
+class RemoteSnapshot:
+    """One snapshot behind a URL; ``place`` is how messages name it."""
+
+    def __init__(self, filesystem: Any, path: str, place: str) -> None:
+        self._filesystem, self._path, self.place = filesystem, path.rstrip("/"), place
+        data = b"".join(self._read(MANIFEST_NAME, most_bytes=MOST_MANIFEST_BYTES + 1))
+        self._manifest_bytes = data
+        self.manifest: Manifest = parse_manifest(data, f"{place}/{MANIFEST_NAME}")
+
+    def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
+        """Make ``folder`` a snapshot of some partitions; each step fetches a megabyte at most.
+
+        Raises `SnapshotError` where a file is not there, or not what the manifest says.
+        """
+        for entry in entries:
+            target = folder / str(entry.partition)
+            target.mkdir()
+            for file in entry.files:
+                for suffix, sha256 in ((SORTED_SUFFIX, file.sha256), (FILTER_SUFFIX, file.filter_sha256)):
+                    most = file.bytes if suffix == SORTED_SUFFIX else 2**40
+                    yield from self._fetch(f"{entry.partition}/{file.name}{suffix}", sha256, target, most)
+        (folder / MANIFEST_NAME).write_bytes(self._manifest_bytes)
+
+    def _fetch(self, name: str, sha256: str, target: Path, most_bytes: int) -> Iterator[None]:
+        path = target / name.rpartition("/")[2]
+        partial = path.with_name(f"{path.name}.partial")
+        digest = hashlib.sha256()
+        try:
+            with partial.open("wb") as file:
+                for chunk in self._read(name, most_bytes=most_bytes + 1):
+                    digest.update(chunk)
+                    file.write(chunk)
+                    yield
+        except OSError as error:
+            raise SnapshotError(
+                f"{partial} cannot be written: {error.strerror}; make room beside the store"
+            ) from None
+        if digest.hexdigest() != sha256:
+            raise SnapshotError(
+                f"{self.place}/{name} has SHA-256 {digest.hexdigest()}, its manifest says {sha256}; "
+                "copy or make the snapshot again"
+            )
+        partial.rename(path)
+
+    def _read(self, name: str, *, most_bytes: int) -> Iterator[bytes]:
+        try:
+            with self._filesystem.open(f"{self._path}/{name}", "rb") as source:
+                while most_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, most_bytes))):
+                    most_bytes -= len(chunk)
+                    yield chunk
+        except GeneratorExit:
+            raise
+        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+            raise SnapshotError(f"{self.place}/{name} cannot be read: {_line(error)}") from None
+
+
+def find_remote(url: str) -> list[RemoteSnapshot]:
+    """Return the snapshot at a URL, or those in the folders just below it. Raises `SnapshotError` when there is none."""
+    require_driver(url)
+    from fsspec.core import url_to_fs
+
+    place = shown(url).rstrip("/")
+    try:
+        filesystem, path = url_to_fs(url)
+        path = path.rstrip("/")
+        if filesystem.exists(f"{path}/{MANIFEST_NAME}"):
+            below = [path]
+        else:
+            listed = filesystem.ls(path, detail=False)
+            below = [each for each in listed if filesystem.exists(f"{each.rstrip('/')}/{MANIFEST_NAME}")]
+    except Exception as error:  # noqa: BLE001 (as above)
+        raise SnapshotError(f"snapshot {place} cannot be looked at: {_line(error)}") from None
+    if not below:
+        raise SnapshotError(
+            f"{place} has no {MANIFEST_NAME}: it is no snapshot, nor a folder of some; give the one that the backfill wrote"
+        )
+    names = [place if each == path else f"{place}/{each.rstrip('/').rpartition('/')[2]}" for each in below]
+    return [RemoteSnapshot(filesystem, each, name) for each, name in zip(below, names, strict=True)]
+
+
+def _line(error: Exception) -> str:
+    told = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {told}; check the URL and your access to it"
