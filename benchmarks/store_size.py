@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_sdk.store.database import close_database, open_database
 from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.options import SharedMemory
+from dedup_sdk.store.options import shared_memory
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
@@ -48,7 +48,7 @@ def compacted_size(folder: Path, window: Window) -> StoreSize:
 
 def compact(folder: Path) -> None:
     """Merge the sorted files of a partition that nobody has open."""
-    database, names = open_database(folder, SharedMemory(_CACHE_BYTES))
+    database, names = open_database(folder, shared_memory(_CACHE_BYTES))
     families = [database.get_column_family(name) for name in names]
     for family in families:
         family.flush()

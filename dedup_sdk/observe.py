@@ -23,12 +23,14 @@ class VerdictEvent:
     verdict: Verdict
 
 
-EventName = Literal["topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout"]
+EventName = Literal[
+    "topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvent:
-    """Something that happened to a partition's log, beside the verdicts.
+    """Something that happened to a partition's log or store, beside the verdicts.
 
     ``name`` says what; ``offset`` is where reading goes on, ``detail`` one line for people. The page on recovery has, for each
     name, what it means and what is done.

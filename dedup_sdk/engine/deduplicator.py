@@ -92,19 +92,30 @@ class Deduplicator:
     ) -> None:
         self.shut()
 
+    @property
+    def lock_wait_s(self) -> float:
+        """See `dedup_sdk.store.protocol.KeyStore.lock_wait_s`."""
+        return self._store.lock_wait_s
+
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def attach(
-        self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: str = "",
+        cluster: str | None = None,
+        beside: bool = False,
     ) -> Partition:
         """Open the partition's store without deciding yet how it starts; see `dedup_sdk.lane.plan`.
 
-        Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
+        ``beside``: where somebody has it open, another one. Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
         """
         if (topic, partition) in self.partitions:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
         identity = self._identity(topic, partition, topic_id, cluster)
-        store = self._store.open(identity, self.strategy.window)
+        store = self._store.open(identity, self.strategy.window, beside=beside)
         try:
             held = Partition(
                 topic,

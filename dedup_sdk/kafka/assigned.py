@@ -110,6 +110,8 @@ class Assigned:
     """Whether the group's own history begins at ``low``, as its commits say."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
+    beside: bool = False
+    """Whether another process keeps its store open, so that it recovers in one beside it."""
     no_room: bool = False
     """Whether its recovery waits for room on the store's disk."""
     note: str = ""

@@ -32,9 +32,6 @@ from dedup_sdk.store.protocol import Identity
 
 logger = logging.getLogger("dedup_sdk")
 
-LOCK_WAIT_S = 30.0
-"""Seconds to wait for the previous owner on this host to let go of a partition's database."""
-
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
 
@@ -97,11 +94,7 @@ def recover(
         notes.append(note)
     else:
         held.start(plan)
-    if assigned.set_aside:
-        notes.append("damaged store set aside")
-        if plan.beginning == "new":
-            # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
-            held.lane.forget_all()
+    notes += _of_another_store(assigned, held, plan)
     yield
     if plan.replay_to > plan.replay_from:
         reader = client.tail_reader(assigned.topic, assigned.partition)
@@ -120,6 +113,17 @@ def recover(
     assigned.note = ", ".join(notes)
 
 
+def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:
+    """Return what the log says of a store that is not the one the partition had, and let it not pass for a new group's."""
+    notes = ["damaged store set aside"] if assigned.set_aside else []
+    if assigned.beside:
+        notes.append("in a store beside a locked one")
+    if notes and plan.beginning == "new":
+        # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
+        held.lane.forget_all()
+    return notes
+
+
 def _is_of_this_log(assigned: Assigned, start: Start, client: Client) -> Generator[None, None, bool]:
     """Ask the broker whether what the group committed is of the log that it has now; true where nobody can say."""
     if start.suspect or start.metadata is None or start.metadata.epoch is None:
@@ -132,17 +136,25 @@ def _is_of_this_log(assigned: Assigned, start: Start, client: Client) -> Generat
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
-    deadline = time.monotonic() + LOCK_WAIT_S
+    deadline = time.monotonic() + engine.lock_wait_s
     topic_id = client.topic_id(assigned.topic)
     while True:
         try:
-            return engine.attach(
-                assigned.topic, assigned.partition, topic_id=topic_id, cluster=client.cluster_id()
+            held = engine.attach(
+                assigned.topic,
+                assigned.partition,
+                topic_id=topic_id,
+                cluster=client.cluster_id(),
+                beside=assigned.beside,
             )
-        except StoreLockedError:
-            if time.monotonic() > deadline:
+        except StoreLockedError as error:
+            if assigned.beside:
                 raise
-            time.sleep(0.01)
+            if time.monotonic() < deadline:
+                time.sleep(0.01)
+            else:
+                assigned.beside = True
+                _tell_of_the_lock(assigned, engine, error)
             yield
         except StoreCorruptError as error:
             _set_aside(assigned, engine, client, error)
@@ -152,6 +164,15 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
                 raise
             _set_aside_the_old_topics(assigned, engine, client, error)
             yield
+        else:
+            return held
+
+
+def _tell_of_the_lock(assigned: Assigned, engine: Deduplicator, error: StoreLockedError) -> None:
+    """Say that a process which has lost the partition still keeps its store: it recovers in another one."""
+    offset = -1 if assigned.start is None else assigned.start.offset
+    detail = f"after {engine.lock_wait_s:g} s {error}; recovering in a store beside it"
+    engine.tell(PartitionEvent("store-locked", assigned.topic, assigned.partition, offset, detail))
 
 
 def _set_aside_the_old_topics(

@@ -9,6 +9,7 @@ from typing import Final, cast
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.open_files import LEAST
 from dedup_sdk.store.options import SharedMemory, database_options, generation_options, journal_options
 
 DEFAULT: Final = "default"
@@ -25,7 +26,7 @@ def sequence_key(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
-def open_database(folder: Path, memory: SharedMemory) -> tuple[Rdict, list[str]]:
+def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -> tuple[Rdict, list[str]]:
     """Open the database in ``folder``, or make it where there is nothing of one; return it and its column families.
 
     Raises RocksDB's exceptions, and `StoreCorruptError` when files of a database are there without their head.
@@ -41,7 +42,8 @@ def open_database(folder: Path, memory: SharedMemory) -> tuple[Rdict, list[str]]
         # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
         message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
         raise StoreCorruptError(message)
-    return Rdict(str(folder), database_options(memory), column_families=_families(names, memory)), names
+    options = database_options(memory, open_files)
+    return Rdict(str(folder), options, column_families=_families(names, memory)), names
 
 
 def has_tables(folder: Path) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
 from rocksdict import (
     BlockBasedOptions,
@@ -14,9 +17,10 @@ from rocksdict import (
     WriteBufferManager,
 )
 
+from dedup_sdk.store.open_files import LEAST
+
 BLOOM_BITS: Final = 10
 BLOCK_BYTES: Final = 4096
-OPEN_FILES: Final = 256
 WAL_BYTES: Final = 32 * 2**20
 WRITE_BUFFERS_BYTES: Final = 64 * 2**20
 JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
@@ -49,19 +53,41 @@ def sorted_file_options() -> Options:
 
 
 class SharedMemory:
-    """The block cache and the write buffers that all partitions of one store share."""
+    """A block cache, and the write buffers, which are the same for the whole process; see `shared_memory`."""
 
-    def __init__(self, block_cache_bytes: int) -> None:
+    def __init__(self, block_cache_bytes: int, buffers: WriteBufferManager) -> None:
         self.cache = Cache(block_cache_bytes)
-        self.buffers = WriteBufferManager(WRITE_BUFFERS_BYTES, allow_stall=False)
+        self.buffers = buffers
 
 
-def database_options(memory: SharedMemory | None) -> Options:
+_LOCK: Final = Lock()
+_CACHES: Final[WeakValueDictionary[int, SharedMemory]] = WeakValueDictionary()
+
+
+@functools.cache
+def _buffers() -> WriteBufferManager:
+    return WriteBufferManager(WRITE_BUFFERS_BYTES, allow_stall=False)
+
+
+def shared_memory(block_cache_bytes: int) -> SharedMemory:
+    """Return the memory that all databases of this process share whose stores ask for a cache of this size."""
+    with _LOCK:
+        memory = _CACHES.get(block_cache_bytes)
+        if memory is None:
+            memory = _CACHES[block_cache_bytes] = SharedMemory(block_cache_bytes, _buffers())
+        return memory
+
+
+def database_options(memory: SharedMemory | None, open_files: int = LEAST) -> Options:
     """Return the options of a partition's database, which are also those of its default column family."""
     options = _base(memory)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    options.set_max_open_files(OPEN_FILES)
+    options.set_max_open_files(open_files)
+    # Of 64 parts, the default, each would keep a file open.
+    options.set_table_cache_num_shard_bits(0)
+    # Its files are few: opening them takes no threads.
+    options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(WAL_BYTES)
     # A whole step is lost to a torn tail of the log, never a part of it, and never an earlier one.

@@ -144,9 +144,14 @@ class PartitionStore(Protocol):
 class KeyStore(Protocol):
     """The partitions of one consumer (or several, on the same folder) on this machine."""
 
-    def open(self, identity: Identity, window: Window) -> PartitionStore:
+    @property
+    def lock_wait_s(self) -> float:
+        """Seconds to wait for the previous owner on this host before a store is opened ``beside`` the one that it keeps."""
+
+    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> PartitionStore:
         """Open or create the partition's store.
 
+        ``beside``: or another one of the partition, where somebody has that one open and there is another place.
         Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
         """
 

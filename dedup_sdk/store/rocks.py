@@ -1,13 +1,15 @@
-"""The key store in RocksDB: one database a partition, one block cache for all of them."""
+"""The key store in RocksDB: one database a partition; caches, buffers and open files are bounded for the whole process."""
 
 from __future__ import annotations
 
 import contextlib
+from math import inf
 from pathlib import Path
 
-from dedup_sdk.errors import ConfigurationError, StoreCorruptError
+from dedup_sdk.errors import ConfigurationError, StoreCorruptError, StoreLockedError
+from dedup_sdk.store.beside import holding_still, places_beside, tidy_beside
 from dedup_sdk.store.evidence import set_aside
-from dedup_sdk.store.options import SharedMemory
+from dedup_sdk.store.options import shared_memory
 from dedup_sdk.store.paths import make_private, partition_folder, usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_partition import RocksPartition
@@ -17,13 +19,14 @@ from dedup_sdk.window import Window
 class RocksStore:
     """A `KeyStore` in the folder ``path``, which is made when it is missing; several processes may share it.
 
-    ``block_cache_bytes``: memory for blocks of sorted files, shared by all partitions of this store (default 32 MiB); more helps when many
-    duplicates come in. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
+    ``block_cache_bytes``: memory for blocks of sorted files (default 32 MiB), shared by all partitions of all stores of this process
+    that ask for the same; more helps when many duplicates come in. Write buffers (64 MiB) are shared by all. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
     cut too (the default remembers them when the process dies; a power cut costs a replay of the topic's tail).
     ``generation_marks``: marks that are dropped together at least (default 250,000). ``max_disk``: bytes that the partitions which
     are open here may take together; above it their oldest marks are dropped, ``generation_marks`` or more at a time, and the
     window is as long as what remains (default None: no limit). Journals of recent marks count, a merge of files may take the size of
-    a generation for a moment.
+    a generation for a moment. ``lock_wait``: seconds for which a consumer waits for another process on this host that keeps a
+    partition's store open, before it makes one beside it (``<partition>.2``) and recovers there.
     """
 
     def __init__(
@@ -34,7 +37,11 @@ class RocksStore:
         fsync: bool = False,
         generation_marks: int = 250_000,
         max_disk: int | None = None,
+        lock_wait: float = 30.0,
     ) -> None:
+        if isinstance(lock_wait, bool) or not 0 <= lock_wait < inf:
+            message = f"lock_wait={lock_wait!r} is no number of seconds; give e.g. 30"
+            raise ConfigurationError(message)
         positive = {
             "block_cache_bytes": block_cache_bytes,
             "generation_marks": generation_marks,
@@ -44,12 +51,14 @@ class RocksStore:
             if value is not None and value < 1:
                 message = f"{name}={value!r} is not positive; leave it out for the default"
                 raise ConfigurationError(message)
+        self.lock_wait_s = float(lock_wait)
         self._root = usable(path)
         self._max_disk_bytes = max_disk
         self._fsync = fsync
         self._generation_marks = generation_marks
-        self._memory = SharedMemory(block_cache_bytes)
+        self._memory = shared_memory(block_cache_bytes)
         self._open: list[RocksPartition] = []
+        self._places: dict[Identity, Path] = {}
         self._damaged: dict[Path, tuple[int, str]] = {}
 
     @property
@@ -57,9 +66,21 @@ class RocksStore:
         """The folder of this store."""
         return self._root
 
-    def open(self, identity: Identity, window: Window) -> RocksPartition:
+    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> RocksPartition:
         """See `KeyStore.open`."""
         folder = partition_folder(self._root, identity)
+        make_private(self._root, folder.parent)
+        tidy_beside(folder)
+        *places, last = [folder, *places_beside(folder)] if beside else [folder]
+        with holding_still(folder):
+            for place in places:
+                with contextlib.suppress(StoreLockedError):
+                    return self._open_at(place, identity, window)
+            return self._open_at(last, identity, window)
+
+    def _open_at(self, folder: Path, identity: Identity, window: Window) -> RocksPartition:
+        # Also where it does not open: what is damaged is set aside from there.
+        self._places[identity] = folder
         self._refuse_damaged(folder)
         make_private(self._root, folder)
         partition = RocksPartition(
@@ -83,7 +104,7 @@ class RocksStore:
 
     def set_aside(self, identity: Identity) -> str:
         """See `KeyStore.set_aside`: the folder is renamed, e.g. to ``0.damaged-1``; the newest three stay."""
-        folder = partition_folder(self._root, identity)
+        folder = self._places.pop(identity, None) or partition_folder(self._root, identity)
         kept = set_aside(folder)
         self._damaged.pop(folder, None)
         return str(kept)

@@ -50,7 +50,10 @@ def translated(error: Exception, folder: Path) -> Exception:
         return StoreFullError(
             f"store {folder} cannot be written ({text}); make room on its disk, then open it again"
         )
-    return StoreError(f"store {folder} failed: {text}; check the folder, its permissions and its disk")
+    remedy = "check the folder, its permissions and its disk"
+    if "too many open files" in lower:
+        remedy = "let the process open more files (ulimit -n), or give it fewer partitions"
+    return StoreError(f"store {folder} failed: {text}; {remedy}")
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from dedup_sdk.store.generations import Generation, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.open_files import OPEN_FILES
 from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating
@@ -85,6 +86,7 @@ class RocksPartition:
         self._write_options.sync = fsync
         self._memory = memory
         self._recent = 0
+        self._open_files = 0
         self.disk_bytes = 0
         self._open()
 
@@ -96,7 +98,12 @@ class RocksPartition:
         folder, memory = self._folder, self._memory
         with translating(folder):
             had_tables = has_tables(folder)
-            self._database, names = open_database(folder, memory)
+            self._open_files = OPEN_FILES.take()
+            try:
+                self._database, names = open_database(folder, memory, self._open_files)
+            except BaseException:
+                OPEN_FILES.give_back(self._open_files)
+                raise
             self._closed = False
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
@@ -318,6 +325,7 @@ class RocksPartition:
         if self._closed:
             return
         self._closed = True
+        OPEN_FILES.give_back(self._open_files)
         self._journal = None
         if self._generations is not None:
             self._generations.close()

@@ -20,11 +20,11 @@ from dedup_sdk.kafka.consumer import BATCH
 from dedup_sdk.kafka.dead_letter_log import DISORDER_MS
 from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS
 from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
-from dedup_sdk.kafka.recovery import LOCK_WAIT_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.settling import WAITING_SHARE
 from dedup_sdk.lane.plan import Beginning
+from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
 from spark_backfill.stretch import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
@@ -187,7 +187,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
         ("docs/operations.md", "recent_marks=500_000", 500_000, RECENT_MARKS),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
-        ("docs/recovery.md", "open for 30 s", 30.0, LOCK_WAIT_S),
+        ("docs/recovery.md", "lock_wait=30", 30.0, RocksStore("unused").lock_wait_s),
         ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),
     ],
 )

@@ -57,7 +57,8 @@ class World:
         if settings.get("group.protocol") == "consumer":
             for name in QUICK_GROUP:
                 del settings[name]
-        consumer = consuming.make_consumer(self.bootstrap, group, self.disk(disk), settings, **options)
+        store = options.pop("store", self.disk(disk))
+        consumer = consuming.make_consumer(self.bootstrap, group, store, settings, **options)
         self._stack.callback(consumer.close)
         return consumer
 

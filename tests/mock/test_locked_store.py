@@ -1,0 +1,111 @@
+"""A store that its previous owner on this host keeps open: a stopped process, which the group has given up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk import ConfigurationError, PartitionEvent, VerdictEvent
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.rocks import RocksStore
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+OWNER = textwrap.dedent(
+    """
+    import sys
+    from dedup_sdk import DedupConsumer, Lookup, Window, header
+    config = {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 50,
+              "session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50, "log_level": 0}
+    with DedupConsumer(config, dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=sys.argv[2]) as consumer:
+        consumer.subscribe(["orders"])
+        while not sys.stdin.closed:
+            consumer.poll(0.1)
+    """
+)
+
+
+@pytest.fixture
+def owner(kafka: MockKafka, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process of the group, with its store in the test's folder."""
+    process = subprocess.Popen([sys.executable, "-c", OWNER, kafka.bootstrap, str(tmp_path)])
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Events:
+    """Notes what happens to partitions."""
+
+    def __init__(self) -> None:
+        self.seen: list[PartitionEvent] = []
+
+    def __call__(self, event: VerdictEvent) -> None:
+        """Take no note of verdicts."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Take note."""
+        self.seen.append(event)
+
+
+def test_a_stopped_owner_is_not_waited_for_for_ever(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    owner: subprocess.Popen[bytes],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its successor recovers in a store beside, with one event and one line; nothing is lost or seen twice, and one store remains."""
+    send("a", "b", "c")
+    until = time.monotonic() + PATIENCE_S
+    while committed(kafka.bootstrap, "g", "orders").offset != 3:
+        assert time.monotonic() < until, "the owner did not commit"
+        time.sleep(0.05)
+    os.kill(owner.pid, signal.SIGSTOP)
+    (own,) = list_partitions(tmp_path)
+
+    events = Events()
+    with caplog.at_level(logging.WARNING, "dedup_sdk"):
+        heir = make("orders", store=RocksStore(tmp_path, lock_wait=0.3), observers=[events])
+        send("b", "d", "a")
+        assert values(poll_some(heir, 1)) == ["d"]
+    assert values(poll_quiet(heir)) == []
+    assert [(event.name, event.topic, event.partition) for event in events.seen] == [
+        ("store-locked", "orders", 0)
+    ]
+    assert [line for line in caplog.messages if "store-locked" in line and str(own.path) in line]
+    assert heir.counters.events == {"store-locked": 1}
+    assert heir.counters.verdicts["duplicate"] == 2
+    assert own.path.with_name("0.2").is_dir()
+
+    heir.close()
+    owner.kill()
+    owner.wait()
+    next_one = make("orders", store=tmp_path)
+    send("d", "c", "e")
+    assert values(poll_some(next_one, 1)) == ["e"]
+    poll_quiet(next_one, 0.3)
+    assert next_one._session.assigned["orders", 0].replayed == 0, "what the heir had written is the store now"
+    assert sorted(path.name for path in own.path.parent.iterdir()) == ["0"]
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True])
+def test_a_wait_is_a_length_of_time(tmp_path: Path, wrong: float) -> None:
+    """Anything else is refused in one line that names it."""
+    with pytest.raises(ConfigurationError, match="lock_wait="):
+        RocksStore(tmp_path, lock_wait=wrong)
