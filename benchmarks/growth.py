@@ -2,10 +2,11 @@
 
     python benchmarks/growth.py --ids 1000000,10000000
     python benchmarks/growth.py --ids 4000000,8000000,16000000 --window-ids 2000000
+    python benchmarks/growth.py --windows 3 --window-ids 4000000
 
 Synthetic digests go through the engine's columns by batches of 1000; one record in twenty repeats an ID of the last
 50,000. Timestamps advance so that ``--window-ids`` records fill the window (by default the largest of ``--ids``: nothing
-expires). A line says what the records *since the line before* cost. The result goes to stdout, progress to stderr.
+expires); ``--windows N`` feeds so many windows, one a line. A line says what the records *since the line before* cost. The result goes to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ WINDOW = Window(days=7)
 
 _TOPIC = "growth"
 _MICROSECONDS = 1e6
+_MIB = 2**20
 _TITLES = (
     "ids",
     "us/record",
@@ -55,6 +57,8 @@ _TITLES = (
     "CPU us",
     "slowest ms",
     "bytes/id",
+    "disk MiB",
+    "windows kept",
     "files",
     "peak MiB",
 )
@@ -66,7 +70,8 @@ class Stretch:
 
     ``judge_us`` and ``journal_us`` come with every batch, ``flush_us`` with some, and is spread over all. ``cpu_us`` is the
     time of all threads, RocksDB's included: steadier than the others where the machine has other work. ``slowest_ms`` is
-    the longest that one batch took, its flush included. ``bytes_per_id`` counts all files of the store per mark in it.
+    the longest that one batch took, its flush included. ``bytes_per_id`` counts all files of the store per mark in it, ``disk_mib``
+    all of them. ``windows_kept``: how far back the marks reach, in windows (one, and what expiry leaves for later).
     """
 
     ids: int
@@ -77,6 +82,8 @@ class Stretch:
     cpu_us: float
     slowest_ms: float
     bytes_per_id: float
+    disk_mib: float
+    windows_kept: float
     files: int
     peak_rss_mib: float
 
@@ -155,6 +162,10 @@ class Growth:
             cpu_us=round(cpu_us, 3),
             slowest_ms=round(max(map(sum, costs)) * 1000, 1),
             bytes_per_id=round(stats.disk_bytes / max(stats.marks + stats.recent, 1), 1),
+            disk_mib=round(stats.disk_bytes / _MIB, 1),
+            windows_kept=round(
+                (self._traffic.now_ms - (held.store.oldest_ms or 0)) / (WINDOW.time_ms or 1), 2
+            ),
             files=stats.files,
             peak_rss_mib=round(peak_rss_mib()),
         )
@@ -180,11 +191,12 @@ def main() -> int:
     """Grow a store in a temporary folder, print what it cost, and return the exit status."""
     options = _options()
     window_ids = options.window_ids or options.ids[-1]
+    ids = [window_ids * (number + 1) for number in range(options.windows)] or options.ids
     stretches: list[Stretch] = []
     try:
         with tempfile.TemporaryDirectory(prefix="dedup-growth-") as folder:
             growth = Growth(Path(folder), window_ids)
-            for records in options.ids:
+            for records in ids:
                 stretches.append(growth.grow_to(records))
                 print(f"{records} records: {stretches[-1].us_per_record} us a record", file=sys.stderr)
             growth.close()
@@ -192,11 +204,20 @@ def main() -> int:
         print(f"growth: {error}", file=sys.stderr)
         return 1
     ratio = round(stretches[-1].us_per_record / stretches[0].us_per_record, 2)
+    disk_ratio = round(stretches[-1].disk_mib / stretches[0].disk_mib, 2)
     if options.json:
-        print(json.dumps({"stretches": [asdict(each) for each in stretches], "last_to_first": ratio}))
+        print(
+            json.dumps(
+                {
+                    "stretches": [asdict(each) for each in stretches],
+                    "last_to_first": ratio,
+                    "disk_last_to_first": disk_ratio,
+                }
+            )
+        )
     else:
         print(_table(stretches))
-        print(f"the last stretch cost {ratio} times the first")
+        print(f"the last stretch cost {ratio} times the first; the disk holds {disk_ratio} times as much")
     return 0
 
 
@@ -208,8 +229,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--window-ids", type=at_least(1), default=None, help="records that fill the window (default: all)"
     )
+    parser.add_argument(
+        "--windows",
+        type=at_least(1),
+        default=0,
+        help="feed so many windows of --window-ids, instead of --ids",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.windows and (options.window_ids is None or options.window_ids % BATCH_RECORDS):
+        parser.error(f"--windows wants --window-ids, a multiple of {BATCH_RECORDS}")
+    return options
 
 
 def _sizes(text: str) -> list[int]:

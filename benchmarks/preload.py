@@ -39,7 +39,7 @@ _DAYS = 6
 def preload(folder: Path, ids: int, *, bootstrap: str, group: str, topic: str) -> float:
     """Make a store below `folder` with `ids` marks over all partitions; return the seconds it took."""
     began = time.perf_counter()
-    cluster, topic_id = _names(bootstrap, topic)
+    cluster, topic_id = names(bootstrap, topic)
     store = RocksStore(folder)
     try:
         for partition in range(PARTITIONS):
@@ -88,8 +88,8 @@ def _pages(count: int, partition: int) -> Iterator[Marks]:
         yield Marks(rng.bytes(DIGEST_BYTES * len(offsets)), offsets - count, timestamps)
 
 
-def _names(bootstrap: str, topic: str) -> tuple[str, str]:
-    """The cluster's and the topic's IDs, as the consumer asks for them."""
+def names(bootstrap: str, topic: str) -> tuple[str, str]:
+    """Return the cluster's and the topic's IDs, as the consumer asks for them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     cluster = str(admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
     described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
