@@ -49,6 +49,8 @@ class Deduplicator:
         clock: seconds since the epoch; only decides what may be forgotten, never a verdict.
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
             it) instead of raising `StoreFullError`; then what `complete` was told outlives the process only once it is written.
+        forgets_unwritten: bound the memory that takes: above four times ``recent_marks`` they are given up, and what hangs on them is
+            unverified. False for an owner that admits no more while the engine is `choked`.
 
     Not thread-safe.
     """
@@ -65,6 +67,7 @@ class Deduplicator:
         recent_marks: int = RECENT_MARKS,
         clock: Callable[[], float] = time.time,
         bears_full_disk: bool = False,
+        forgets_unwritten: bool = True,
     ) -> None:
         if recent_marks < 1:
             raise ConfigurationError(
@@ -81,6 +84,7 @@ class Deduplicator:
         self._recent_marks = recent_marks
         self._clock = clock
         self._bears_full_disk = bears_full_disk
+        self._forgets_unwritten = forgets_unwritten
         self._late: StoreError | None = None
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
@@ -346,7 +350,7 @@ class Deduplicator:
             if fullest.recent == before:
                 break
         for held in self.partitions.values():
-            if held.choked and held.unwritten > 4 * self._recent_marks:
+            if held.choked and self._forgets_unwritten and held.unwritten > 4 * self._recent_marks:
                 held.forget_unwritten()
         self._relieve()
 
@@ -367,7 +371,8 @@ class Deduplicator:
 
         Raises `StoreError` when a store cannot be opened again.
         """
-        return all(held.write_again() for held in self.partitions.values() if held.choked)
+        # All of them are tried: one that is still full says nothing of another's disk.
+        return all([held.write_again() for held in self.partitions.values() if held.choked])
 
     @property
     def effective_window_ms(self) -> int | None:

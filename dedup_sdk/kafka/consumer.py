@@ -143,6 +143,7 @@ class DedupConsumer(Running):
             observers=observers,
             recent_marks=recent_marks,
             bears_full_disk=True,
+            forgets_unwritten=on_full_disk == "unverified",
         )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._client = Client(self, settings)

@@ -32,6 +32,9 @@ from dedup_sdk.store.protocol import Identity
 
 logger = logging.getLogger("dedup_sdk")
 
+ROOM_LOOK_S = 0.2
+"""Seconds between two looks whether a full disk has room again."""
+
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
 
@@ -100,7 +103,10 @@ def recover(
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
             until = None if chosen.timeout_s is None else began + chosen.timeout_s
-            yield from _replay(assigned, held, plan, given_up, reader=reader, engine=engine, until=until)
+            yield from _replay(
+                assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
+                waits_for_room=chosen.on_full_disk == "pause",
+            )  # fmt: skip
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
@@ -243,6 +249,7 @@ def _replay(
     reader: TailReader,
     engine: Deduplicator,
     until: float | None,
+    waits_for_room: bool,
 ) -> Generator[None, None, None]:
     first, last = reader.bounds()
     if plan.replay_to > last:
@@ -281,6 +288,10 @@ def _replay(
             watch.note(piece.end)
             engine.trim()
         yield
+        while held.choked and waits_for_room:
+            # What is folded now could not be kept; meanwhile others recover.
+            assigned.ask_at = time.monotonic() + ROOM_LOOK_S
+            yield
     if held.lane.high < plan.replay_to:
         held.fold([], np.empty(0, np.int64), [], plan.replay_to)
 

@@ -236,14 +236,21 @@ class RocksPartition:
     def revive(self) -> bool:
         """See `PartitionStore.revive`; opening writes what is in the log into sorted files, and wants room for that."""
         self._open_journal()
-        logged = sum(path.stat().st_size for path in self._folder.glob("*.log"))
-        if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
-            return False
+        with self._translating():
+            had = self._next > self._first or self._database.get(PROGRESS) is not None
+            logged = sum(path.stat().st_size for path in self._folder.glob("*.log"))
+            if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+                return False
         self.close()
         try:
             self._open()
-            self.load()
-        except StoreCorruptError:
+            if self.load() is None and had:
+                # Its files went while it was full: an empty one must not go on as if it knew what they held.
+                self.close()
+                message = f"store {self._folder} was emptied while its disk was full; it is made again from the topic"
+                raise StoreCorruptError(message)
+        except StoreCorruptError as error:
+            self._report_damage(error)
             raise
         except StoreError as error:
             # Closed as it is, it can only be opened anew, as the store of a disk that is still full.

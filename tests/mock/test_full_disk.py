@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
-from tests.support.disks import SmallDisk, small_disk
+from tests.support.disks import FullPartition, FullStore, SmallDisk, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dedup_sdk.marks import Marks
+    from dedup_sdk.progress import Progress
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -82,3 +85,43 @@ def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: Smal
     assert consumer.poll(0.5) is None
     disk.make_room()
     assert values(poll_some(consumer, 2)) == ["a", "b"]
+
+
+def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
+    """A disk that fills up in the middle of a replay stops the replay, not what it knows: no duplicate comes again."""
+    ids = [f"id{number}" for number in range(10_000)]
+    send(*ids)
+    first = make("orders")
+    assert len(poll_some(first, len(ids))) == len(ids)
+    poll_quiet(first)
+    first.close()
+    send(*ids, "new")
+
+    store = FullStore()
+    second = make("orders", store=store, recent_marks=100)
+    real = store.open
+
+    def fills_up(*arguments: Any) -> FullPartition:
+        """A store whose disk is full once something was folded."""
+        held = real(*arguments)
+        append = held.append
+
+        def once(progress: Progress, marks: Marks) -> None:
+            append(progress, marks)
+            if marks.count:
+                store.full, held.append = True, append  # type: ignore[method-assign]
+
+        held.append = once  # type: ignore[method-assign]
+        return held
+
+    store.open = fills_up  # type: ignore[method-assign]
+    wait_for(second, lambda: second._engine.choked, "the disk to be full")
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        assert second.poll(0.1) is None
+    (assigned,) = second._session.assigned.values()
+    assert assigned.held is None or assigned.full
+    store.full = False
+    assert values(poll_some(second, 1)) == ["new"]
+    assert values(poll_quiet(second)) == []
+    assert second.counters.as_dict()["unverified"] == 0

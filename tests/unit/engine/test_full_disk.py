@@ -109,6 +109,36 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
     assert not engine(store).open("t", 0).complete
 
 
+def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
+    """With ``forgets_unwritten=False`` even far more marks than may be in memory are known, and written when there is room."""
+    store = FullStore()
+    deduplicator = engine(store, bears_full_disk=True, recent_marks=10, forgets_unwritten=False)
+    kinds(deduplicator, records(0, 10))
+    store.full = True
+    kinds(deduplicator, records(10, 110))
+    assert deduplicator.partitions["t", 0].unwritten == 100
+    store.full = False
+    assert deduplicator.write_again()
+    deduplicator.shut()
+    assert kinds(engine(store), records(110, 220, ids=-110)) == {"duplicate"}
+
+
+def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write_again` writes all that can be written, although it is not everything."""
+    store = FullStore()
+    deduplicator = engine(store, bears_full_disk=True)
+    for number in (0, 1):
+        kinds(deduplicator, records(0, 10, partition=number))
+    store.full = True
+    for number in (0, 1):
+        kinds(deduplicator, records(10, 20, partition=number))
+    store.full = False
+    first, second = deduplicator.partitions["t", 0], deduplicator.partitions["t", 1]
+    monkeypatch.setattr(first.store, "revive", lambda: False)
+    assert not deduplicator.write_again()
+    assert (first.choked, second.choked) == (True, False)
+
+
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The store stays below its limit, forgets what reaches back farthest, in whichever partition, and says what it still knows."""
     limit = 3_000_000

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreCorruptError, StoreFullError
+from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_partition import RocksPartition
 from dedup_sdk.window import Window
@@ -35,4 +37,33 @@ def test_a_store_that_does_not_open_again_waits_for_room(
     loaded = key_store.open(IDENTITY, window).load()
     assert loaded is not None
     assert loaded.recent.offsets.tolist() == [0]
+    key_store.close()
+
+
+def test_a_store_that_was_removed_while_it_was_full_is_a_damaged_one(tmp_path: Path) -> None:
+    """So its owner makes it again from the topic, instead of going on with one that knows nothing."""
+    key_store = RocksStore(tmp_path / "store")
+    store = key_store.open(IDENTITY, Window(days=7))
+    store.append(progress(1), marks(("a", 0, 10)))
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(StoreCorruptError, match="is damaged"):
+        store.revive()
+    key_store.close()
+
+
+def test_a_store_that_was_emptied_while_it_was_full_is_a_damaged_one(tmp_path: Path) -> None:
+    """It would open as a new one, and the next step would claim marks that went with its files."""
+    key_store, window = RocksStore(tmp_path / "store"), Window(days=7)
+    store = key_store.open(IDENTITY, window)
+    assert isinstance(store, RocksPartition)
+    store.append(progress(1), marks(("a", 0, 10)))
+    (entry,) = list_partitions(tmp_path / "store")
+    for path in entry.path.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(StoreCorruptError, match=r"has lost its identity|was emptied"):
+        store.revive()
+    with pytest.raises(StoreCorruptError, match=r"has lost its identity|was emptied"):
+        key_store.open(IDENTITY, window)
+    key_store.set_aside(IDENTITY)
+    assert key_store.open(IDENTITY, window).load() is None
     key_store.close()
