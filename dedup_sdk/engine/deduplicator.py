@@ -372,7 +372,8 @@ class Deduplicator:
         Raises `StoreError` when a store cannot be opened again.
         """
         # All of them are tried: one that is still full says nothing of another's disk.
-        return all([held.write_again() for held in self.partitions.values() if held.choked])
+        written = [held.write_again() for held in self.partitions.values() if held.choked]
+        return all(written)
 
     @property
     def effective_window_ms(self) -> int | None:

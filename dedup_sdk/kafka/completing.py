@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreFullError
 from dedup_sdk.kafka.intake import Doubt, Intake
+from dedup_sdk.lane.chunk import APART, OFFERED
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -39,6 +40,22 @@ class Completing(Intake):
             if partition is not None:
                 self._hand.offer(partition.release([message.offset()]))
                 self._tidy_at = 0.0
+
+    def holds(self, message: Any) -> bool:
+        """Whether a message that was handed out is still ours to handle: neither over, nor of a partition that went. From any thread.
+
+        Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped.
+        """
+        with self._lock:
+            if self._closed or message.error() is not None:
+                return False
+            partition = self._partition_of(message.topic(), message.partition())
+            place = None if partition is None else partition.lane.place(message.offset())
+            return (
+                place is not None
+                and place.chunk.states[place.row] in (OFFERED, APART)
+                and place.chunk.items[place.row] is message
+            )
 
     def _taken_out(self, message: Any) -> Partition | None:
         """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
@@ -78,7 +95,10 @@ class Completing(Intake):
 
     @contextlib.contextmanager
     def once(self, message: Any) -> Iterator[Any]:
-        """Complete a message at the end of the block; release it when the block raises, and let the exception go on."""
+        """Complete a message at the end of the block; release it when the block raises, and let the exception go on.
+
+        The block runs in any case: where messages wait in a queue, ask `holds` first.
+        """
         with self._steady():
             self._taken_out(message)
         try:

@@ -243,12 +243,7 @@ class RocksPartition:
                 return False
         self.close()
         try:
-            self._open()
-            if self.load() is None and had:
-                # Its files went while it was full: an empty one must not go on as if it knew what they held.
-                self.close()
-                message = f"store {self._folder} was emptied while its disk was full; it is made again from the topic"
-                raise StoreCorruptError(message)
+            self._open_again(had=had)
         except StoreCorruptError as error:
             self._report_damage(error)
             raise
@@ -258,6 +253,14 @@ class RocksPartition:
             message = f"store {self._folder} did not open again when there was room: {error}"
             raise StoreFullError(message) from error
         return True
+
+    def _open_again(self, *, had: bool) -> None:
+        self._open()
+        if self.load() is None and had:
+            # Its files went while it was full: an empty one must not go on as if it knew what they held.
+            self.close()
+            message = f"store {self._folder} was emptied while its disk was full; move it away and rebuild it from a snapshot or the topic"
+            raise StoreCorruptError(message)
 
     def _measure(self) -> None:
         """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from dedup_sdk.marks import Marks
     from dedup_sdk.progress import Progress
+    from dedup_sdk.store.protocol import Identity
     from dedup_sdk.testing import MockKafka
+    from dedup_sdk.window import Window
     from tests.mock.conftest import Make, Send
 
 BEFORE = [f"before{number}" for number in range(500)]
@@ -101,9 +103,9 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
     second = make("orders", store=store, recent_marks=100)
     real = store.open
 
-    def fills_up(*arguments: Any) -> FullPartition:
+    def fills_up(identity: Identity, window: Window) -> FullPartition:
         """A store whose disk is full once something was folded."""
-        held = real(*arguments)
+        held = real(identity, window)
         append = held.append
 
         def once(progress: Progress, marks: Marks) -> None:

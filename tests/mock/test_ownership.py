@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import ConfigurationError
+from dedup_sdk import ConfigurationError, MemoryStore
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.client import Client
-from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -65,6 +66,54 @@ def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafk
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == 0
     assert values(poll_quiet(make("orders"))) == ["a", "b"]
+
+
+def test_a_message_is_held_until_it_ends_or_its_partition_goes(make: Make, send: Send) -> None:
+    """`holds` is true of what the application has to handle, and of nothing else: not of the same record, handed out anew."""
+    send("a", "b", "c")
+    consumer = by_hand(make)
+    done, held, again = poll_some(consumer, 3)
+    consumer.complete(done)
+    assert [consumer.holds(message) for message in (done, held, again)] == [False, True, True]
+    consumer.release(again)
+    assert poll_some(consumer, 1)[0] is again
+    assert consumer.holds(again)
+    consumer.assign([HERE])
+    assert [consumer.holds(message) for message in (held, again)] == [False, False]
+    new = poll_some(consumer, 2)[0]
+    assert new.offset() == held.offset()
+    assert (consumer.holds(new), consumer.holds(held)) == (True, False)
+    consumer.close()
+    assert not consumer.holds(new)
+
+
+def test_a_queue_of_messages_is_not_handled_twice_in_a_rebalance(make: Make, send: Send) -> None:
+    """Workers that ask `holds` before they begin double at most what they were in the middle of; see docs/completion.md."""
+    for partition in (0, 1):
+        send(*(f"{partition}-{number}" for number in range(1_000)), topic="pairs", partition=partition)
+    first, second = make("pairs", completion="explicit"), make(store=MemoryStore(), completion="explicit")
+    handled: list[str] = []
+
+    def work(consumer: DedupConsumer, message: Any) -> None:
+        if consumer.holds(message):
+            with consumer.once(message):
+                time.sleep(0.002)
+                handled.append(message.value().decode())
+
+    with ThreadPoolExecutor(4) as pool:
+        for message in poll_some(first, 2_000):
+            pool.submit(work, first, message)
+        second.subscribe(["pairs"])
+        theirs = 0
+        until = time.monotonic() + PATIENCE_S
+        while len(set(handled)) < 2_000 and time.monotonic() < until:
+            for consumer in (first, second):
+                for message in consumer.consume(1_000, 0.02):
+                    theirs += consumer is second
+                    pool.submit(work, consumer, message)
+    assert len(set(handled)) == 2_000
+    assert theirs > 100
+    assert len(handled) - 2_000 <= 8
 
 
 @pytest.mark.parametrize("deadline_s", [0, 0.5])
