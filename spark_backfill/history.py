@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dedup_sdk.kafka.metadata import parse_metadata
+from dedup_sdk.kafka.metadata import log_name, parse_metadata
 from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
@@ -39,7 +39,7 @@ def resolve_history(
 
     Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning is the
     ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
-    metadata says nothing about what lies before it, so that its partition is skipped.
+    metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
 
     Raises:
         BackfillError: no broker, no such topic, or nothing in it that the group has processed.
@@ -47,10 +47,12 @@ def resolve_history(
     partitions = log.partitions()
     bounds = log.bounds(partitions)
     commits = log.committed(group, partitions) if group is not None else None
+    topic_id = log.topic_id()
+    name = log_name(log.cluster, topic_id)
     skipped: dict[int, str] = {}
     stretches = []
     for number in partitions:
-        claim = _claim(number, bounds[number], commits, skipped, assume_processed=assume_processed)
+        claim = _claim(number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed)
         if claim is not None:
             stretches.append(_stretch(log, number, claim, bounds[number].start, window=window, now_ms=now_ms))
     if not stretches:
@@ -62,7 +64,7 @@ def resolve_history(
     return History(
         cluster=log.cluster,
         topic=log.topic,
-        topic_id=log.topic_id(),
+        topic_id=topic_id,
         stretches=tuple(stretches),
         skipped=skipped,
     )
@@ -74,6 +76,7 @@ def _claim(
     commits: Mapping[int, Commit] | None,
     skipped: dict[int, str],
     *,
+    name: str,
     assume_processed: bool,
 ) -> _Claim | None:
     if commits is None:
@@ -91,9 +94,12 @@ def _claim(
     if assume_processed:
         low = min(bounds.start, high)
         return _Claim(low, high, low == 0)
-    metadata = parse_metadata(commit.text)
+    metadata = parse_metadata(commit.text, committed=commit.offset)
     if metadata is None:
         skipped[partition] = "committed without this package's metadata"
+        return None
+    if not metadata.is_of(name):
+        skipped[partition] = "committed with the metadata of another log"
         return None
     return _Claim(min(metadata.low, high), high, metadata.complete and metadata.low <= high)
 

@@ -106,6 +106,8 @@ class Assigned:
     """The leader epoch of the last record that was judged, or that the group's commit tells; None where nobody says."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
+    log: str = ""
+    """Which log its offsets are of (`dedup_sdk.kafka.metadata.log_name`); empty until recovery has asked."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
     set_aside: bool = False
@@ -126,7 +128,9 @@ class Assigned:
 
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
-        return CommitMetadata(low=lane.low, era=lane.era, complete=self.complete, epoch=self.leader_epoch)
+        return CommitMetadata(
+            low=lane.low, era=lane.era, complete=self.complete, epoch=self.leader_epoch, log=self.log
+        )
 
     def enter(self, state: State) -> None:
         """Go on to another state; AssertionError where no transition leads there."""

@@ -113,7 +113,7 @@ class Holdings:
             raise KafkaException(committed.error)
         asked = None if wanted.offset in (OFFSET_STORED, OFFSET_INVALID) else self.resolve(wanted)
         if committed.offset >= 0:
-            metadata = parse_metadata(committed.metadata)
+            metadata = parse_metadata(committed.metadata, committed=committed.offset)
             if asked is None or asked == committed.offset:
                 return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
             if metadata is not None and metadata.low <= asked < committed.offset:

@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -14,42 +14,69 @@ processed without a gap, so that a consumer on any machine knows what it may tak
 ``epoch``
     the partition's leader epoch when these records were read, left out where the broker does not say: by it the broker
     knows whether the log still has them. (Not the field that Kafka has for it: what refuses a commit there is of no use.)
+``log``
+    which log these offsets are of (`log_name`), left out where nobody says: a tool that copies a group to another cluster
+    (MirrorMaker 2) translates the offset and leaves the text as it is.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 
 _FORM = re.compile(
-    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?", re.ASCII
+    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?",
+    re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
+_NAMELESS = ("", "unnamed")
+"""What stands for the ID of a cluster that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """What a commit says beside its offset; ``low`` is an offset, ``era`` at most 32 lower-case letters and digits."""
+    """What a commit says beside its offset; ``low`` is an offset, ``era`` at most 32 lower-case letters and digits.
+
+    ``log`` is as `log_name` gives it.
+    """
 
     low: int
     era: str = ""
     complete: bool = False
     epoch: int | None = None
+    log: str = ""
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}"
+        log = f" log={self.log}" if self.log else ""
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}"
+
+    def is_of(self, log: str) -> bool:
+        """Whether these offsets are of this log (`log_name`); true where either side does not say."""
+        return not self.log or not log or self.log == log
 
 
-def parse_metadata(text: str | None) -> CommitMetadata | None:
-    """Read a commit's text; None when it is not ours (another client's, a reset tool's, a newer format's)."""
+def log_name(cluster: str, topic_id: str) -> str:
+    """Return eight hexadecimal digits that tell a topic's log from others, by the IDs that its brokers gave; empty without a cluster's."""
+    return sha256(f"{cluster}/{topic_id}".encode()).hexdigest()[:8] if cluster not in _NAMELESS else ""
+
+
+def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitMetadata | None:
+    """Read a commit's text; None when it is not ours (another client's, a reset tool's, a newer format's).
+
+    ``committed`` is the offset beside it: a history that begins beyond it is not what the group committed here.
+    """
     form = _FORM.fullmatch(text or "")
     if form is None or int(form[1]) > _MAX_OFFSET:
+        return None
+    if committed is not None and int(form[1]) > committed:
         return None
     return CommitMetadata(
         low=int(form[1]),
         era=form[2],
         complete=form[3] == "1",
         epoch=None if form[4] is None else int(form[4]),
+        log=form[5] or "",
     )

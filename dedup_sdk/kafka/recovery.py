@@ -22,6 +22,7 @@ from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log
+from dedup_sdk.kafka.metadata import log_name
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.replay_watch import ReplayWatch
 from dedup_sdk.kafka.settings import ClientSettings
@@ -71,6 +72,7 @@ def recover(
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
+    start = _without_anothers_history(assigned, start, client)
     start = yield from start_in_the_log(start, held, engine, client, settings)
     plan = _plan(held, start, client, chosen)
     if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, start, client)):
@@ -128,6 +130,18 @@ def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> l
         # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
         held.lane.forget_all()
     return notes
+
+
+def _without_anothers_history(assigned: Assigned, start: Start, client: Client) -> Start:
+    """Leave out what a commit says of another log: a tool that copies groups translates offsets, not the text beside them."""
+    assigned.log = log_name(client.cluster_id(), client.topic_id(assigned.topic))
+    if start.metadata is None or start.metadata.is_of(assigned.log):
+        return start
+    logger.warning(
+        "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
+        "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
+    )  # fmt: skip
+    return replace(start, metadata=None, at_once=True)
 
 
 def _is_of_this_log(assigned: Assigned, start: Start, client: Client) -> Generator[None, None, bool]:

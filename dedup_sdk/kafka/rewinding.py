@@ -126,7 +126,7 @@ class Rewind:
         if stands.error is not None:
             raise KafkaException(stands.error)
         committed = stands.offset if stands.offset >= 0 else None
-        metadata = parse_metadata(stands.metadata) if committed is not None else None
+        metadata = parse_metadata(stands.metadata, committed=committed) if committed is not None else None
         first, end = self._consumer.get_watermark_offsets(
             TopicPartition(self._topic, stands.partition), timeout=ASK_S
         )

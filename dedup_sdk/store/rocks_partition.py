@@ -87,6 +87,8 @@ class RocksPartition:
         self._memory = memory
         self._recent = 0
         self._open_files = 0
+        # One that is empty when it is opened again was emptied: it must not pass for a new one.
+        self._was_open = False
         self.disk_bytes = 0
         self._open()
 
@@ -108,11 +110,12 @@ class RocksPartition:
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
                 last = last_key(self._journal)
-                state = self._recognise(is_new=last is None and not had_tables)
+                state = self._recognise(is_new=last is None and not (had_tables or self._was_open))
                 self._first = state.first_step or 0
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
                 self._measure()
+                self._was_open = True
             except BaseException:
                 self.close()
                 raise
@@ -237,13 +240,13 @@ class RocksPartition:
         """See `PartitionStore.revive`; opening writes what is in the log into sorted files, and wants room for that."""
         self._open_journal()
         with self._translating():
-            had = self._next > self._first or self._database.get(PROGRESS) is not None
             logged = sum(path.stat().st_size for path in self._folder.glob("*.log"))
             if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
                 return False
         self.close()
         try:
-            self._open_again(had=had)
+            self._open()
+            self.load()
         except StoreCorruptError as error:
             self._report_damage(error)
             raise
@@ -253,14 +256,6 @@ class RocksPartition:
             message = f"store {self._folder} did not open again when there was room: {error}"
             raise StoreFullError(message) from error
         return True
-
-    def _open_again(self, *, had: bool) -> None:
-        self._open()
-        if self.load() is None and had:
-            # Its files went while it was full: an empty one must not go on as if it knew what they held.
-            self.close()
-            message = f"store {self._folder} was emptied while its disk was full; move it away and rebuild it from a snapshot or the topic"
-            raise StoreCorruptError(message)
 
     def _measure(self) -> None:
         """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""

@@ -10,7 +10,15 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore
 from dedup_sdk.kafka.client import Client
-from tests.support.consuming import committed, committed_metadata, poll_quiet, poll_some, values
+from dedup_sdk.kafka.metadata import parse_metadata
+from tests.support.consuming import (
+    commit_plainly,
+    committed,
+    committed_metadata,
+    poll_quiet,
+    poll_some,
+    values,
+)
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -46,6 +54,38 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
     metadata = committed_metadata(kafka.bootstrap, "g", "orders")
     assert metadata is not None
     assert (metadata.low, metadata.complete) == (0, True)
+
+
+@pytest.mark.parametrize("text", ["low=0 era= complete=1 log=deadbeef", "low=4000 era= complete=1 epoch=7"])
+def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
+    make: Make, send: Send, kafka: MockKafka, text: str
+) -> None:
+    """What a mirror brought beside a translated offset vouches for nothing: what came before is unverified, not new, not seen."""
+    send(*map(str, range(50)))
+    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=f"dedup/1 {text}")
+    send("7", "new", "7")
+    consumer = make("orders")
+    assert values(poll_quiet(consumer)) == ["7", "new"]
+    assert consumer.counters.verdicts["unverified"] == 2
+    consumer.close()
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert (metadata.low, metadata.complete) == (50, False)
+
+
+def test_a_text_without_a_log_is_believed_and_gets_one(make: Make, send: Send, kafka: MockKafka) -> None:
+    """What was committed before commits named their log stays good; the next commit names it, and another host believes it."""
+    send(*map(str, range(50)))
+    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata="dedup/1 low=0 era= complete=1")
+    send("7", "new")
+    with make("orders") as consumer:
+        assert values(poll_quiet(consumer)) == ["new"]
+    named = parse_metadata(committed(kafka.bootstrap, "g", "orders").metadata)
+    assert named is not None
+    assert len(named.log) == 8
+    send("7", "new", "newer")
+    other = make("orders", store=MemoryStore())
+    assert values(poll_quiet(other)) == ["newer"]
 
 
 @pytest.mark.parametrize("by_group", [True, False])

@@ -94,8 +94,8 @@ def test_the_cut_is_what_the_group_committed(
     group: str,
 ) -> None:
     """The stretch of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
-    topic = make_topic(4)
-    for partition in range(4):
+    topic = make_topic(6)
+    for partition in range(6):
         produce(topic, minutes(10, partition))
     commit(
         broker,
@@ -105,6 +105,8 @@ def test_the_cut_is_what_the_group_committed(
             0: (7, str(CommitMetadata(low=2, complete=True))),
             1: (6, str(CommitMetadata(low=3))),
             2: (5, "another client's words"),
+            3: (4, str(CommitMetadata(low=0, complete=True, log="deadbeef"))),
+            4: (4, str(CommitMetadata(low=40, complete=True))),
         },
     )
     history = resolve(topic, Window(days=1), group=group)
@@ -114,7 +116,9 @@ def test_the_cut_is_what_the_group_committed(
         (0, 2, 2, 7, True),
         (1, 3, 3, 6, False),
     ]
-    assert history.skipped == {2: "committed without this package's metadata", 3: "nothing committed"}
+    without = "committed without this package's metadata"
+    another = "committed with the metadata of another log"
+    assert history.skipped == {2: without, 3: another, 4: without, 5: "nothing committed"}
 
 
 def test_assumed_history_keeps_the_cut(

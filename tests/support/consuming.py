@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -97,8 +98,9 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> Top
 
 
 def committed_metadata(bootstrap: str, group: str, topic: str, partition: int = 0) -> CommitMetadata | None:
-    """The metadata beside a committed offset, as ours; None when it is not."""
-    return parse_metadata(committed(bootstrap, group, topic, partition).metadata)
+    """The metadata beside a committed offset, as ours, without the log's name; None when it is not ours."""
+    metadata = parse_metadata(committed(bootstrap, group, topic, partition).metadata)
+    return None if metadata is None else replace(metadata, log="")
 
 
 def commit_plainly(

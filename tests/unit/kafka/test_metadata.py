@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 
 
-@given(st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1))
-def test_what_is_written_is_read(low: int, era: str, complete: bool, epoch: int | None) -> None:  # noqa: FBT001
+@given(st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text())
+def test_what_is_written_is_read(low: int, era: str, complete: bool, epoch: int | None, cluster: str) -> None:  # noqa: FBT001
     """Every value comes back from the text beside an offset, which is short and plain ASCII."""
-    metadata = CommitMetadata(low=low, era=era, complete=complete, epoch=epoch)
+    metadata = CommitMetadata(low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""))
 
     assert parse_metadata(str(metadata)) == metadata
     assert str(metadata).isascii()
-    assert len(str(metadata)) < 100
+    assert len(str(metadata)) < 120
 
 
 def test_the_form_does_not_change_unseen() -> None:
@@ -26,6 +26,25 @@ def test_the_form_does_not_change_unseen() -> None:
     )
     assert str(CommitMetadata(low=0)) == "dedup/1 low=0 era= complete=0"
     assert str(CommitMetadata(low=0, epoch=0)) == "dedup/1 low=0 era= complete=0 epoch=0"
+    assert str(CommitMetadata(low=0, log="3f9a01bc")) == "dedup/1 low=0 era= complete=0 log=3f9a01bc"
+    assert log_name("kraft-1", "topic-1") == "35e4bcb8"
+
+
+def test_a_text_is_of_one_log() -> None:
+    """Another cluster or another topic ID makes another name; where either side does not say, a text is believed as ever."""
+    here, there, anew = log_name("one", "t1"), log_name("two", "t1"), log_name("one", "t2")
+    assert len({here, there, anew, ""}) == 4
+    metadata = CommitMetadata(low=0, log=here)
+    assert [metadata.is_of(name) for name in (here, there, anew, "")] == [True, False, False, True]
+    assert CommitMetadata(low=0).is_of(there)
+    assert log_name("", "t1") == log_name("unnamed", "t1") == ""
+
+
+def test_a_history_that_begins_beyond_its_commit_is_not_ours() -> None:
+    """The offset was translated and the text was not: nobody has handled what would lie in between."""
+    text = "dedup/1 low=4000 era= complete=1"
+    assert parse_metadata(text, committed=3_999) is None
+    assert parse_metadata(text, committed=4_000) == CommitMetadata(low=4_000, complete=True)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +54,7 @@ def test_the_form_does_not_change_unseen() -> None:
         "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2", "dedup/1 low=1 era= complete=1 epoch=-1",
         f"dedup/1 low={2**63} era= complete=1", "dedup/1 low=99999999999999999999 era= complete=1",
         "dedup/1 low=\u0661 era= complete=1", "dedup/1 low=1 era=UPPER complete=1", f"dedup/1 low=1 era={'a' * 33} complete=1",
-        "dedup/1 low= era= complete=1", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",
+        "dedup/1 low= era= complete=1", "dedup/1 low=1 era= complete=1 log=", "dedup/1 low=1 era= complete=1 log=3F9A01BC", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",
     ],
 )  # fmt: skip
 def test_what_is_not_ours_is_nothing(text: str | None) -> None:
