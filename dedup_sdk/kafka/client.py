@@ -20,6 +20,7 @@ logger = logging.getLogger("dedup_sdk")
 _SEEK_TRIES = 100
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 0.2
+_LOOK_S = 0.5
 
 
 class Client:
@@ -142,6 +143,14 @@ class Client:
             )
         low, high = self.bounds(topic, partition)
         return low if reset == "earliest" else high
+
+    def knows_of(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has this partition, be it without a leader; true where no broker answers."""
+        try:
+            topics = Consumer.list_topics(self._consumer, timeout=_LOOK_S).topics
+        except KafkaException:
+            return True
+        return topic in topics and partition in topics[topic].partitions
 
     def tail_reader(self, topic: str, partition: int) -> TailReader:
         """Return a plain reader of a partition, to be closed."""

@@ -223,6 +223,10 @@ class Session(Holdings):
             assigned.asked_from = assigned.asked_from or now
             missing = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
             if missing and now - assigned.asked_from > UNKNOWN_S:
+                if self._client.knows_of(assigned.topic, assigned.partition):
+                    # It has no leader for now, so that there is nobody to ask.
+                    assigned.asked_from = now
+                    return
                 raise RecoveryError(
                     f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
                 ) from error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka import session
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.metadata import parse_metadata
 from tests.support.consuming import (
@@ -192,3 +195,33 @@ def test_a_recovery_in_time_is_whole(make: Make, send: Send) -> None:
 
     assert values(poll_quiet(consumer)) == ["d"]
     assert consumer.counters.events == {}
+
+
+def test_a_partition_without_a_leader_is_waited_for(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long there is none: the others deliver meanwhile, no error ends the loop, and it delivers when there is one."""
+    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    send("a", topic="pairs", partition=0)
+    send("b", topic="pairs", partition=1)
+    kafka.set_leader("pairs", 1, -1)
+    consumer = make("pairs")
+    assert values(poll_some(consumer, 1)) == ["a"]
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert consumer.poll(0.1) is None
+    kafka.set_leader("pairs", 1, 1)
+    assert values(poll_some(consumer, 1)) == ["b"]
+
+
+def test_a_partition_that_does_not_exist_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for for ever, and the line names it."""
+    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    # A real broker has no word for it here: nothing is committed.
+    monkeypatch.setattr(Client, "committed", lambda _, partitions, __=None: partitions)
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 7)])
+    with pytest.raises(
+        RecoveryError, match=r"orders\[7\] is unknown to the broker: .*; does the topic exist\?"
+    ):
+        poll_some(consumer, 1)
