@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.dead_letters import DeadLetter
+from dedup_sdk.kafka.dead_letters import DeadLetter, bears_names
 from dedup_sdk.kafka.reader import SILENCE_S, Slice
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings
@@ -126,6 +126,7 @@ class DeadLetterLog:
         self._cut: set[int] = set()
         self._since_ms: int | None = None
         self._given_up: dict[Coordinates, dict[int, bytes | None]] = {}
+        self._unreadable = 0
         self.there = False
         """Whether the topic was there when it was read last."""
 
@@ -221,5 +222,18 @@ class DeadLetterLog:
             known_ms = sent_ms + DISORDER_MS if sent_ms >= 0 else NOTHING_KNOWN
             self._since_ms = max(self._since_ms or 0, known_ms)
         letter = DeadLetter.read(message)
-        if letter is not None and letter.group == self._settings.group:
+        if letter is None:
+            self._note_unreadable(message)
+        elif letter.group == self._settings.group:
             self._given_up.setdefault((letter.topic, letter.partition), {})[letter.offset] = letter.digest
+
+    def _note_unreadable(self, message: Any) -> None:
+        if not bears_names(message, self._settings.group):
+            return
+        self._unreadable += 1
+        if self._unreadable == 1:
+            logger.warning(
+                "%s[%d]@%d is a dead letter of group %s whose partition and offset cannot be read, so that its message is taken for "
+                "handled: see who changed its headers; others of that kind are not told", self._topic, message.partition(),
+                message.offset(), self._settings.group,
+            )  # fmt: skip

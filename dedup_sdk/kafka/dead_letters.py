@@ -25,7 +25,8 @@ PREFIX = "dedup-dead-letter-"
 MAX_ERROR_CHARS = 1_000
 """Characters of an error's text in a dead letter, at most."""
 
-_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}", re.ASCII)
 _CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]*@")
 _NAMED_SECRET = re.compile(
@@ -68,23 +69,21 @@ class DeadLetter:
 
     @classmethod
     def read(cls, message: Any) -> Self | None:
-        """Read the description off a message; None when it is no dead letter (or not one of ours)."""
-        # Of several headers with one name the last counts.
-        said = {name: _text(value) for name, value in as_record(message).headers if name.startswith(PREFIX)}
-        texts = {name: said.get(PREFIX + name) for name in ("topic", "group", "error-type", "error", "id")}
-        numbers = {
-            name: said.get(PREFIX + name) for name in ("partition", "offset", "timestamp-ms", "attempts")
-        }
-        if texts["topic"] is None or texts["group"] is None:
+        """Read the description off a message; None when it is no dead letter (or not one of ours).
+
+        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0.
+        """
+        said = _description(message)
+        topic, group, digest = said.get("topic"), said.get("group"), said.get("id")
+        partition, offset = _number(said.get("partition")), _number(said.get("offset"))
+        if topic is None or group is None or partition is None or offset is None:
             return None
-        if not all(_NUMBER.fullmatch(number or "") for number in numbers.values()):
-            return None
-        digest = texts["id"]
+        timestamp_ms = _number(said.get("timestamp-ms"))
         return cls(
-            topic=texts["topic"], partition=int(numbers["partition"] or 0), offset=int(numbers["offset"] or 0),
-            timestamp_ms=int(numbers["timestamp-ms"] or 0), group=texts["group"], attempts=int(numbers["attempts"] or 0),
+            topic=topic, partition=partition, offset=offset, timestamp_ms=-1 if timestamp_ms is None else timestamp_ms,
+            group=group, attempts=_number(said.get("attempts")) or 0,
             digest=bytes.fromhex(digest) if digest is not None and _DIGEST.fullmatch(digest) else None,
-            error_type=texts["error-type"] or "", error=texts["error"] or "",
+            error_type=said.get("error-type") or "", error=said.get("error") or "",
         )  # fmt: skip
 
     def headers(self, message: Any) -> Headers:
@@ -99,6 +98,12 @@ class DeadLetter:
             (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None
         ]
         return [*original_headers(message), *described]
+
+
+def bears_names(message: Any, group: str) -> bool:
+    """Whether a message says that it is a dead letter of that group, be the rest readable or not."""
+    said = _description(message)
+    return said.get("topic") is not None and said.get("group") == group
 
 
 def original_headers(message: Any) -> Headers:
@@ -117,6 +122,22 @@ def error_text(error: BaseException) -> str:
     line = _CREDENTIALS_IN_URL.sub("***@", line)
     line = _NAMED_SECRET.sub(r"\1***", line)
     return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
+
+
+def _description(message: Any) -> dict[str, str | None]:
+    # Of several headers with one name the last counts.
+    return {
+        name.removeprefix(PREFIX): _text(value)
+        for name, value in as_record(message).headers
+        if name.startswith(PREFIX)
+    }
+
+
+def _number(text: str | None) -> int | None:
+    if text is None or _NUMBER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if _SMALLEST <= number <= _LARGEST else None
 
 
 def _text(value: bytes | None) -> str | None:

@@ -114,7 +114,7 @@ def send_letters(kafka: MockKafka, *letters: DeadLetter, age_ms: int = 0) -> Non
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
     now_ms = int(time.time() * 1000)
     for letter in letters:
-        message = Message(topic=letter.topic, partition=letter.partition, offset=letter.offset, value=b"v")
+        message = Message(topic=letter.topic, partition=letter.partition, value=b"v")
         producer.produce(
             "letters", b"v", headers=[*letter.headers(message)], partition=0, timestamp=now_ms - age_ms
         )
@@ -127,6 +127,35 @@ def letter_of(offset: int, group: str = "g", topic: str = "orders") -> DeadLette
         topic=topic, partition=0, offset=offset, timestamp_ms=0, group=group, attempts=1, digest=None,
         error_type="ValueError", error="no",
     )  # fmt: skip
+
+
+def test_a_time_of_nineteen_digits_makes_no_handled_message(make: Make, kafka: MockKafka) -> None:
+    """A message whose producer writes nanoseconds, and that was given up, is handled when it is sent again."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    now_ms = int(time.time() * 1000)
+    for value, timestamp in (("a", now_ms), ("b", now_ms * 1_000_000), ("c", now_ms)):
+        producer.produce("orders", value, headers={"dedup-id": value}, partition=0, timestamp=timestamp)
+    assert producer.flush(PATIENCE_S) == 0
+    give_up(make, "b")
+    producer.produce("orders", "b", headers={"dedup-id": "b"}, partition=0, timestamp=now_ms)
+    assert producer.flush(PATIENCE_S) == 0
+
+    assert "b" in values(poll_quiet(make("orders", store=MemoryStore())))
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_dead_letter_of_ours_that_cannot_be_read_is_told_once(
+    make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody changed it, and its message passes for handled: one line in the log says so, however many there are."""
+    send("a")
+    give_up(make)
+    send_letters(kafka, letter_of(2**63), letter_of(2**64), letter_of(2**63, group="other"))
+
+    assert poll_quiet(make("orders", store=MemoryStore(), dead_letters="letters")) == []
+    told = [record.message for record in caplog.records if "cannot be read" in record.message]
+    assert len(told) == 1
+    assert told[0].startswith("letters[0]@0 is a dead letter of group g ")
 
 
 @pytest.mark.usefixtures("letters")

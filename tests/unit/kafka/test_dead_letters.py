@@ -28,7 +28,14 @@ def letter(**changes: object) -> DeadLetter:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"digest": None}, {"error": "", "timestamp_ms": -1}, {"topic": "ä", "group": "grüppe"}]
+    "changes",
+    [
+        {},
+        {"digest": None},
+        {"error": "", "timestamp_ms": -1},
+        {"timestamp_ms": 2**63 - 1, "offset": 2**63 - 1},
+        {"topic": "ä", "group": "grüppe"},
+    ],
 )
 def test_what_is_written_is_read(changes: dict[str, object]) -> None:
     """A dead letter says in its headers what it said before, and its original headers are those of the message."""
@@ -50,13 +57,29 @@ def test_one_that_fails_again_describes_the_second_time() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("topic", b"\xff"), ("offset", b"seven"), ("offset", b"9" * 30), ("partition", None), ("attempts", b"")],
+    [
+        ("topic", b"\xff"),
+        ("group", None),
+        ("offset", b"seven"),
+        ("offset", b"9" * 30),
+        ("offset", b"9" * 19),
+        ("partition", None),
+    ],
 )
 def test_what_is_no_dead_letter_is_none(name: str, value: bytes | None) -> None:
     """A message without the description, or with one that makes no sense, is no dead letter of ours."""
     assert DeadLetter.read(message(HEADERS)) is None
     headers = letter().headers(message(HEADERS))
     assert DeadLetter.read(message([*headers, (PREFIX + name, value)])) is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"soon", b"9" * 30, b"\xff"])
+def test_what_does_not_name_the_message_may_make_no_sense(value: bytes | None) -> None:
+    """A time or a number of attempts that cannot be read leaves the dead letter one: its message was not handled."""
+    told: Headers = [(PREFIX + "timestamp-ms", value), (PREFIX + "attempts", value)]
+    sent = message([*letter().headers(message(HEADERS)), *told])
+
+    assert DeadLetter.read(sent) == letter(timestamp_ms=-1, attempts=0)
 
 
 def test_a_digest_that_is_none_is_left_out() -> None:
