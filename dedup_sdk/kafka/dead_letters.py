@@ -18,22 +18,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from dedup_sdk.kafka.error_text import error_text
 from dedup_sdk.kafka.fields import as_record
 from dedup_sdk.marks import DIGEST_BYTES
 
 PREFIX = "dedup-dead-letter-"
-MAX_ERROR_CHARS = 1_000
-"""Characters of an error's text in a dead letter, at most."""
 
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}", re.ASCII)
-_CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]*@")
-_NAMED_SECRET = re.compile(
-    r"""((?:password|passwd|pwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*)"""
-    r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s,;&)}\]]+)""",
-    re.IGNORECASE,
-)
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -113,15 +106,6 @@ def original_headers(message: Any) -> Headers:
 
 def _without_ours(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     return [(name, value) for name, value in headers if not name.startswith(PREFIX)]
-
-
-def error_text(error: BaseException) -> str:
-    """Return an error's text in one line of at most 1,000 characters, with credentials masked."""
-    # Shortened before it is searched: the text may be of any length.
-    line = " ".join(str(error)[: 4 * MAX_ERROR_CHARS].split()).encode("utf-8", "replace").decode()
-    line = _CREDENTIALS_IN_URL.sub("***@", line)
-    line = _NAMED_SECRET.sub(r"\1***", line)
-    return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
 
 
 def _description(message: Any) -> dict[str, str | None]:

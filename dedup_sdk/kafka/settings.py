@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -37,9 +37,9 @@ _DEFAULT_POLL_INTERVAL_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What is read from the client's configuration; ``client`` is what librdkafka gets."""
+    """What is read from the client's configuration; ``client`` is what librdkafka gets, passwords included."""
 
-    client: dict[str, Any]
+    client: dict[str, Any] = field(repr=False)
     group: str
     isolation: str
     reset: Reset
@@ -86,7 +86,8 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
     """
     if not isinstance(config, Mapping):
         raise ConfigurationError(
-            f"config={config!r}: give the dictionary that confluent_kafka.Consumer takes"
+            # Not the value: it may hold a password.
+            f"config is of type {type(config).__name__}: give the dictionary that confluent_kafka.Consumer takes"
         )
     client = {**config, **(more or {})}
     nested = client.get("default.topic.config")

@@ -18,7 +18,7 @@ from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
 from dedup_sdk.kafka.consumer import BATCH
 from dedup_sdk.kafka.dead_letter_log import DISORDER_MS
-from dedup_sdk.kafka.dead_letters import MAX_ERROR_CHARS
+from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
 from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings

@@ -36,10 +36,24 @@ def test_what_would_break_a_promise_is_refused(config: dict[str, Any], sentence:
     assert "\n" not in str(caught.value)
 
 
-def test_a_configuration_that_is_none_is_refused() -> None:
-    """Something else than a dictionary is named."""
-    with pytest.raises(ConfigurationError, match="config=None"):
-        client_settings(None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(None, "NoneType"), ([("sasl.password", "hunter2")], "list"), ("sasl.password=hunter2", "str")],
+)
+def test_a_configuration_that_is_none_is_refused(config: Any, kind: str) -> None:
+    """Something else than a dictionary is named by its type, and not shown: it may hold a password."""
+    with pytest.raises(ConfigurationError, match=f"config is of type {kind}: give the dictionary") as caught:
+        DedupConsumer(config, dedup=Lookup(id=header("id"), window=Window(days=1)), store=MemoryStore())
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_settings_show_no_password() -> None:
+    """What a debugger or a log prints of them has the group, and nothing of what librdkafka gets."""
+    shown = repr(client_settings({**LEAST, "sasl.password": "hunter2", "ssl.key.password": "hunter2"}))
+
+    assert "billing" in shown
+    assert "hunter2" not in shown
 
 
 def test_settings_by_keyword_are_refused_like_those_in_the_dictionary() -> None:

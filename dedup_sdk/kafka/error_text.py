@@ -1,0 +1,49 @@
+"""An error's text, as it may be shown to others: one line of limited length without what looks like a credential.
+
+It masks rather too much than too little: what follows a name that says secret, password, token, key or credential; all that
+lies between ``://`` and the last ``@`` of the same word; and the rest of the line after ``Authorization`` or ``Cookie``.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_ERROR_CHARS = 1_000
+"""Characters of an error's text in a dead letter, at most."""
+_READ_CHARS = 250_000
+"""Characters that are looked at; blanks and credentials among them shrink, so these are more than are shown."""
+_SEARCHED_CHARS = 4 * MAX_ERROR_CHARS
+_MASK = "***"
+
+_CONTROLS = dict.fromkeys([*range(32), 127], " ")
+_SEPARATOR = r"""["'\\\]]*\s*(?:=>|->|:=|[=:])\s*"""
+_SECRET_LINE = re.compile(rf"((?:authorization|cookie){_SEPARATOR})[^\r\n]+", re.IGNORECASE)
+_NAMED_SECRET = re.compile(
+    rf"((?:(?:secret|passw|passphrase|pwd|token|key|credential)[\w.\-]*|pass){_SEPARATOR})"
+    r"(?:(?:bearer|basic|digest|apikey)\s+)?"
+    # A quoted or braced value that does not end hides the rest.
+    r"""(?:[\[(]*[bru]{0,2}\\*"(?:\\.|[^"\\])*\\?(?:"|$)"""
+    r"""|[\[(]*[bru]{0,2}\\*'(?:\\.|[^'\\])*\\?(?:'|$)"""
+    r"""|\{[^}]*\}?|[^\s,;&)}\]]+)""",
+    re.IGNORECASE,
+)
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's text in one line of at most 1,000 characters, with credentials masked."""
+    told = str(error)
+    words = _SECRET_LINE.sub(rf"\1{_MASK}", told[:_READ_CHARS]).translate(_CONTROLS).split()
+    shown = [_without_credentials(word) for word in words]
+    if len(told) > _READ_CHARS and words and "://" in words[-1]:
+        # The @ behind a credential may be in what was not read.
+        shown[-1] = f"{words[-1].partition('://')[0]}://{_MASK}"
+    line = " ".join(shown)[:_SEARCHED_CHARS].encode("utf-8", "replace").decode()
+    line = _NAMED_SECRET.sub(rf"\1{_MASK}", line)
+    return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
+
+
+def _without_credentials(word: str) -> str:
+    """Mask what lies before the last ``@`` of a URL: a password may hold any character, another ``@`` too."""
+    scheme, found, rest = word.partition("://")
+    host = rest.rpartition("@")
+    return f"{scheme}://{_MASK}@{host[2]}" if found and host[1] else word

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS, error_text
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one\nline\t only", "one line only"),
+        ("could not reach postgresql://app:hunter2@db:5432/x", "could not reach postgresql://***@db:5432/x"),
+        ("password=hunter2, user=app", "password=***, user=app"),
+        ("{'sasl.password': 'hunter 2', 'user': 'app'}", "{'sasl.password': ***, 'user': 'app'}"),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ('api_key="a b" and API-KEY:c', "api_key=*** and API-KEY:***"),
+        ("the token is wrong", "the token is wrong"),
+        ("\ud800", "?"),
+    ],
+)
+def test_an_error_is_one_line_without_credentials(text: str, shown: str) -> None:
+    """What looks like a credential is masked, the rest is kept."""
+    assert error_text(ValueError(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:p@hunter2@host/x",
+        "amqp://user:pw/hunter2@host",
+        "aws_secret_access_key=hunter2",
+        "access_key=hunter2",
+        "private_key=hunter2",
+        "passphrase: hunter2",
+        "pass=hunter2",
+        "PGPASS=hunter2",
+        "credentials=hunter2",
+        "secretKey=hunter2",
+        "sasl.password => hunter2",
+        "password -> hunter2",
+        "{'password': b'a hunter2'}",
+        "password='a\\'hunter2'",
+        "password='a hunter2\\",
+        'password="a hunter2',
+        '{"password": ["a hunter2"]}',
+        '{\\"token\\": \\"a hunter2\\"}',
+        "pwd={a;hunter2}",
+        "password=(hunter2)",
+        "password\x00=hunter2",
+        "Authorization: Digest hunter2",
+        "Authorization: ApiKey hunter2",
+        "{'authorization': 'Negotiate a, hunter2'}",
+        "Cookie: a=b; session=hunter2",
+        "token: bearer hunter2",
+        " " * 3_950 + "amqp://user:hunter2" + "x" * 60 + "@host",
+        " " * 249_980 + "amqp://user:hunter2" + "x" * 60 + "@host",
+        "password=" + "x" * 3_950 + ", amqp://user:hunter2" + "x" * 60 + "@host",
+    ],
+)
+def test_no_credential_is_let_through(text: str) -> None:
+    """Whatever the name, the quotes, the place in a long text: nothing of the credential is left."""
+    assert SECRET in text
+    assert SECRET not in error_text(ValueError(text))
+    assert SECRET not in error_text(ValueError(f"cannot connect: {text}; try again"))
+
+
+def test_the_line_after_a_credential_is_kept() -> None:
+    """Of a header with credentials the rest of its line goes, what stands in the next one stays."""
+    assert error_text(ValueError("Authorization: A b, c\nstatus 401")) == "Authorization: *** status 401"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password" * 1_000_000,
+        "key" * 1_000_000,
+        "key=" * 1_000_000,
+        "key\\" * 1_000_000,
+        "password" + " " * 5_000_000 + "x",
+        "authorization " * 500_000,
+        "password='" + "\\" * 5_000_000,
+        "pwd={" * 1_000_000,
+        "://" * 2_000_000,
+        "://" + "a" * 5_000_000,
+        "://@" * 2_000_000,
+        " " * 5_000_000,
+    ],
+    ids=lambda text: f"{text[:12]!r}",
+)
+def test_an_error_of_any_length_is_cut_in_no_time(text: str) -> None:
+    """A text of megabytes becomes 1,000 characters without being searched as a whole."""
+    began = time.process_time()
+    assert len(error_text(ValueError(text))) <= MAX_ERROR_CHARS
+    assert time.process_time() - began < 1
+
+
+def test_a_long_text_shows_its_beginning() -> None:
+    """It is cut where the limit is, and an ellipsis says so."""
+    shown = error_text(ValueError("wrong " * 1_000_000))
+    assert len(shown) == MAX_ERROR_CHARS
+    assert shown.startswith("wrong wrong")
+    assert shown.endswith("…")
