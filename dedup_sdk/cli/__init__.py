@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 
+from dedup_sdk.cli.streams import ready_streams
+
 _EXTRA = frozenset({"typer", "rich"})
 
 
 def main() -> None:
     """Run ``dedup`` with the arguments of this process, and exit."""
+    ready_streams()
     try:
         from dedup_sdk.cli.handler import run
     except ModuleNotFoundError as error:

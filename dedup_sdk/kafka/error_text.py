@@ -16,7 +16,7 @@ _SEARCHED_CHARS = 4 * MAX_ERROR_CHARS
 _MASK = "***"
 
 _CONTROLS = dict.fromkeys([*range(32), 127], " ")
-_SEPARATOR = r"""["'\\\]]*\s*(?:=>|->|:=|[=:])\s*"""
+_SEPARATOR = r"""["'\\\]]*\s*(?:=>|->|:=|[=:]|\\u003[ad])\s*"""
 _SECRET_LINE = re.compile(rf"((?:authorization|cookie){_SEPARATOR})[^\r\n]+", re.IGNORECASE)
 _NAMED_SECRET = re.compile(
     rf"((?:(?:secret|passw|passphrase|pwd|token|key|credential)[\w.\-]*|pass){_SEPARATOR})"

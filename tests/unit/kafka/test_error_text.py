@@ -48,6 +48,7 @@ def test_an_error_is_one_line_without_credentials(text: str, shown: str) -> None
         'password="a hunter2',
         '{"password": ["a hunter2"]}',
         '{\\"token\\": \\"a hunter2\\"}',
+        "client-secret\\u003dhunter2",
         "pwd={a;hunter2}",
         "password=(hunter2)",
         "password\x00=hunter2",
