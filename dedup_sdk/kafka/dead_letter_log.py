@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,23 @@ Coordinates = tuple[str, int]
 class GivenUp:
     """Which records of one partition were given up.
 
-    ``digests``: offset -> digest (16 bytes) of its ID, None without one. ``since_ms``: of records older than that it is not
+    ``digests``: offset -> digest (16 bytes) of its ID, None without one. ``timestamps``: offset -> timestamp (ms), of those
+    only whose dead letters all say the same of time and ID. ``since_ms``: of records older than that it is not
     known whether they were; None: it is known of all, `NOTHING_KNOWN`: of none.
     """
 
     digests: dict[int, bytes | None] = field(default_factory=dict)
     since_ms: int | None = None
+    timestamps: dict[int, int] = field(default_factory=dict)
+
+    def add(self, letter: DeadLetter) -> None:
+        """Take in a dead letter of this partition."""
+        offset, said = letter.offset, (letter.digest, letter.timestamp_ms)
+        if offset not in self.digests and letter.timestamp_ms >= 0:
+            self.timestamps[offset] = letter.timestamp_ms
+        elif said != (self.digests.get(offset), self.timestamps.get(offset)):
+            self.timestamps.pop(offset, None)
+        self.digests[offset] = letter.digest
 
     @property
     def unknown(self) -> bool:
@@ -83,7 +94,9 @@ class GivenUp:
         """
         digests = list(piece.digests)
         for row, offset in enumerate(piece.offsets) if self.digests else ():
-            if offset in self.digests:
+            if offset in self.digests and not self._is_another(
+                offset, digests[row], int(piece.timestamps[row])
+            ):
                 digests[row] = None
         if self.since_ms is not None:
             early = np.flatnonzero(piece.timestamps < self.since_ms).tolist()
@@ -94,6 +107,16 @@ class GivenUp:
                 held.lane.know_from(piece.timestamps.clip(max=_now_ms()))
                 held.lane.forgot_before(self.since_ms)
         return digests
+
+    def _is_another(self, offset: int, digest: bytes | None, timestamp_ms: int) -> bool:
+        """Whether a record is not the one that was given up at its offset, but of a topic that was made anew since.
+
+        Its ID alone does not say so, because the ID spec may have changed.
+        """
+        given_up = self.digests[offset]
+        if given_up is None or offset not in self.timestamps:
+            return False
+        return digest != given_up and timestamp_ms != self.timestamps[offset]
 
     def between(self, low: int, high: int) -> dict[int, bytes]:
         """Return offset -> digest of the records in ``[low, high)`` that bear an ID: a snapshot may have marks of them."""
@@ -125,7 +148,7 @@ class DeadLetterLog:
         self._positions: dict[int, int] = {}
         self._cut: set[int] = set()
         self._since_ms: int | None = None
-        self._given_up: dict[Coordinates, dict[int, bytes | None]] = {}
+        self._given_up: dict[Coordinates, GivenUp] = {}
         self._unreadable = 0
         self.there = False
         """Whether the topic was there when it was read last."""
@@ -153,7 +176,8 @@ class DeadLetterLog:
 
     def known(self, topic: str, partition: int) -> GivenUp:
         """Return what was given up of a partition, as far as the dead-letter topic was read."""
-        return GivenUp(self._given_up.get((topic, partition), {}), self._since_ms)
+        found = self._given_up.get((topic, partition), GivenUp())
+        return replace(found, since_ms=self._since_ms)
 
     def _without_topic(self, topic: str, partition: int) -> GivenUp:
         if not self._expected:
@@ -225,7 +249,7 @@ class DeadLetterLog:
         if letter is None:
             self._note_unreadable(message)
         elif letter.group == self._settings.group:
-            self._given_up.setdefault((letter.topic, letter.partition), {})[letter.offset] = letter.digest
+            self._given_up.setdefault((letter.topic, letter.partition), GivenUp()).add(letter)
 
     def _note_unreadable(self, message: Any) -> None:
         if not bears_names(message, self._settings.group):

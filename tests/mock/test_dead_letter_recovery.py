@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import ConfigurationError, DeadLetter, MemoryStore
+from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.dead_letter_log import DISORDER_MS, DeadLetterLog, GivenUp
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 
@@ -121,11 +122,13 @@ def send_letters(kafka: MockKafka, *letters: DeadLetter, age_ms: int = 0) -> Non
     assert producer.flush(PATIENCE_S) == 0
 
 
-def letter_of(offset: int, group: str = "g", topic: str = "orders") -> DeadLetter:
+def letter_of(
+    offset: int, group: str = "g", topic: str = "orders", name: str | None = None, timestamp_ms: int = 0
+) -> DeadLetter:
     """A dead letter."""
     return DeadLetter(
-        topic=topic, partition=0, offset=offset, timestamp_ms=0, group=group, attempts=1, digest=None,
-        error_type="ValueError", error="no",
+        topic=topic, partition=0, offset=offset, timestamp_ms=timestamp_ms, group=group, attempts=1,
+        digest=None if name is None else digest_one(name.encode()), error_type="ValueError", error="no",
     )  # fmt: skip
 
 
@@ -156,6 +159,49 @@ def test_a_dead_letter_of_ours_that_cannot_be_read_is_told_once(
     told = [record.message for record in caplog.records if "cannot be read" in record.message]
     assert len(told) == 1
     assert told[0].startswith("letters[0]@0 is a dead letter of group g ")
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize(
+    ("said", "again"),
+    [
+        ([("old", -HOUR_MS)], []),
+        ([("old", -HOUR_MS), ("old", -HOUR_MS)], []),
+        ([("old", 0)], ["a"]),
+        ([("a", -HOUR_MS)], ["a"]),
+        ([(None, -HOUR_MS)], ["a"]),
+        ([("a", 0), ("old", -HOUR_MS)], ["a"]),
+        ([("a", 0), ("old", -HOUR_MS), ("old", -HOUR_MS)], ["a"]),
+        ([("old", None)], ["a"]),
+    ],
+    ids=[
+        "another",
+        "another twice",
+        "ID differs",
+        "time differs",
+        "no ID",
+        "both",
+        "both, one twice",
+        "no time",
+    ],
+)
+def test_a_dead_letter_of_a_topic_before_says_nothing_of_this_one(
+    make: Make, kafka: MockKafka, said: list[tuple[str | None, int | None]], again: list[str]
+) -> None:
+    """Where neither ID nor time are those of the record, it was handled; where one is, or nobody can tell, it is handed out."""
+    now_ms = int(time.time() * 1000)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    producer.produce("orders", "a", headers={"dedup-id": "a"}, partition=0, timestamp=now_ms)
+    assert producer.flush(PATIENCE_S) == 0
+    give_up(make)
+    send_letters(
+        kafka,
+        *(letter_of(0, name=name, timestamp_ms=-1 if late is None else now_ms + late) for name, late in said),
+    )
+    producer.produce("orders", "a", headers={"dedup-id": "a"}, partition=0, timestamp=now_ms)
+    assert producer.flush(PATIENCE_S) == 0
+
+    assert values(poll_quiet(make("orders", store=MemoryStore(), dead_letters="letters"))) == again
 
 
 @pytest.mark.usefixtures("letters")
@@ -234,7 +280,7 @@ def test_a_second_recovery_reads_on(make: Make, send: Send, kafka: MockKafka, le
     assert poll_quiet(consumer) == []
     log = consumer._session._chosen.dead_letters
     assert log is not None
-    assert log._given_up["orders", 0].keys() == {1}
+    assert log._given_up["orders", 0].digests.keys() == {1}
 
     kafka.delete_records(letters, 0, 1)
     assert result(log.read("orders", 0)).digests.keys() == {1}
