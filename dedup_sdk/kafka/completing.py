@@ -34,8 +34,14 @@ class Completing(Intake):
                 self._tidy_at = 0.0
 
     def release(self, message: Any) -> None:
-        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread."""
+        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread.
+
+        One that waits for that already is left there, and counted as stale.
+        """
         with self._steady():
+            if message.error() is None and self._hand.waits(message):
+                self._engine.counters.stale += 1
+                return
             partition = self._taken_out(message)
             if partition is not None:
                 self._hand.offer(partition.release([message.offset()]))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -27,6 +26,7 @@ from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S, Running
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings, seconds
+from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.lane.plan import OnRewind
 from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.record import Verdict
@@ -169,7 +169,9 @@ class DedupConsumer(Running):
         self._crew = None
         self._held_back = False
         self._idle_timeout_s = idle_timeout
-        self._lock = RLock()
+        self._turns = Turns()
+        self._lock = self._turns.lock
+        self._put_off: list[tuple[bool, list[TopicPartition]]] = []
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []
         self._gone, self._dropped = set(), set()
@@ -281,7 +283,7 @@ class DedupConsumer(Running):
         it; with ``completion="explicit"`` nothing. Synchronous, it raises `KafkaException` (``_NO_OFFSET``) when there is
         nothing to commit.
         """
-        with self._steady():
+        with self._turns.alone(), self._steady():
             below = _below(message, offsets)
             self._complete_below(below)
             ready = self._session.commits.below(below, asynchronous=asynchronous)
@@ -311,7 +313,7 @@ class DedupConsumer(Running):
 
         With ``enable.auto.commit=false`` nothing is committed.
         """
-        with self._lock:
+        with self._turns.alone():
             if self._closed:
                 return
             self._guard.run(self._part)

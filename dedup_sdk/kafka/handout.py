@@ -61,9 +61,13 @@ class HandOut:
         """Give out at most ``count`` messages: those apart first."""
         out: list[Any] = []
         while self.apart and len(out) < count:
-            out.append(self.apart.popleft())
-            if out[-1].error() is None:
-                self._apart_handed.append(out[-1])
+            message = self.apart.popleft()
+            if message.error() is None:
+                if self._in_flight(message) is None:
+                    # Completed after it was released: by a thread that was late.
+                    continue
+                self._apart_handed.append(message)
+            out.append(message)
         if self.ready and len(out) < count:
             if not out and len(self.ready) <= count:
                 out = list(self.ready)
@@ -215,15 +219,25 @@ class HandOut:
 
     def take_out(self, message: Any) -> bool:
         """Exclude a message that was given out from implicit completion; False when it is not in flight."""
+        place = self._in_flight(message)
+        self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
+        if place is None:
+            return False
+        place.chunk.states[place.row] = APART
+        return True
+
+    def waits(self, message: Any) -> bool:
+        """Whether a message is queued apart, or kept aside: it was released and is to be given out again."""
+        return any(
+            _same(each, message) for each in chain(self.apart, self._aside.get(_coordinates(message), ()))
+        )
+
+    def _in_flight(self, message: Any) -> Place | None:
         partition = self._partition_of(message.topic(), message.partition())
         place = (
             partition.lane.place(message.offset()) if partition is not None and partition.started else None
         )
-        self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
-        if place is None or place.chunk.states[place.row] not in (OFFERED, APART):
-            return False
-        place.chunk.states[place.row] = APART
-        return True
+        return None if place is None or place.chunk.states[place.row] not in (OFFERED, APART) else place
 
     # --- forgetting ----------------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ class Intake(Placement):
     def _next(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
         self._check_open()
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        self._turns.begin_loop()
         try:
             while True:
                 try:
@@ -77,6 +78,7 @@ class Intake(Placement):
             self._tidy_at = 0.0
             raise
         finally:
+            self._turns.end_loop()
             self._collector.resume()
 
     def _survives_damage(self) -> bool:
@@ -138,6 +140,8 @@ class Intake(Placement):
         else:
             self._hand.leave(until_commit=self._by_commit)
         self._engine.trim()
+        if self._put_off:
+            self._tell_what_was_put_off()
         if self._session.recovering:
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
@@ -178,12 +182,15 @@ class Intake(Placement):
         room = at_most - len(self._fetched)
         if room > 0:
             self._read_again()
-            self._keep(super().consume(room, wait_s))
+            with self._turns.inside_client():
+                messages = super().consume(room, wait_s)
+            self._keep(messages)
 
     def _listen(self, wait_s: float) -> None:
         """Let the client do its work; keep the message or event that comes with it."""
         self._read_again()
-        message = super().poll(wait_s)
+        with self._turns.inside_client():
+            message = super().poll(wait_s)
         if message is not None:
             self._keep([message])
 

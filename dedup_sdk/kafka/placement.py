@@ -16,6 +16,7 @@ from dedup_sdk.kafka.handout import Coordinates, HandOut
 from dedup_sdk.kafka.leaving import commit_in_group
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.turns import Turns
 
 
 class Placement(Consumer):
@@ -40,6 +41,9 @@ class Placement(Consumer):
     """Whether something failed that may have left a partition half way."""
     _tidy_at: float
     _closed: bool
+    _turns: Turns
+    _put_off: list[tuple[bool, list[TopicPartition]]]
+    """Pauses (True) and resumptions that the client has not heard of: it was busy with another thread."""
 
     def subscribe(
         self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
@@ -78,7 +82,7 @@ class Placement(Consumer):
 
         The partitions go, and `on_revoke` is called, with the next `poll` or `consume`.
         """
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             self._finish_asked()
             self._hand.release_all()
@@ -166,7 +170,7 @@ class Placement(Consumer):
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             self._finish_asked()
             self._give_all_back()
@@ -177,13 +181,13 @@ class Placement(Consumer):
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             self._session.take(partitions, incremental=True, manual=True)
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed."""
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             self._finish_asked()
             self._give_all_back()
@@ -191,7 +195,7 @@ class Placement(Consumer):
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             self._finish_asked()
             self._give_back(partitions)
@@ -209,7 +213,7 @@ class Placement(Consumer):
         is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
         completed comes again, with the verdicts of the first time.
         """
-        with self._lock:
+        with self._turns.alone():
             self._check_open()
             coordinates = partition.topic, partition.partition
             if coordinates not in self._session.assigned:
@@ -224,19 +228,21 @@ class Placement(Consumer):
             self._session.move(*coordinates, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Stop partitions from delivering, until `resume`: what was fetched already waits too."""
+        """Stop partitions from delivering, until `resume`: what was fetched already waits too. From any thread."""
         with self._lock:
             self._check_open()
             paused = _coordinates(partitions)
             if self._assigning is not None:
                 self._pausing |= paused
-            super().pause([tp for tp in partitions if self._assigning is None or tp not in self._assigning])
+            self._tell_client(
+                [tp for tp in partitions if self._assigning is None or tp not in self._assigning], pause=True
+            )
             self._session.note_pause(paused, paused=True)
             self._hand.set_aside({c for c in paused if self._partition_of(*c) is not None})
             self._drop_fetched(paused)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        """Let partitions deliver again; one that still recovers starts when it is up to date."""
+        """Let partitions deliver again; one that still recovers starts when it is up to date. From any thread."""
         with self._lock:
             self._check_open()
             resumed = _coordinates(partitions)
@@ -244,7 +250,25 @@ class Placement(Consumer):
             self._session.note_pause(resumed, paused=False)
             self._hand.bring_back(resumed)
             self._tidy_at = 0.0
+            self._tell_client(partitions, pause=False)
+
+    def _tell_client(self, partitions: list[TopicPartition], *, pause: bool) -> None:
+        if self._turns.busy_elsewhere:
+            # Not waited for: the thread inside may wait for ours, in a rebalance. It does this when it comes out.
+            self._put_off.append((pause, partitions))
+            self._tidy_at = 0.0
+        elif pause:
+            super().pause(partitions)
+        else:
             super().resume(self._session.resumable(partitions))
+
+    def _tell_what_was_put_off(self) -> None:
+        """Tell the client of pauses and resumptions by other threads; what went meanwhile is left out."""
+        while self._put_off:
+            pause, partitions = self._put_off.pop(0)
+            ours = [tp for tp in partitions if (tp.topic, tp.partition) in self._session.assigned]
+            if ours:
+                self._tell_client(ours, pause=pause)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""

@@ -45,6 +45,9 @@ class Settling(Completing):
         with self._steady(bears_faults=True):
             done: dict[Coordinates, list[Any]] = {}
             for task in over:
+                if task not in crew:
+                    # Let go while this thread waited for the lock: its handler's work comes again.
+                    continue
                 self._engine.counters.retried += max(0, task.attempts - 1)
                 if task.error is not None:
                     self._give_up(crew, task, task.error)
@@ -54,6 +57,8 @@ class Settling(Completing):
             for coordinates, messages in done.items():
                 self._end(coordinates, messages, buried=False)
             for task, error in [*buried, *crew.buried()]:
+                if task not in crew:
+                    continue
                 if error is None:
                     crew.end(task)
                     self._end(task.coordinates, [task.message], buried=True)

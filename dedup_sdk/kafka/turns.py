@@ -1,0 +1,73 @@
+"""Whose turn it is: threads that share one consumer take turns at its state, and at the client under it.
+
+The client lets one thread in at a time, and from inside it calls back (rebalances), which needs our state. So a thread that
+has our state must never wait for the client while another one is inside: both would wait for ever. Hence the order: nobody
+takes our state in order to call the client before the polling thread has left the client, which it does several times a
+second, and lets those go first who wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, RLock, get_ident
+
+_LONGEST_WAIT_S = 5.0
+
+
+class Turns:
+    """The lock of a consumer's state, and who is inside the client."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._changed = Condition(self.lock)
+        self._inside: int | None = None
+        self._poller: int | None = None
+        self._waiting = 0
+
+    @property
+    def busy_elsewhere(self) -> bool:
+        """Whether another thread is inside the client; to be asked with the lock."""
+        return self._inside not in (None, get_ident())
+
+    def begin_loop(self) -> None:
+        """Begin a call for messages; raises `RuntimeError` while another thread is in one."""
+        with self.lock:
+            if self._poller not in (None, get_ident()):
+                raise RuntimeError(
+                    "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
+                    'others (completion="explicit"), or use run()'
+                )
+            self._poller = get_ident()
+
+    def end_loop(self) -> None:
+        """End what `begin_loop` began."""
+        self._poller = None
+
+    @contextmanager
+    def inside_client(self) -> Iterator[None]:
+        """Call the client in a way that may call back; those who wait go first."""
+        with self.lock:
+            if self._waiting:
+                self._changed.wait_for(lambda: not self._waiting, _LONGEST_WAIT_S)
+            self._inside = get_ident()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._inside = None
+                if self._waiting:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the lock while no other thread is inside the client, so that the client may be called with it."""
+        with self.lock:
+            if self.busy_elsewhere:
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(lambda: self._inside is None)
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()
+            yield

@@ -1,0 +1,165 @@
+"""Several threads at one consumer: what they may do at once, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from tests.support.consuming import poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.mock.conftest import Make, Send
+
+ALL = [TopicPartition("pairs", 0), TopicPartition("pairs", 1)]
+JOIN_S = 10.0
+
+
+class Busybody:
+    """A thread that does something again and again until the block ends, which has to let it end."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._over = False
+        self._thread = threading.Thread(target=self._go, daemon=True)
+
+    def _go(self) -> None:
+        while not self._over:
+            self._work()
+            time.sleep(0.002)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._thread.join(JOIN_S)
+        assert not self._thread.is_alive(), "the other thread hangs"
+
+
+def toggle(consumer: Any) -> None:
+    """Pause and resume everything; what is not ours yet is the client's error."""
+    with contextlib.suppress(KafkaException):
+        consumer.pause(ALL)
+        consumer.resume(ALL)
+
+
+@pytest.mark.timeout(60)
+def test_pauses_by_another_thread_do_not_block_a_rebalance(make: Make, send: Send) -> None:
+    """Partitions come in while another thread pauses and resumes them: both go on, and every message comes."""
+    send("a", "b", "c", topic="pairs")
+    send("d", "e", "f", topic="pairs", partition=1)
+    consumer = make("pairs")
+    with Busybody(lambda: toggle(consumer)):
+        got = poll_some(consumer, 1)
+        time.sleep(0.3)
+        got += [] if (message := consumer.poll(0.2)) is None else [message]
+    consumer.resume(ALL)
+    got += poll_some(consumer, 6 - len(got))
+    assert sorted(values(got)) == ["a", "b", "c", "d", "e", "f"]
+
+
+@pytest.mark.timeout(60)
+def test_commits_by_another_thread_do_not_block_a_rebalance(make: Make, send: Send) -> None:
+    """The same for a thread that commits, synchronously."""
+    send("a", "b", "c", topic="pairs")
+    consumer = make("pairs")
+
+    def commit() -> None:
+        with contextlib.suppress(KafkaException):
+            consumer.commit(asynchronous=False)
+
+    with Busybody(commit):
+        assert sorted(values(poll_some(consumer, 3))) == ["a", "b", "c"]
+
+
+def test_a_pause_by_another_thread_is_a_pause(make: Make, send: Send) -> None:
+    """Asked for while the consumer waits for messages, it holds until it is taken back."""
+    consumer = make("orders")
+    send("a")
+    poll_some(consumer, 1)
+    pause = threading.Timer(0.3, lambda: consumer.pause([TopicPartition("orders", 0)]))
+    pause.start()
+    assert consumer.poll(1.0) is None
+    pause.join()
+    send("b")
+    assert poll_quiet(consumer) == []
+    consumer.resume([TopicPartition("orders", 0)])
+    assert values(poll_some(consumer, 1)) == ["b"]
+
+
+def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
+    """A second thread that asks for messages gets an error that says what to do; the first one goes on."""
+    consumer = make("orders")
+    errors: list[RuntimeError] = []
+
+    def ask() -> None:
+        try:
+            consumer.poll(0.1)
+        except RuntimeError as error:
+            errors.append(error)
+
+    other = threading.Timer(0.3, ask)
+    other.start()
+    assert consumer.poll(1.0) is None
+    other.join()
+    assert "one thread asks for messages" in str(errors[0])
+    send("a")
+    assert values(poll_some(consumer, 1)) == ["a"]
+
+
+def test_what_is_released_twice_comes_once(make: Make, send: Send) -> None:
+    """A handler that releases and then lets `once` release again has its message delivered one more time, not two."""
+    send("a", "b")
+    consumer = make("orders", completion="explicit")
+    [first] = poll_some(consumer, 1)
+
+    def handle() -> None:
+        with consumer.once(first):
+            consumer.release(first)
+            raise ValueError("again")
+
+    with pytest.raises(ValueError, match="again"):
+        handle()
+    assert values([*poll_some(consumer, 2), *poll_quiet(consumer)]) == ["a", "b"]
+
+
+def test_what_is_completed_after_its_release_does_not_come(make: Make, send: Send) -> None:
+    """A thread that is late completes a message that was handed back: it is done, and not delivered again."""
+    send("a", "b")
+    consumer = make("orders", completion="explicit")
+    [first] = poll_some(consumer, 1)
+    consumer.release(first)
+    consumer.complete(first)
+    assert values([*poll_some(consumer, 1), *poll_quiet(consumer)]) == ["b"]
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
+    """What ends while a seek lets go of it is no error of the run: it comes again."""
+    send(*(f"id-{number}" for number in range(8)))
+    consumer = make("orders", idle_timeout=1)
+    seen: list[str] = []
+    sought, seeking = threading.Event(), threading.Event()
+
+    def handle(message: Any) -> None:
+        seen.append(message.value().decode())
+        if message.offset() == 1 and not sought.is_set():
+            sought.set()
+            with consumer._lock:
+                # The others come to their ends while this one has the lock.
+                seeking.set()
+                time.sleep(0.2)
+                consumer.seek(TopicPartition("orders", 0, 0))
+        elif message.offset() == 0:
+            seeking.wait(JOIN_S)
+
+    consumer.run(handle, workers=2)
+    assert set(seen) == {f"id-{number}" for number in range(8)}
+    assert seen.count("id-5") >= 1
