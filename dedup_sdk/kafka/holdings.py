@@ -25,7 +25,7 @@ from confluent_kafka import (
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError, DedupError
-from dedup_sdk.kafka.assigned import Assigned, Start, State
+from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
@@ -222,8 +222,10 @@ class Holdings:
         return Start(offset=high, metadata=history, seek=True, reopened=True, acknowledged=acknowledged)
 
     def refetch_all(self) -> None:
-        """Read every partition again from where judging stands: what the client fetched may be lost."""
+        """Read every partition again from where judging stands: what the client fetched may be lost, and the answers it had."""
         for assigned in self.assigned.values():
+            if assigned.beginning is Beginning.ASKED:
+                assigned.beginning, assigned.ask_at = Beginning.TO_ASK, 0.0
             if assigned.state is State.RECOVERING and assigned.start is not None:
                 assigned.start = replace(assigned.start, seek=True)
         self.refetch(c for c, assigned in self.assigned.items() if assigned.state is State.ACTIVE)

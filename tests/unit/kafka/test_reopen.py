@@ -36,3 +36,15 @@ def test_a_lost_store_after_a_reopening_is_made_again() -> None:
     assert first.handle_all() == []
     kill(first)
     assert Machine(cluster, first.memory).handle_all() == []
+
+
+def test_an_answer_that_an_interruption_swallowed_is_asked_for_again() -> None:
+    """The broker took the commit that says where a history begins, and nobody heard it: the partition does not wait for ever."""
+    cluster = Cluster([*LOG])
+    machine = Machine(cluster)
+    for _ in range(5):
+        machine.session.work()
+    assert len(machine.client.unanswered) == 1
+    machine.client.unanswered.clear()
+    machine.session.refetch_all()
+    assert len(machine.handle_all()) == len(LOG)
