@@ -17,6 +17,7 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.assigned import Start
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
@@ -24,11 +25,22 @@ from dedup_sdk.marks import Int64s
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Loaded
 
+_WITNESSES = 1_000
+"""Records before the end of what was completed that are compared with their marks."""
+
 
 def start_in_the_log(
-    start: Start, held: Partition, engine: Deduplicator, client: Client, settings: ClientSettings
+    start: Start,
+    held: Partition,
+    engine: Deduplicator,
+    client: Client,
+    settings: ClientSettings,
+    dead_letters: DeadLetterLog | None,
 ) -> Generator[None, None, Start]:
     """Return where to start, and set back what ``held`` has loaded, where the log ends below what the group has completed.
+
+    The same where the log is long enough, but has other records at the end of what only this store knows to be completed:
+    nobody committed that, so that the broker cannot tell by the leader epoch of a commit.
 
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
@@ -42,7 +54,13 @@ def start_in_the_log(
     loaded = held.loaded
     known = max(start.offset, 0 if loaded is None else loaded.progress.high)
     if known <= end and not start.suspect:
-        return start
+        ahead = loaded is not None and loaded.progress.high > start.offset and not start.reopened
+        if loaded is None or not ahead:
+            return start
+        if not (
+            yield from _is_another(held, loaded, engine, client, dead_letters, begin=max(first, start.offset))
+        ):
+            return start
     if loaded is None:
         if settings.reset == "error":
             raise RecoveryError(
@@ -73,6 +91,52 @@ def _cut_back(loaded: Loaded, end: int) -> Loaded:
         loaded,
         progress=replace(progress, low=min(progress.low, end), high=high, done=done, committed=None),
     )
+
+
+def _is_another(
+    held: Partition,
+    loaded: Loaded,
+    engine: Deduplicator,
+    client: Client,
+    dead_letters: DeadLetterLog | None,
+    *,
+    begin: int,
+) -> Generator[None, None, bool]:
+    """Whether the last records before ``high`` are others than those that were completed, by their marks.
+
+    Only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
+    """
+    progress = loaded.progress
+    window_ms = held.window.time_ms
+    if held.window.count is not None or window_ms is None:
+        return False
+    begin = max(begin, progress.low, progress.high - _WITNESSES)
+    search = _Search(held, loaded)
+    search.over(begin)
+    remembered_ms = max(
+        progress.newest_ms - window_ms, -1 if progress.since_ms is None else progress.since_ms
+    )
+    strange: set[int] = set()
+    reader = client.tail_reader(held.topic, held.partition)
+    try:
+        for piece in reader.slices(begin, progress.high, engine.strategy.id):
+            if piece is not None:
+                proven = search.look(piece)
+                strange = strange if proven is None else set()
+                strange |= {
+                    piece.offsets[row]
+                    for row in search.unknown
+                    if piece.digests[row] is not None and piece.timestamps[row] >= remembered_ms
+                }
+            yield
+    finally:
+        reader.close()
+    if strange and dead_letters is not None:
+        given_up = yield from dead_letters.read(held.topic, held.partition)
+        if given_up.since_ms is not None:
+            return False
+        strange -= given_up.digests.keys()
+    return bool(strange)
 
 
 def _common_end(
@@ -127,24 +191,26 @@ class _Search:
         """Begin anew at an offset."""
         self.end = begin
         self.proven, self.parted = False, False
+        self.unknown: list[int] = []
+        """Rows of the last piece that are not known, behind what is proven in it."""
 
-    def look(self, piece: Slice) -> None:
-        """Move ``end`` behind what is proven, and what is known directly behind that."""
+    def look(self, piece: Slice) -> int | None:
+        """Move ``end`` behind what is proven, and what is known directly behind that; return the last row that is proven."""
         offsets, timestamps = self._marks(piece)
         places = np.asarray(piece.offsets, np.int64)
         proven = np.flatnonzero((offsets == places) & (timestamps == piece.timestamps))
-        begin = 0
-        if proven.size:
+        last = int(proven[-1]) if proven.size else None
+        if last is not None:
             self.proven, self.parted = True, False
-            begin = int(proven[-1]) + 1
-        if self.parted:
-            return
+        begin = 0 if last is None else last + 1
         known = offsets >= places
         if self._held.window.time_ms is not None:
             known &= piece.timestamps - timestamps <= self._held.window.time_ms
-        unknown = np.flatnonzero(~known[begin:])
-        self.parted = bool(unknown.size)
-        self.end = piece.offsets[begin + int(unknown[0])] if unknown.size else piece.end
+        self.unknown = (np.flatnonzero(~known[begin:]) + begin).tolist()
+        if not self.parted:
+            self.parted = bool(self.unknown)
+            self.end = piece.offsets[self.unknown[0]] if self.unknown else piece.end
+        return last
 
     def _marks(self, piece: Slice) -> tuple[Int64s, Int64s]:
         """Return the offset and the timestamp of the mark of each record, -1 without one."""

@@ -73,11 +73,13 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
-    start = yield from start_in_the_log(start, held, engine, client, settings)
+    start = yield from start_in_the_log(start, held, engine, client, settings, chosen.dead_letters)
     plan = _plan(held, start, client, chosen)
     if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, start, client)):
         # Before anything is folded: what the log has now, nobody has handled.
-        start = yield from start_in_the_log(replace(start, suspect=True), held, engine, client, settings)
+        start = yield from start_in_the_log(
+            replace(start, suspect=True), held, engine, client, settings, chosen.dead_letters
+        )
         plan = _plan(held, start, client, chosen)
     assigned.start_again(start)
     given_up = GivenUp()

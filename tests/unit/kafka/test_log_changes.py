@@ -19,14 +19,18 @@ from dedup_sdk import (
     key,
 )
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from dedup_sdk.engine.partition import Partition
 
 LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -50,7 +54,11 @@ class Machine:
     """A consumer on a disk of its own that handles everything up to the end of the log."""
 
     def __init__(
-        self, cluster: Cluster, memory: MemoryStore | None = None, reset: Reset = "earliest"
+        self,
+        cluster: Cluster,
+        memory: MemoryStore | None = None,
+        reset: Reset = "earliest",
+        dead_letters: Any = None,
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
@@ -59,7 +67,9 @@ class Machine:
             Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g", observers=[self.listener]
         )
         self.client, self.guard = ListClient(cluster), Guard()
-        chosen = RecoverySettings(snapshot=(), on_rewind="reprocess", history="none")
+        chosen = RecoverySettings(
+            snapshot=(), on_rewind="reprocess", history="none", dead_letters=dead_letters
+        )
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
         self.session.take([TopicPartition(TOPIC, 0)])
 
@@ -233,6 +243,70 @@ def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() 
     assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
     assert [offset for offset, _ in machine.handle_all()] == [4, 6, 7]
     assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 4)]
+
+
+def killed(cluster: Cluster) -> MemoryStore:
+    """The disk of a machine that has handled the whole log, and was killed before it committed that."""
+    machine = Machine(cluster)
+    machine.handle_all()
+    machine.up_to_date().persist()
+    machine.engine.lose(TOPIC, 0)
+    assert cluster.committed is not None
+    assert cluster.committed.offset < len(cluster.log)
+    return machine.memory
+
+
+@pytest.mark.parametrize("more", [[], [b"y"], [b"y", b"z", b"a"]])
+def test_a_log_that_was_cut_above_the_commit_and_grew_again_is_noticed(more: list[bytes | None]) -> None:
+    """Nobody committed what the store knows to be completed, so only the records themselves tell that they are others."""
+    cluster = Cluster([*LOG])
+    memory = killed(cluster)
+    cluster.log[4:] = [b"v", b"w", *more]
+    machine = Machine(cluster, memory)
+    assert [offset for offset, _ in machine.handle_all()] == list(
+        range(4, 4 + len([b"v", b"w", *more]) - (b"a" in more))
+    )
+    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 0)]
+
+
+class Letters:
+    """A dead-letter topic that says what was given up."""
+
+    def __init__(self, given_up: GivenUp) -> None:
+        self._given_up = given_up
+
+    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+        """As `DeadLetterLog`."""
+        del topic, partition
+        yield
+        return self._given_up
+
+
+def test_what_was_given_up_casts_no_doubt() -> None:
+    """A message that became a dead letter left no mark at its offset, which is no sign of another log."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    held = first.up_to_date()
+    offsets = list(range(6))
+    held.admit(offsets, cluster.timestamps(0, 6), ids_of(cluster, 0, 6), offsets, discard_unkeyed=False)
+    held.complete(offsets[:5])
+    held.bury([5])
+    held.persist()
+    first.engine.lose(TOPIC, 0)
+
+    machine = Machine(cluster, first.memory, dead_letters=Letters(GivenUp({5: digest_one(b"f")})))
+    assert machine.handle_all() == []
+    assert machine.listener.events == []
+
+
+def test_after_a_kill_an_intact_log_is_no_event() -> None:
+    """What the store knows beyond the commit stays completed: records without an ID and old ones do not cast doubt on it."""
+    day_ms = 86_400_000
+    cluster = Cluster([*LOG, b"old", None, b"a", None], times={6: -2 * day_ms})
+    memory = killed(cluster)
+    machine = Machine(cluster, memory)
+    assert machine.handle_all() == []
+    assert machine.listener.events == []
 
 
 def test_an_intact_log_is_no_event() -> None:
