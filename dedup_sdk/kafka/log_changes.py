@@ -23,6 +23,7 @@ from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.marks import Int64s
 from dedup_sdk.observe import PartitionEvent
+from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
 
 _WITNESSES = 1_000
@@ -46,7 +47,10 @@ def start_in_the_log(
     ``auto.offset.reset=error``.
     """
     if start.new or (
-        held.loaded is not None and held.loaded.progress.high == start.offset and not start.suspect
+        held.loaded is not None
+        and held.loaded.progress.high == start.offset
+        and not start.suspect
+        and (start.reopened or not held.loaded.progress.done)
     ):
         # Asking takes a while, for each partition; the client tells where the log ends below what is to be read next.
         return start
@@ -54,8 +58,7 @@ def start_in_the_log(
     loaded = held.loaded
     known = max(start.offset, 0 if loaded is None else loaded.progress.high)
     if known <= end and not start.suspect:
-        ahead = loaded is not None and loaded.progress.high > start.offset and not start.reopened
-        if loaded is None or not ahead:
+        if loaded is None or start.reopened or _completed_end(loaded) <= start.offset:
             return start
         if not (
             yield from _is_another(held, loaded, engine, client, dead_letters, begin=max(first, start.offset))
@@ -93,6 +96,14 @@ def _cut_back(loaded: Loaded, end: int) -> Loaded:
     )
 
 
+def _completed_end(loaded: Loaded) -> int:
+    return max([loaded.progress.high, *(end for _, end in loaded.progress.done)])
+
+
+def _was_completed(progress: Progress, offset: int) -> bool:
+    return offset < progress.high or any(begin <= offset < end for begin, end in progress.done)
+
+
 def _is_another(
     held: Partition,
     loaded: Loaded,
@@ -102,7 +113,7 @@ def _is_another(
     *,
     begin: int,
 ) -> Generator[None, None, bool]:
-    """Whether the last records before ``high`` are others than those that were completed, by their marks.
+    """Whether the last records that were completed are others by now, by their marks.
 
     Only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
     """
@@ -110,7 +121,8 @@ def _is_another(
     window_ms = held.window.time_ms
     if held.window.count is not None or window_ms is None:
         return False
-    begin = max(begin, progress.low, progress.high - _WITNESSES)
+    end = _completed_end(loaded)
+    begin = max(begin, progress.low, end - _WITNESSES)
     search = _Search(held, loaded)
     search.over(begin)
     remembered_ms = max(
@@ -119,14 +131,16 @@ def _is_another(
     strange: set[int] = set()
     reader = client.tail_reader(held.topic, held.partition)
     try:
-        for piece in reader.slices(begin, progress.high, engine.strategy.id):
+        for piece in reader.slices(begin, end, engine.strategy.id):
             if piece is not None:
                 proven = search.look(piece)
                 strange = strange if proven is None else set()
                 strange |= {
                     piece.offsets[row]
                     for row in search.unknown
-                    if piece.digests[row] is not None and piece.timestamps[row] >= remembered_ms
+                    if piece.digests[row] is not None
+                    and piece.timestamps[row] >= remembered_ms
+                    and _was_completed(progress, piece.offsets[row])
                 }
             yield
     finally:
