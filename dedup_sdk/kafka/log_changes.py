@@ -192,13 +192,14 @@ class _Search:
     def __init__(self, held: Partition, loaded: Loaded) -> None:
         self._held = held
         recent = loaded.recent
-        self._recent = dict(
-            zip(
-                cut_digests(recent.digests),
-                zip(recent.offsets.tolist(), recent.timestamps.tolist(), strict=True),
-                strict=True,
-            )
+        rows = zip(
+            cut_digests(recent.digests), recent.offsets.tolist(), recent.timestamps.tolist(), strict=True
         )
+        # A journal may have an ID more than once, in the order of completion: the highest offset counts.
+        self._recent = {
+            digest: (offset, timestamp_ms)
+            for digest, offset, timestamp_ms in sorted(rows, key=lambda row: row[1])
+        }
         self.over(0)
 
     def over(self, begin: int) -> None:
