@@ -280,6 +280,10 @@ def _replay(
     window = engine.strategy.window
     if plan.whole and window.time_ms is not None and window.count is None:
         begin = yield from _one_window_back(held, reader, there, plan.replay_to)
+        # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
+        first = max(first, reader.bounds()[0])
+        there = min(max(plan.replay_from, first), plan.replay_to)
+        begin = max(begin, there)
     if first > plan.replay_from and begin == there:
         # Had the window begun behind it, nothing that is gone could matter.
         logger.warning(
