@@ -137,7 +137,7 @@ def _is_another(
                 strange = strange if proven is None else set()
                 strange |= {
                     piece.offsets[row]
-                    for row in search.unknown
+                    for row in search.unseen
                     if piece.digests[row] is not None
                     and piece.timestamps[row] >= remembered_ms
                     and _was_completed(progress, piece.offsets[row])
@@ -206,8 +206,8 @@ class _Search:
         """Begin anew at an offset."""
         self.end = begin
         self.proven, self.parted = False, False
-        self.unknown: list[int] = []
-        """Rows of the last piece that are not known, behind what is proven in it."""
+        self.unseen: list[int] = []
+        """Rows of the last piece behind what is proven in it, whose ID was not completed there nor later."""
 
     def look(self, piece: Slice) -> int | None:
         """Move ``end`` behind what is proven, and what is known directly behind that; return the last row that is proven."""
@@ -219,12 +219,13 @@ class _Search:
             self.proven, self.parted = True, False
         begin = 0 if last is None else last + 1
         known = offsets >= places
+        self.unseen = (np.flatnonzero(~known[begin:]) + begin).tolist()
         if self._held.window.time_ms is not None:
             known &= piece.timestamps - timestamps <= self._held.window.time_ms
-        self.unknown = (np.flatnonzero(~known[begin:]) + begin).tolist()
+        unknown = np.flatnonzero(~known[begin:])
         if not self.parted:
-            self.parted = bool(self.unknown)
-            self.end = piece.offsets[self.unknown[0]] if self.unknown else piece.end
+            self.parted = bool(unknown.size)
+            self.end = piece.offsets[begin + int(unknown[0])] if unknown.size else piece.end
         return last
 
     def _marks(self, piece: Slice) -> tuple[Int64s, Int64s]:
