@@ -167,20 +167,21 @@ class Partition(Durable):
         self.persist()
 
     def _set_clock(self) -> None:
-        self._clock_ms = min(self.lane.newest_ms, self._now_ms())
+        self._clock_ms = min(self.lane.newest_ms, self.now_ms())
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """Return the engine's clock, in ms since the epoch."""
         return int(self._clock() * 1000)
 
     def _know_from(self, timestamps: Int64s) -> None:
         if self.lane.since_ms == NOTHING_KNOWN:
-            self.lane.know_from(timestamps.clip(max=self._now_ms()))
+            self.lane.know_from(timestamps.clip(max=self.now_ms()))
 
     def _tick(self, timestamps: Int64s) -> None:
         newest = int(timestamps.max())
         if newest > self._clock_ms:
             # A record from the future counts as now: it must not make everything else look old.
-            self._clock_ms = max(self._clock_ms, min(newest, self._now_ms()))
+            self._clock_ms = max(self._clock_ms, min(newest, self.now_ms()))
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
         """Judge records below the position: completed ones, ones still in flight, and ones that came out of order."""

@@ -119,7 +119,8 @@ def _is_another(
     """
     progress = loaded.progress
     window_ms = held.window.time_ms
-    if held.window.count is not None or window_ms is None:
+    if held.window.count is not None or window_ms is None or progress.newest_ms > held.now_ms():
+        # A mark may be gone for its number, or for a time from the future.
         return False
     end = _completed_end(loaded)
     begin = max(begin, progress.low, end - _WITNESSES)
