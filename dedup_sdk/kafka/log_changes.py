@@ -136,11 +136,16 @@ def _is_another(
             if piece is not None:
                 proven = search.look(piece)
                 strange = strange if proven is None else set()
+                old = np.flatnonzero(piece.timestamps < remembered_ms)
+                after = -1
+                if old.size:
+                    # An ID of before may have come again there, with that time, and be forgotten by now.
+                    strange, after = set(), int(old[-1])
                 strange |= {
                     piece.offsets[row]
                     for row in search.unseen
-                    if piece.digests[row] is not None
-                    and piece.timestamps[row] >= remembered_ms
+                    if row > after
+                    and piece.digests[row] is not None
                     and _was_completed(progress, piece.offsets[row])
                 }
             yield
