@@ -53,17 +53,20 @@ def decide(
     """Return the verdict of the record at ``offset``; the rows are read from the top.
 
     ``accepted`` is the rank of the last record accepted before this one in its lane (count windows only).
-    A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate.
+    A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate. One outside the
+    window is the last sighting only if the store covers the window: else a later one may be among what it does not know.
     """
     if low <= offset < high or offset in done:
         return VerdictKind.REDELIVERED
     if not keyed:
         return VerdictKind.UNKEYED
-    if mark is None:
-        return VerdictKind.FRESH if covered else VerdictKind.UNVERIFIED
-    if mark.offset < offset and window.holds(timestamp_ms - mark.timestamp_ms, accepted - mark.number):
+    if (
+        mark is not None
+        and mark.offset < offset
+        and window.holds(timestamp_ms - mark.timestamp_ms, accepted - mark.number)
+    ):
         return VerdictKind.DUPLICATE
-    return VerdictKind.FRESH
+    return VerdictKind.FRESH if covered else VerdictKind.UNVERIFIED
 
 
 def decide_marked(

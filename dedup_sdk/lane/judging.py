@@ -211,7 +211,7 @@ class Judging(LaneState):
             return False
         kind = decide(
             offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
-            covered=mark is not None or self.covers(timestamp_ms),
+            covered=self.covers(timestamp_ms),
         )  # fmt: skip
         chunk.kinds[index] = KINDS.index(kind)
         chunk.reasons.pop(index, None)

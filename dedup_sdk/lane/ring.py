@@ -25,6 +25,7 @@ class Ring:
         self.numbers: dict[bytes, int] = {}
         self._pending: list[int] = []
         self._unnumbered: dict[bytes, int] = {}
+        self._replaced: dict[bytes, int] = {}
 
     def consider(self, offset: int) -> None:
         """Note a record that may take a number."""
@@ -36,6 +37,10 @@ class Ring:
     def offer(self, digest: bytes, offset: int) -> None:
         """Note that a record takes a number if it is completed."""
         self.consider(offset)
+        before = self._unnumbered.get(digest, offset)
+        if before != offset:
+            # Completed, but above the watermark: it counts again if this one is dead-lettered.
+            self._replaced[digest] = before
         self._unnumbered[digest] = offset
 
     def forget(self, digest: bytes, offset: int) -> None:
@@ -45,6 +50,9 @@ class Ring:
             del self._pending[at]
         if self._unnumbered.get(digest) == offset:
             del self._unnumbered[digest]
+            before = self._replaced.pop(digest, offset)
+            if self._pending and self._pending[0] <= before < offset:
+                self._unnumbered[digest] = before
 
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
@@ -55,6 +63,7 @@ class Ring:
             self.numbers[digest] = self.accepted
             if self._unnumbered.get(digest) == offset:
                 del self._unnumbered[digest]
+                self._replaced.pop(digest, None)
 
     def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
         """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.

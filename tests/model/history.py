@@ -13,7 +13,7 @@ leaked
 repeated
     a host that still has its disk delivered again what it had completed itself.
 
-Not in it: zombies, transactions, truncation, two groups, count windows.
+Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,191 @@
+"""The real session, recovery, engine and stores live through every world; a rule that is broken there is seen."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.durable import Durable
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka import commits
+from dedup_sdk.kafka.commits import Commits
+from dedup_sdk.kafka.dead_letter_log import GivenUp
+from dedup_sdk.kafka.session import Session
+from dedup_sdk.lane import judging
+from dedup_sdk.lane.ring import Ring
+from dedup_sdk.store.rocks import RocksStore
+from tests.model.worlds.client import ModelClient, ModelDeadLetters
+from tests.model.worlds.life import Life
+from tests.model.worlds.world import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
+"""Histories of each world; thousands are for long runs."""
+FIRST = int(os.environ.get("DEDUP_MODEL_FIRST", "0"))
+_CATCHING = 60
+
+
+@pytest.mark.parametrize("name", [*WORLDS])
+def test_no_world_breaks_a_promise(name: str) -> None:
+    """Whatever happens in it, nothing is lost, doubled, repeated from a disk that knew it, kept for ever, or stuck."""
+    outcomes = Counter(Life(WORLDS[name], seed).run() for seed in range(FIRST, FIRST + SEEDS))
+    assert outcomes == {"ok": SEEDS}
+
+
+@pytest.mark.parametrize("name", ["crashes", "rings", "full-disk"])
+def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path) -> None:
+    """The store on a disk keeps what the one in memory keeps."""
+    numbers = itertools.count()
+
+    def make_store() -> RocksStore:
+        return RocksStore(tmp_path / str(next(numbers)), generation_marks=3, block_cache_bytes=2**20)
+
+    world = replace(WORLDS[name], steps=120)
+    assert Counter(Life(world, seed, make_store).run() for seed in range(FIRST, FIRST + 2)) == {"ok": 2}
+
+
+# --- broken variants ---------------------------------------------------------------------------------------------------
+
+
+def commit_the_position(patch: pytest.MonkeyPatch) -> None:
+    """What was handed out is committed, done or not."""
+    completed = commits._completed_prefix
+
+    def position(assigned: Any) -> Any:
+        offset = completed(assigned)
+        if offset is not None:
+            offset.offset = assigned.held.lane.position
+        return offset
+
+    patch.setattr(commits, "_completed_prefix", position)
+
+
+def believe_refused_commits(patch: pytest.MonkeyPatch) -> None:
+    """A commit of a member that is fenced counts as made."""
+    answered = Commits.answered
+    patch.setattr(Commits, "answered", lambda self, _, partitions: answered(self, None, partitions))
+
+
+def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Recovery reads what the consumer never saw."""
+    patch.setattr(ModelClient, "uncommitted", property(lambda _: True, lambda *_: None), raising=False)
+
+
+def mix_the_groups(patch: pytest.MonkeyPatch) -> None:
+    """Groups on one disk share what they remember."""
+    identity = Deduplicator._identity
+    patch.setattr(
+        Deduplicator, "_identity", lambda self, *arguments: replace(identity(self, *arguments), group="")
+    )
+
+
+def count_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A ring that never turns."""
+    patch.setattr(Ring, "accepted_after", lambda *_: 0)
+
+
+def forget_the_one_before(patch: pytest.MonkeyPatch) -> None:
+    """A dead letter takes the number of the mark behind it along."""
+    forget = Ring.forget
+
+    def careless(self: Ring, digest: bytes, offset: int) -> None:
+        self._replaced.clear()
+        forget(self, digest, offset)
+
+    patch.setattr(Ring, "forget", careless)
+
+
+def never_pause(patch: pytest.MonkeyPatch) -> None:
+    """However much waits, more is read."""
+    patch.setattr(Session, "_throttle", lambda *_: None)
+
+
+def ignore_dead_letters(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes what was given up for handled."""
+
+    def read(*_: Any) -> Iterator[None]:
+        yield
+        return GivenUp()  # type: ignore[return-value]
+
+    patch.setattr(ModelDeadLetters, "read", read)
+
+
+def owe_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What a full disk refused is forgotten."""
+    choke = Durable._choke
+
+    def forgetful(self: Durable, error: Any) -> None:
+        choke(self, error)
+        self._owed = []
+        self.lane.recent.offsets.clear()
+
+    patch.setattr(Durable, "_choke", forgetful)
+
+
+def claim_what_was_skipped(patch: pytest.MonkeyPatch) -> None:
+    """A recovery that was cut short says that it knows everything."""
+    skip_to = Partition.skip_to
+
+    def claim(self: Partition, offset: int) -> None:
+        since = self.lane.since_ms, self.lane.since_number
+        skip_to(self, offset)
+        self.lane.since_ms, self.lane.since_number = since
+
+    patch.setattr(Partition, "skip_to", claim)
+
+
+def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
+    """A mark outside the window is taken for the last sighting also where later ones are unknown."""
+    decide = judging.decide
+
+    def trusting(*arguments: Any, mark: Any = None, **more: Any) -> Any:
+        offset, timestamp_ms, *rest = arguments
+        mark = rest[0] if rest else mark
+        more["covered"] = more["covered"] or mark is not None
+        return decide(offset, timestamp_ms, mark, **more)
+
+    patch.setattr(judging, "decide", trusting)
+
+
+def shut_the_window_early(patch: pytest.MonkeyPatch) -> None:
+    """The window's last millisecond is outside."""
+    decide = judging.decide_marked
+
+    def early(offsets: Any, times: Any, seen: Any, seen_ms: Any, window: Any) -> Any:
+        return decide(offsets, times + 1, seen, seen_ms, window)
+
+    patch.setattr(judging, "decide_marked", early)
+
+
+@pytest.mark.parametrize(
+    ("name", "breaking"),
+    [
+        ("crashes", commit_the_position),
+        ("zombies", believe_refused_commits),
+        ("transactions", replay_the_aborted),
+        ("two-groups", mix_the_groups),
+        ("rings", count_nothing),
+        ("both-windows", forget_the_one_before),
+        ("parking", never_pause),
+        ("dead-letters", ignore_dead_letters),
+        ("full-disk", owe_nothing),
+        ("impatience", claim_what_was_skipped),
+        ("impatience", trust_an_old_mark),
+        ("wild-times", shut_the_window_early),
+    ],
+)
+def test_a_broken_rule_is_seen(
+    name: str, breaking: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way of breaking the code does harm that the oracle names."""
+    breaking(monkeypatch)
+    assert any(Life(WORLDS[name], seed).run() != "ok" for seed in range(_CATCHING))

@@ -1,0 +1,227 @@
+"""The Kafka side's client, reader and dead-letter log over a `Broker`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from dedup_sdk.ids import IdSpec
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
+from dedup_sdk.kafka.reader import Slice, TailReader
+from dedup_sdk.kafka.settings import Reset
+from tests.model.worlds.broker import TOPIC, Broker, Entry
+
+_SLICE = 5
+
+
+@dataclass
+class Sent:
+    """A commit on its way: offsets, and the generation that each was sent in; ``taken`` once the coordinator has seen it."""
+
+    offsets: list[TopicPartition]
+    generations: list[int]
+    taken: bool | None = None
+
+
+class OutOfRange:
+    """The client's event for an offset that the log does not have."""
+
+    def __init__(self, partition: int, reason: str) -> None:
+        self._partition, self._reason = partition, reason
+
+    def topic(self) -> str:
+        """As a message."""
+        return TOPIC
+
+    def partition(self) -> int:
+        """As a message."""
+        return self._partition
+
+    def error(self) -> Any:
+        """As a message."""
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
+
+
+class ModelReader(TailReader):
+    """Reads a log, without what was aborted unless ``uncommitted``."""
+
+    def __init__(self, broker: Broker, partition: int, *, uncommitted: bool) -> None:
+        self._log, self._uncommitted = broker.logs[partition], uncommitted
+
+    def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
+        """See `TailReader`: a few records a piece, ending on position."""
+        del spec
+        position = start
+        while position < end:
+            entries = self._log.read(position, _SLICE, aborted=self._uncommitted)
+            position = min(end, entries[-1].offset + 1 if len(entries) == _SLICE else self._log.end)
+            within = [entry for entry in entries if entry.offset < end]
+            times = np.asarray([entry.timestamp_ms for entry in within], np.int64)
+            yield Slice(
+                [entry.offset for entry in within], times, [entry.digest for entry in within], position
+            )
+            if position >= self._log.end:
+                return
+
+    def bounds(self) -> tuple[int, int]:
+        """See `TailReader`."""
+        return self._log.start, self._log.end
+
+    def first_at(self, timestamp_ms: int) -> int | None:
+        """See `TailReader`."""
+        found = (entry.offset for entry in self._log.entries if entry.timestamp_ms >= max(timestamp_ms, 0))
+        return next(found, None)
+
+    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
+        """See `TailReader`."""
+        yield
+        return self._log.end_of(leader_epoch) >= offset
+
+    def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
+        """See `TailReader`: among the last few records before ``end``."""
+        yield
+        entries = [entry for entry in self._log.read(start, len(self._log.entries)) if entry.offset < end]
+        return max((max(entry.timestamp_ms, 0) for entry in entries[-20:]), default=None)
+
+    def close(self) -> None:
+        """See `TailReader`."""
+
+
+class ModelDeadLetters(DeadLetterLog):
+    """What the group gave up."""
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self._broker, self._group = broker, group
+
+    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+        """See `DeadLetterLog`."""
+        del topic
+        yield
+        dead = self._broker.dead.get((self._group, partition), {})
+        return GivenUp({offset: entry.digest for offset, entry in dead.items()})
+
+
+class ModelClient(Client):
+    """A client of the broker. Asynchronous commits wait in ``unanswered`` until the history has them arrive."""
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self._broker, self._group = broker, group
+        self.generations: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
+        self.epochs: dict[int, int | None] = {}
+        self.paused: set[int] = set()
+        self.unanswered: list[Sent] = []
+        self.uncommitted = False
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def fetch(self, partition: int, count: int) -> list[Message] | OutOfRange:
+        """Read on, or say why not."""
+        log, position = self._broker.logs[partition], self.positions[partition]
+        epoch = self.epochs.get(partition)
+        if epoch is not None and log.end_of(epoch) < position:
+            self.paused.add(partition)
+            return OutOfRange(partition, f"Partition log truncation detected at offset {position}")
+        if not log.start <= position <= log.end:
+            self.paused.add(partition)
+            return OutOfRange(partition, "Offset out of range")
+        entries: list[Entry] = log.read(position, count)
+        if entries:
+            self.positions[partition], self.epochs[partition] = entries[-1].offset + 1, entries[-1].epoch
+        return [entry.message(partition) for entry in entries]
+
+    def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
+        """See `Client`."""
+        del incremental
+        for tp in partitions:
+            self.positions[tp.partition], self.epochs[tp.partition] = tp.offset, None
+            self.paused.add(tp.partition)
+
+    def pause(self, topic: str, partition: int) -> None:
+        """See `Client`."""
+        del topic
+        self.paused.add(partition)
+
+    def resume(self, topic: str, partition: int) -> None:
+        """See `Client`."""
+        del topic
+        self.paused.discard(partition)
+
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
+        """See `Client`."""
+        del topic
+        self.positions[partition], self.epochs[partition] = offset, leader_epoch
+
+    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+        """See `Client`."""
+        self.assign([target])
+        self.paused |= {tp.partition for tp in others}
+
+    def wake(self, partitions: list[TopicPartition]) -> None:
+        """See `Client`."""
+
+    # --- committing ------------------------------------------------------------------------------------------------
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout_s: float | None = None
+    ) -> list[TopicPartition]:
+        """See `Client`."""
+        del timeout_s
+        held = self._broker.committed
+        return [
+            held.get((self._group, tp.partition), TopicPartition(tp.topic, tp.partition, -1001))
+            for tp in partitions
+        ]
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
+        """See `Client`."""
+        sent = Sent(offsets, [self.generations.get(tp.partition, 0) for tp in offsets])
+        if asynchronous:
+            self.unanswered.append(sent)
+            return None
+        # A coordinator takes the commits of one client in order.
+        for before in self.unanswered:
+            self.arrive(before)
+        if not self.arrive(sent):
+            raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
+        return offsets
+
+    def arrive(self, sent: Sent) -> bool:
+        """Have the coordinator take a commit, or refuse it."""
+        if sent.taken is None:
+            pairs = zip(sent.generations, sent.offsets, strict=True)
+            sent.taken = all([self._broker.commit(self._group, generation, tp) for generation, tp in pairs])
+        return sent.taken
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """See `Client`."""
+        del topic
+        return self._broker.logs[partition].start, self._broker.logs[partition].end
+
+    def edge(self, topic: str, partition: int, reset: Reset) -> int:
+        """See `Client`."""
+        low, high = self.bounds(topic, partition)
+        return low if reset == "earliest" else high
+
+    def tail_reader(self, topic: str, partition: int) -> TailReader:
+        """See `Client`."""
+        del topic
+        return ModelReader(self._broker, partition, uncommitted=self.uncommitted)
+
+    def cluster_id(self) -> str:
+        """See `Client`."""
+        return "model"
+
+    def topic_id(self, topic: str) -> str:
+        """See `Client`."""
+        return f"id of {topic}"
+
+    def forget_topic_ids(self) -> None:
+        """See `Client`."""

@@ -1,0 +1,142 @@
+"""A disk under a key store: it may be full, and the process may die at any step that would be durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dedup_sdk.errors import StoreFullError
+from dedup_sdk.marks import Found, Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
+from dedup_sdk.window import Window
+
+
+class CrashError(BaseException):
+    """The process dies here; no handler of errors may survive it."""
+
+
+class Disk:
+    """What outlives a process. ``fuse``: so many edges of durable steps (before and after each) until the process dies."""
+
+    def __init__(self, make_store: Callable[[], KeyStore]) -> None:
+        self._make_store = make_store
+        self.inner = make_store()
+        self.full = False
+        self.fuse: int | None = None
+        self.dead = False
+
+    def lose(self) -> None:
+        """Begin with an empty one."""
+        self.inner.close()
+        self.inner = self._make_store()
+
+    def revive(self) -> None:
+        """Start a process again."""
+        self.fuse, self.dead = None, False
+
+    def burn(self) -> None:
+        """Come to an edge of a durable step."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            self.dead |= self.fuse <= 0
+        if self.dead:
+            raise CrashError
+
+    def write(self, step: Callable[..., Any], *arguments: Any, takes_room: bool = True) -> Any:
+        """Take a durable step."""
+        self.burn()
+        if self.full and takes_room:
+            raise StoreFullError("there is no room; make some")
+        answer = step(*arguments)
+        self.burn()
+        return answer
+
+
+class DiskStore:
+    """A `KeyStore` on a disk; several processes may use one."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, identity: Identity, window: Window) -> PartitionStore:
+        """See `KeyStore.open`."""
+        return DiskPartition(self._disk, self._disk.inner.open(identity, window))
+
+    def excess_bytes(self) -> int:
+        """See `KeyStore.excess_bytes`."""
+        return 0
+
+    def set_aside(self, identity: Identity) -> str:
+        """See `KeyStore.set_aside`."""
+        return self._disk.inner.set_aside(identity)
+
+    def close(self) -> None:
+        """See `KeyStore.close`; the disk stays for the next process."""
+
+
+class DiskPartition:
+    """A partition's store on a disk: a `PartitionStore`."""
+
+    def __init__(self, disk: Disk, inner: PartitionStore) -> None:
+        self._disk, self._inner = disk, inner
+
+    def load(self) -> Loaded | None:
+        """See `PartitionStore.load`."""
+        return self._inner.load()
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.append`."""
+        self._disk.write(self._inner.append, progress, marks)
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """See `PartitionStore.find`."""
+        return self._inner.find(digests, count)
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.flush`."""
+        self._disk.write(self._inner.flush, progress, marks)
+
+    def erase(self, digest: bytes, offset: int) -> None:
+        """See `PartitionStore.erase`."""
+        self._disk.write(self._inner.erase, digest, offset, takes_room=False)
+
+    def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
+        """See `PartitionStore.expire`."""
+        dropped: int | None = self._disk.write(
+            self._inner.expire, before_ms, up_to_number, takes_room=False
+        )
+        return dropped
+
+    def install(self, snapshot: str, progress: Progress) -> None:
+        """See `PartitionStore.install`."""
+        self._disk.write(self._inner.install, snapshot, progress)
+
+    def reset(self, progress: Progress) -> None:
+        """See `PartitionStore.reset`."""
+        self._disk.write(self._inner.reset, progress)
+
+    def scan(self) -> Iterator[Marks]:
+        """See `PartitionStore.scan`."""
+        return self._inner.scan()
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """See `PartitionStore.oldest_ms`."""
+        return self._inner.oldest_ms
+
+    def shed(self) -> int | None:
+        """See `PartitionStore.shed`."""
+        return self._inner.shed()
+
+    def revive(self) -> bool:
+        """See `PartitionStore.revive`."""
+        return not self._disk.full and self._inner.revive()
+
+    def stats(self) -> StoreStats:
+        """See `PartitionStore.stats`."""
+        return self._inner.stats()
+
+    def close(self) -> None:
+        """See `PartitionStore.close`."""
+        self._inner.close()

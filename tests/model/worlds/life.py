@@ -1,0 +1,391 @@
+"""One random history of a world, told by its seed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk.kafka import session
+from dedup_sdk.store.memory import MemoryStore
+from tests.model.worlds.broker import TOPIC, Broker, Log
+from tests.model.worlds.disk import CrashError, Disk
+from tests.model.worlds.member import Member, Told
+from tests.model.worlds.oracle import BrokenPromiseError, Oracle
+from tests.model.worlds.world import FAR_FUTURE_MS, WALL_CLOCK_MS, World
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from dedup_sdk.store.protocol import KeyStore
+
+_DRAIN_ROUNDS = 400
+_TRIES = 3
+Seat = tuple[str, int]
+"""A group and a host."""
+
+
+class Life:
+    """A cluster, its groups, and what happens to them; ``make_store`` makes the store of one host."""
+
+    def __init__(self, world: World, seed: int, make_store: Callable[[], KeyStore] = MemoryStore) -> None:
+        self.world, self.random = world, random.Random(seed)
+        self.broker = Broker([Log() for _ in range(world.partitions)])
+        self.oracle = Oracle(world, self.broker)
+        common = make_store() if world.one_disk else None
+        self.disks = {
+            (group, host): Disk(make_store if common is None else lambda: common)
+            for group in world.groups
+            for host in range(world.hosts)
+        }
+        self.members: dict[Seat, Member] = {}
+        self.owners: dict[tuple[str, int], Seat] = {}
+        self.zombies: list[tuple[Seat, int]] = []
+        self.durable: dict[Seat, set[int]] = defaultdict(set)
+        self.ended: dict[Seat, set[int]] = defaultdict(set)
+        self.poison: set[int] = set()
+        self.tries: dict[int, int] = defaultdict(int)
+        self.gone: set[int] = set()
+        self.clock_ms = 1_000
+        self.make_snapshot: Callable[[Life, str], str | None] = lambda life, group: None
+
+    def chance(self, share: float) -> bool:
+        """Whether something of this chance happens now."""
+        return share > 0 and self.random.random() < share
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def produce(self, ident: str | None = None) -> None:
+        """Write a record; without ``ident`` it repeats an old one now and then."""
+        number = self.random.randrange(self.world.partitions)
+        self.clock_ms += self.random.choice([0, 1, 1, 2, 5])
+        if ident is None:
+            again = self.random.choice("abcdef")
+            ident = again if self.chance(self.world.repeats) else f"once-{self.broker.written}"
+        hole = self.random.randrange(1, 4) if self.chance(self.world.holes) else 0
+        aborted = self.chance(self.world.holes)
+        entry = self.broker.append(number, ident, self._timestamp(), hole=hole, aborted=aborted)
+        self.oracle.wrote(number, entry)
+        if self.chance(self.world.poison):
+            self.poison.add(entry.serial)
+
+    def _timestamp(self) -> int:
+        window_ms = self.world.window.time_ms or 40
+        if self.world.times == "orderly" or self.chance(0.6):
+            return self.clock_ms
+        back = [1, window_ms - 1, window_ms, window_ms + 1, window_ms + window_ms // 16, 3 * window_ms]
+        strange = [-1, -1, -500, 0, FAR_FUTURE_MS, WALL_CLOCK_MS, WALL_CLOCK_MS + 1]
+        if self.chance(0.2):
+            return self.random.choice(strange)
+        return self.clock_ms - self.random.choice(back)
+
+    def spoil(self) -> None:
+        """Do to a log what elections and retention do."""
+        log = self.random.choice(self.broker.logs)
+        if self.chance(self.world.truncations) and log.end > log.start:
+            log.truncate(max(log.start, log.end - self.random.randrange(1, 12)))
+        if self.chance(self.world.retention) and log.end > log.start:
+            number = self.broker.logs.index(log)
+            held = (self.broker.committed.get((group, number)) for group in self.world.groups)
+            # What nobody has read yet would be lost by the broker, not by us.
+            safe = min((0 if tp is None else tp.offset for tp in held), default=0)
+            log.delete_before(self.random.randrange(log.start, safe + 1) if safe >= log.start else log.start)
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def member(self, seat: Seat) -> Member:
+        """The process of a group on a host, started if there is none."""
+        if seat not in self.members:
+            disk, world = self.disks[seat], self.world
+            disk.revive()
+            if self.chance(world.lost_disks):
+                disk.lose()
+                self.durable[seat].clear()
+            self.members[seat] = Member(
+                world, self.broker, seat[0], disk, recent_marks=self.random.choice(world.recent_marks),
+                durability=self.random.choice(world.durability),
+                snapshot=self.make_snapshot(self, seat[0]) if world.snapshots and self.chance(0.5) else None,
+                impatient=self.chance(world.impatience), tell=partial(self._told, seat),
+            )  # fmt: skip
+        return self.members[seat]
+
+    def _told(self, seat: Seat, member: Member, told: Told) -> None:
+        self.oracle.told(member, told, self.durable[seat])
+
+    def kill(self, seat: Seat) -> None:
+        """End a process; of the commits on their way some arrive."""
+        member = self.members.pop(seat)
+        for _ in range(self.random.randint(0, len(member.client.unanswered))):
+            self.arrive(member, heard=False)
+        member.die()
+        self.ended[seat].clear()
+        self.owners = {held: owner for held, owner in self.owners.items() if owner != seat}
+        self.zombies = [(owner, number) for owner, number in self.zombies if owner != seat]
+
+    @contextmanager
+    def mortal(self, seat: Seat) -> Iterator[Member]:
+        """Let a process do something that it may not survive."""
+        member = self.member(seat)
+        try:
+            yield member
+        except CrashError:
+            self.kill(seat)
+        else:
+            self._note_durable(seat, member)
+
+    def _note_durable(self, seat: Seat, member: Member) -> None:
+        """Note what the disk knows by now of what was ended: what the engine holds nothing back of."""
+        for number in range(self.world.partitions):
+            held = member.held(number)
+            if held is None or held.choked or held.lane._dirty or held._owed:
+                continue
+            entries, high = self.oracle.entries[number], held.lane.high
+            known = {
+                s for s in self.ended[seat]
+                if s in entries and (self.world.window.count is None or entries[s].offset < high)
+            }  # fmt: skip
+            self.durable[seat] |= known
+            self.ended[seat] -= known
+
+    def rebalance(self) -> None:
+        """Give a partition to a member; who had it before may not hear of it for a while."""
+        held = self.random.choice(self.world.groups), self.random.randrange(self.world.partitions)
+        group, number = held
+        seat = group, self.random.randrange(self.world.hosts)
+        before = self.owners.pop(held, None)
+        if before is not None:
+            if before != seat and self.chance(self.world.zombies):
+                self.zombies.append((before, number))
+            else:
+                with self.mortal(before) as member:
+                    (member.lose if self.chance(0.2) else self._give_back(member))(number)
+                self._forget(before, number)
+        if (seat, number) in self.zombies:
+            self.awake(seat, number)
+        with self.mortal(seat) as member:
+            member.take(number)
+            self.owners[held] = seat
+
+    def _give_back(self, member: Member) -> Callable[[int], None]:
+        def give_back(number: int) -> None:
+            before = self.broker.committed.get((member.group, number))
+            member.give_back(number)
+            self._look_at_commit(member.group, number, before)
+
+        return give_back
+
+    def awake(self, seat: Seat, number: int) -> None:
+        """Tell a zombie that its partition belongs to somebody else."""
+        self.zombies.remove((seat, number))
+        with self.mortal(seat) as member:
+            member.lose(number)
+        self._forget(seat, number)
+
+    def _forget(self, seat: Seat, number: int) -> None:
+        """An epoch is over: what it ended and did not write is not known to the disk."""
+        self.ended[seat] -= self.oracle.entries[number].keys()
+
+    # --- what a member does ------------------------------------------------------------------------------------------
+
+    def arrive(self, member: Member, *, heard: bool = True) -> None:
+        """Have a commit arrive."""
+        asked = member.client.unanswered[0].offsets if member.client.unanswered else []
+        before = {tp.partition: self.broker.committed.get((member.group, tp.partition)) for tp in asked}
+        member.arrive(heard=heard)
+        for number, committed in before.items():
+            self._look_at_commit(member.group, number, committed)
+
+    def _look_at_commit(self, group: str, number: int, before: TopicPartition | None) -> None:
+        now = self.broker.committed.get((group, number))
+        if now is not None and now is not before:
+            self.oracle.committed(group, before, now)
+
+    def end(self, seat: Seat, member: Member, message: Message, *, surely: bool = False) -> None:
+        """Have a handler end: mostly well."""
+        value: Any = message.value()
+        number: Any = message.partition()
+        serial = int(value)
+        entry = self.oracle.entries[number][serial]
+        if not surely and self.chance(0.1):
+            member.release(message)
+            return
+        dead = serial in self.poison
+        self.tries[serial] += 1
+        if dead and self.tries[serial] % _TRIES and not surely:
+            member.release(message)
+            return
+        if dead:
+            self.broker.dead.setdefault((member.group, number), {})[entry.offset] = entry
+            self.oracle.dead[member.group].add(serial)
+        else:
+            self.oracle.handle(member.group, number, serial)
+        if member.session.gave(message) and member.held(number) is not None:
+            self.ended[seat].add(serial)
+        member.end(message, dead=dead)
+        if dead and self.chance(self.world.redrives):
+            self.produce(entry.ident)
+
+    def act(self) -> None:
+        """Let one member do one thing."""
+        if not self.members:
+            return
+        seat = self.random.choice(sorted(self.members))
+        with self.mortal(seat) as member:
+            what = self.random.random()
+            if what < 0.25:
+                member.work()
+            elif what < 0.55:
+                member.fetch(self.random.randrange(self.world.partitions), self.random.choice([1, 1, 2, 5, 20]))
+            elif what < 0.85:
+                for _ in range(self.random.choice([1, 1, 2, 6])):
+                    if member.flying:
+                        self.end(seat, member, self.random.choice(member.flying))
+            elif what < 0.9:
+                if member.durability != "commit":
+                    member.persist()
+            elif what < 0.95:
+                member.commit()
+            else:
+                self.arrive(member)
+        self._look_at_memory(seat)
+
+    def _look_at_memory(self, seat: Seat) -> None:
+        member = self.members.get(seat)
+        if member is None or self.world.parking is None:
+            return
+        for number in range(self.world.partitions):
+            held = member.held(number)
+            # One batch may be judged before the next look.
+            if held is not None and held.lane.kept > 4 * self.world.parking + 60:
+                raise BrokenPromiseError(f"unbounded: {held.lane.kept} records are in memory")
+
+    # --- a life ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Live through it; return ``ok`` or the promise that was broken."""
+        try:
+            with quiet(self.world):
+                for _ in range(self.world.steps):
+                    self._step()
+                self._drain()
+                for group in self.world.groups:
+                    for number in range(self.world.partitions):
+                        self.oracle.judge(group, number, self.gone)
+        except BrokenPromiseError as broken:
+            return str(broken)
+        finally:
+            for seat in list(self.members):
+                self.kill(seat)
+            for disk in self.disks.values():
+                disk.inner.close()
+        return "ok"
+
+    def _step(self) -> None:
+        world = self.world
+        for _ in range(self.random.choice([0, 0, 1, 1, 3])):
+            self.produce()
+        self.spoil()
+        if not self.owners or self.chance(0.04):
+            self.rebalance()
+        if self.zombies and self.chance(0.05):
+            self.awake(*self.random.choice(self.zombies))
+        if self.members and self.chance(world.crashes):
+            self.kill(self.random.choice(sorted(self.members)))
+        disk = self.disks[self.random.choice(sorted(self.disks))]
+        if self.chance(world.fuses):
+            disk.fuse = self.random.randint(1, 12)
+        if self.chance(world.full_disks):
+            disk.full = not disk.full
+        if self.chance(world.operators):
+            self._operate()
+        for _ in range(3):
+            self.act()
+
+    def _operate(self) -> None:
+        """Set a group's offset, or have a member seek: forward what lies between is nobody's business any more."""
+        held = self.random.choice(self.world.groups), self.random.randrange(self.world.partitions)
+        group, number = held
+        log, owner = self.broker.logs[number], self.owners.get(held)
+        target = self.random.randint(log.start, log.end)
+        for serial, entry in self.oracle.entries[number].items():
+            if entry.offset < target:
+                self.oracle.excused[group].add(serial)
+        if owner is not None and self.chance(0.5):
+            with self.mortal(owner) as member:
+                if (TOPIC, number) in member.session.assigned:
+                    member.seek(number, target)
+            return
+        if owner is not None:
+            self.kill(owner)
+        if self.chance(0.3):
+            self.broker.committed.pop(held, None)
+        else:
+            self.broker.committed[held] = TopicPartition(TOPIC, number, target)
+
+    def _drain(self) -> None:
+        """Put everything right that is wrong, and see that everything comes to an end."""
+        for seat, number in list(self.zombies):
+            if (seat, number) in self.zombies:
+                self.awake(seat, number)
+        for disk in self.disks.values():
+            disk.full, disk.fuse = False, None
+        for _ in range(_DRAIN_ROUNDS):
+            if all([self._drained(group, n) for group in self.world.groups for n in range(self.world.partitions)]):
+                return
+            for seat in list(self.members):
+                with self.mortal(seat) as member:
+                    member.work()
+                    while member.client.unanswered:
+                        self.arrive(member)
+                    for number in range(self.world.partitions):
+                        member.fetch(number, 20)
+                    for message in list(member.flying):
+                        if message in member.flying:
+                            self.end(seat, member, message, surely=True)
+                    member.persist()
+                    member.commit()
+        raise BrokenPromiseError("stuck: what is left is never over")
+
+    def _drained(self, group: str, number: int) -> bool:
+        owner = self.owners.get((group, number))
+        if owner is None:
+            self.owners[group, number] = owner = group, self.random.randrange(self.world.hosts)
+            self.member(owner).take(number)
+        held = self.members[owner].held(number)
+        entries = self.broker.logs[number].read(0, len(self.oracle.entries[number]))
+        end = entries[-1].offset + 1 if entries else 0
+        committed = self.broker.committed.get((group, number))
+        if held is None or committed is None or committed.offset < end or held.lane.high < end:
+            return False
+        lane = held.lane
+        left = [len(lane.parked), len(lane.undecided), len(lane.recent.behind), lane.in_flight, lane.unwritten]
+        if lane.ring is not None:
+            left += [len(lane.ring._pending), len(lane.ring._unnumbered)]
+        if any(left):
+            raise BrokenPromiseError(f"unbounded: nothing is in flight, and yet something is kept: {left}")
+        return True
+
+
+@contextmanager
+def quiet(world: World) -> Iterator[None]:
+    """One step of recovery a poll, a wall clock that stands still, and no lines in the log."""
+    logger = logging.getLogger("dedup_sdk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logger, "disabled", True)
+        ticks = itertools.count()
+        clock = SimpleNamespace(monotonic=lambda: 0.6 * session.SLICE_S * next(ticks))
+        patch.setattr(session, "time", clock)
+        if world.parking is not None:
+            patch.setattr(session, "MOST_WAITING", world.parking)
+        patch.setattr(time, "time", lambda: WALL_CLOCK_MS / 1000)
+        yield

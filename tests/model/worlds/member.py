@@ -1,0 +1,198 @@
+"""One process of a group: the real session, engine and judging, over a `Broker` and a `Disk`; a life decides what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import RecoveryError, StoreError
+from dedup_sdk.ids import key
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.record import Verdict
+from dedup_sdk.strategy import Lookup
+from tests.model.worlds.broker import TOPIC, Broker
+from tests.model.worlds.client import ModelClient, ModelDeadLetters, OutOfRange
+from tests.model.worlds.disk import Disk, DiskStore
+from tests.model.worlds.world import WALL_CLOCK_MS
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from dedup_sdk.kafka.intake import Durability
+    from dedup_sdk.lane.chunk import Place
+    from tests.model.worlds.world import World
+
+
+class Told(NamedTuple):
+    """What a member says of a record."""
+
+    partition: int
+    serial: int
+    verdict: Verdict
+
+
+class Member:
+    """``flying`` are the messages that handlers have; ``tell`` is called with every final verdict."""
+
+    def __init__(
+        self, world: World, broker: Broker, group: str, disk: Disk, *,
+        recent_marks: int, durability: Durability, snapshot: str | None, impatient: bool,
+        tell: Callable[[Member, Told], None],
+    ) -> None:  # fmt: skip
+        self.group, self.disk, self.broker = group, disk, broker
+        self.durability, self.tell = durability, tell
+        self.recent_marks = recent_marks
+        self.engine = Deduplicator(
+            Lookup(id=key(), window=world.window), store=DiskStore(disk), group=group, recent_marks=recent_marks,
+            clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
+        )  # fmt: skip
+        settings = client_settings(
+            {"group.id": group, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 10**9}
+        )
+        chosen = RecoverySettings(
+            snapshot=snapshot, on_rewind="reprocess", history="none", on_full_disk=world.on_full_disk,
+            dead_letters=ModelDeadLetters(broker, group), timeout_s=0.0 if impatient else None,
+        )  # fmt: skip
+        self.client, self.guard = ModelClient(broker, group), Guard()
+        self.session = Session(self.engine, self.client, settings, chosen, self.guard)
+        self.judge = Judge(self.engine, self.session, observing=False)
+        self.flying: list[Message] = []
+
+    def __repr__(self) -> str:
+        return f"a member of {self.group}"
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    def take(self, partition: int) -> None:
+        """Get a partition."""
+        self.client.generations[partition] = self.broker.grant(self.group, partition)
+        self.session.take([TopicPartition(TOPIC, partition)], incremental=True)
+
+    def give_back(self, partition: int) -> None:
+        """Hand a partition over in order."""
+        self._forget(partition)
+        self.session.give_back([TopicPartition(TOPIC, partition)])
+
+    def lose(self, partition: int) -> None:
+        """Hear that a partition belongs to somebody else."""
+        self._forget(partition)
+        self.session.lose([TopicPartition(TOPIC, partition)])
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go elsewhere."""
+        self._forget(partition)
+        self.session.move(TOPIC, partition, offset)
+
+    def _forget(self, partition: int) -> None:
+        self.flying = [message for message in self.flying if message.partition() != partition]
+
+    def die(self) -> None:
+        """End without another word."""
+        self.disk.dead = True
+        for assigned in list(self.session.assigned.values()):
+            if assigned.recovery is not None:
+                assigned.recovery.close()
+            self.engine.lose(assigned.topic, assigned.partition)
+
+    def held(self, partition: int) -> Partition | None:
+        """The engine's partition, if it delivers."""
+        assigned = self.session.assigned.get((TOPIC, partition))
+        return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
+
+    # --- a poll ------------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do what a poll does beside reading."""
+        for assigned in self.session.assigned.values():
+            assigned.ask_at = 0.0
+        self.session._write_again_at = 0.0
+        self.engine.trim()
+        self.session.work()
+        try:
+            self.guard.raise_kept()
+        except RecoveryError:
+            return  # the application polls again
+
+    def fetch(self, partition: int, count: int) -> None:
+        """Read some records and judge them."""
+        if self.held(partition) is None or partition in self.client.paused:
+            return
+        fetched = self.client.fetch(partition, count)
+        if isinstance(fetched, OutOfRange):
+            self._forget(partition)
+            assert self.session.absorbs(fetched)
+        elif fetched:
+            judged = self.judge.judge(fetched)
+            for held, chunk in judged.chunks:
+                for row, message in enumerate(chunk.items):
+                    self._say(message, held.partition, chunk.verdict(row))
+            self.flying += judged.messages
+            if judged.error is not None:
+                assert isinstance(judged.error, StoreError)
+                self.flying.clear()
+                self.session.reopen_all()
+
+    def _say(self, message: Message, partition: int, verdict: Verdict) -> None:
+        value: Any = message.value()
+        self.tell(self, Told(partition, int(value), verdict))
+
+    def persist(self) -> None:
+        """Write what is completed."""
+        for assigned in self.session.assigned.values():
+            if assigned.state is State.ACTIVE and assigned.held is not None:
+                assigned.held.persist()
+
+    # --- handlers ----------------------------------------------------------------------------------------------------
+
+    def end(self, message: Message, *, dead: bool) -> None:
+        """End one message: its handler is done, or gave it up."""
+        held = self._taken(message)
+        if held is None:
+            return
+        offset: Any = message.offset()
+        self._offer(held.bury([offset]) if dead else held.complete([offset]), held)
+        if self.durability == "record":
+            held.persist()
+
+    def release(self, message: Message) -> None:
+        """Hand one message back."""
+        held = self._taken(message)
+        if held is not None:
+            offset: Any = message.offset()
+            self._offer(held.release([offset]), held)
+
+    def _taken(self, message: Message) -> Partition | None:
+        self.flying.remove(message)
+        number: Any = message.partition()
+        return self.held(number) if self.session.gave(message) else None
+
+    def _offer(self, offered: list[Place], held: Partition) -> None:
+        for place in held.judged:
+            self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
+        held.judged = []
+        self.flying += [place.chunk.items[place.row] for place in offered]
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Ask for what is completed to be committed."""
+        self.session.commits.completed(self.session.assigned.values(), asynchronous=True)
+
+    def arrive(self, *, heard: bool = True) -> None:
+        """Have the oldest commit that is on its way taken or refused, and maybe hear so."""
+        if not self.client.unanswered:
+            return
+        sent = self.client.unanswered.pop(0)
+        taken = self.client.arrive(sent)
+        if heard:
+            error = None if taken else KafkaError(KafkaError.ILLEGAL_GENERATION)
+            self.session.commits.answered(error, sent.offsets)

@@ -1,0 +1,136 @@
+"""What must hold in every world, told from what the handlers did and not from what the code says.
+
+lost
+    a record was called a duplicate, or redelivered, or passed by a commit, and nobody handled its message.
+doubled
+    a record was delivered without doubt, although the log says that it is a duplicate.
+repeated
+    a record was delivered on a disk that knew of its completion.
+went back
+    a commit lies before the one before, and nobody asked for that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from dedup_sdk.kafka.metadata import parse_metadata
+from dedup_sdk.record import VerdictKind
+from tests.support.naive_log import End, read_log
+from tests.support.naive_log import Entry as LogEntry
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+    from tests.model.worlds.broker import Broker, Entry
+    from tests.model.worlds.member import Member, Told
+    from tests.model.worlds.world import World
+
+
+class BrokenPromiseError(Exception):
+    """A promise is broken; the first word says which."""
+
+
+class Oracle:
+    """What became of every record, for each group, by its serial number."""
+
+    def __init__(self, world: World, broker: Broker) -> None:
+        self._world, self._broker = world, broker
+        self.entries: dict[int, dict[int, Entry]] = defaultdict(dict)
+        self.handled: dict[str, set[int]] = defaultdict(set)
+        self.dead: dict[str, set[int]] = defaultdict(set)
+        self.excused: dict[str, set[int]] = defaultdict(set)
+        self.last: dict[tuple[str, int], VerdictKind] = {}
+        self.doubted: set[tuple[str, int]] = set()
+        self._idents: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._duplicates: set[tuple[str, int]] = set()
+
+    def wrote(self, partition: int, entry: Entry) -> None:
+        """Note a record of the log."""
+        self.entries[partition][entry.serial] = entry
+
+    def handle(self, group: str, partition: int, serial: int) -> None:
+        """Note that a handler did its work."""
+        self.handled[group].add(serial)
+        self._idents[group, partition].add(self.entries[partition][serial].ident)
+
+    def settled(self, group: str, partition: int, serial: int) -> bool:
+        """Whether nobody has to care for a record any more."""
+        if serial in self.handled[group] or serial in self.dead[group] or serial in self.excused[group]:
+            return True
+        if self._world.exact:
+            return (group, serial) in self._duplicates
+        return self.entries[partition][serial].ident in self._idents[group, partition]
+
+    # --- as it happens -----------------------------------------------------------------------------------------------
+
+    def told(self, member: Member, told: Told, durable: set[int]) -> None:
+        """Judge a verdict; ``durable`` are the records that its disk knows to be completed."""
+        group, serial, kind = member.group, told.serial, told.verdict.kind
+        if kind is VerdictKind.PARKED:
+            return
+        entry = self.entries[told.partition][serial]
+        if kind is VerdictKind.REDELIVERED:
+            if not self.settled(group, told.partition, serial):
+                raise BrokenPromiseError(f"lost: {entry} is taken for completed, and nobody completed it")
+            return
+        self.last[group, serial] = kind
+        if kind is VerdictKind.DUPLICATE:
+            if entry.ident not in self._idents[group, told.partition]:
+                raise BrokenPromiseError(f"lost: {entry} is a duplicate of what nobody handled")
+            self._duplicates.add((group, serial))
+        elif kind is VerdictKind.UNVERIFIED:
+            self.doubted.add((group, serial))
+        if told.verdict.deliver and serial in durable and self._world.exact and told.verdict.attempt == 1:
+            raise BrokenPromiseError(f"repeated: {entry} comes again, and the disk knew it")
+
+    def committed(self, group: str, before: TopicPartition | None, now: TopicPartition) -> None:
+        """Judge a commit that the coordinator took."""
+        if not self._world.exact:
+            return
+        if before is not None and before.offset > now.offset:
+            raise BrokenPromiseError(f"went back: from {before.offset} to {now.offset}")
+        metadata = parse_metadata(now.metadata)
+        assert metadata is not None
+        for serial, entry in self.entries[now.partition].items():
+            if metadata.low <= entry.offset < now.offset and not (
+                entry.aborted or self.settled(group, now.partition, serial)
+            ):
+                raise BrokenPromiseError(f"lost: the commit of {now.offset} passes {entry}")
+
+    # --- at the end --------------------------------------------------------------------------------------------------
+
+    def judge(self, group: str, partition: int, gone: set[int]) -> None:
+        """Ask of every record whether it is over, and whether its verdict is the one that follows from the log.
+
+        ``gone`` are records that the log lost before anybody read them.
+        """
+        entries = {s: e for s, e in self.entries[partition].items() if not e.aborted}
+        for entry in self._broker.logs[partition].read(0, len(entries)):
+            if not self.settled(group, partition, entry.serial):
+                raise BrokenPromiseError(f"lost: {entry} was never handled")
+        if not self._world.exact:
+            return
+        log = [
+            LogEntry(
+                entry.offset, entry.ident, entry.timestamp_ms,
+                End.DEAD if serial in self.dead[group] else End.HANDLED,
+                self.last.get((group, serial)) is VerdictKind.UNVERIFIED,
+            )
+            for serial, entry in entries.items() if serial not in gone
+        ]  # fmt: skip
+        window = self._world.window
+        duplicates = read_log(log, window.time_ms, window.count).duplicates
+        # What was delivered in doubt takes a number, so that ranks depend on what a store happened to know.
+        certain = window.count is None or not any(s in entries for g, s in self.doubted if g == group)
+        # What was given up in doubt may be a duplicate elsewhere, and leaves a mark there.
+        unclear = {entries[s].ident for g, s in self.doubted if g == group and s in entries and s in self.dead[group]}
+        for serial, entry in entries.items():
+            last = self.last.get((group, serial))
+            if not certain or (group, serial) in self.doubted or entry.ident in unclear:
+                continue
+            if last is VerdictKind.FRESH and entry.offset in duplicates:
+                raise BrokenPromiseError(f"doubled: {entry} is a duplicate of {duplicates[entry.offset]}")
+            if last is VerdictKind.DUPLICATE and entry.offset not in duplicates:
+                raise BrokenPromiseError(f"lost: {entry} was called a duplicate, and is none")
