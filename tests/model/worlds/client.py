@@ -13,7 +13,8 @@ from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.reader import Slice, TailReader
-from dedup_sdk.kafka.settings import Reset
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.model.worlds.broker import TOPIC, Broker, Entry
 
 _SLICE = 5
@@ -115,6 +116,7 @@ class ModelClient(Client):
         self.positions: dict[int, int] = {}
         self.epochs: dict[int, int | None] = {}
         self.paused: set[int] = set()
+        self.readers = Readers(client_settings({"group.id": group}))
         self.unanswered: list[Sent] = []
         self.uncommitted = False
 
@@ -195,7 +197,8 @@ class ModelClient(Client):
         """Have the coordinator take a commit, or refuse it."""
         if sent.taken is None:
             pairs = zip(sent.generations, sent.offsets, strict=True)
-            sent.taken = all([self._broker.commit(self._group, generation, tp) for generation, tp in pairs])
+            answers = [self._broker.commit(self._group, generation, tp) for generation, tp in pairs]
+            sent.taken = all(answers)
         return sent.taken
 
     # --- asking ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dedup_sdk.errors import StoreFullError
@@ -103,14 +104,14 @@ class DiskPartition:
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
-        dropped: int | None = self._disk.write(
-            self._inner.expire, before_ms, up_to_number, takes_room=False
-        )
+        dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
         return dropped
 
-    def install(self, snapshot: str, progress: Progress) -> None:
+    def install(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = MappingProxyType({})
+    ) -> None:
         """See `PartitionStore.install`."""
-        self._disk.write(self._inner.install, snapshot, progress)
+        self._disk.write(self._inner.install, snapshot, progress, without)
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

@@ -57,7 +57,6 @@ class Life:
         self.tries: dict[int, int] = defaultdict(int)
         self.gone: set[int] = set()
         self.clock_ms = 1_000
-        self.make_snapshot: Callable[[Life, str], str | None] = lambda life, group: None
 
     def chance(self, share: float) -> bool:
         """Whether something of this chance happens now."""
@@ -114,7 +113,6 @@ class Life:
             self.members[seat] = Member(
                 world, self.broker, seat[0], disk, recent_marks=self.random.choice(world.recent_marks),
                 durability=self.random.choice(world.durability),
-                snapshot=self.make_snapshot(self, seat[0]) if world.snapshots and self.chance(0.5) else None,
                 impatient=self.chance(world.impatience), tell=partial(self._told, seat),
             )  # fmt: skip
         return self.members[seat]
@@ -245,7 +243,9 @@ class Life:
             if what < 0.25:
                 member.work()
             elif what < 0.55:
-                member.fetch(self.random.randrange(self.world.partitions), self.random.choice([1, 1, 2, 5, 20]))
+                member.fetch(
+                    self.random.randrange(self.world.partitions), self.random.choice([1, 1, 2, 5, 20])
+                )
             elif what < 0.85:
                 for _ in range(self.random.choice([1, 1, 2, 6])):
                     if member.flying:
@@ -340,21 +340,30 @@ class Life:
         for disk in self.disks.values():
             disk.full, disk.fuse = False, None
         for _ in range(_DRAIN_ROUNDS):
-            if all([self._drained(group, n) for group in self.world.groups for n in range(self.world.partitions)]):
+            left = [
+                held
+                for held in itertools.product(self.world.groups, range(self.world.partitions))
+                if not self._drained(*held)
+            ]
+            if not left:
                 return
             for seat in list(self.members):
-                with self.mortal(seat) as member:
-                    member.work()
-                    while member.client.unanswered:
-                        self.arrive(member)
-                    for number in range(self.world.partitions):
-                        member.fetch(number, 20)
-                    for message in list(member.flying):
-                        if message in member.flying:
-                            self.end(seat, member, message, surely=True)
-                    member.persist()
-                    member.commit()
+                self._finish(seat)
         raise BrokenPromiseError("stuck: what is left is never over")
+
+    def _finish(self, seat: Seat) -> None:
+        """Have a member handle all that there is."""
+        with self.mortal(seat) as member:
+            member.work()
+            while member.client.unanswered:
+                self.arrive(member)
+            for number in range(self.world.partitions):
+                member.fetch(number, 20)
+            for message in list(member.flying):
+                if message in member.flying:
+                    self.end(seat, member, message, surely=True)
+            member.persist()
+            member.commit()
 
     def _drained(self, group: str, number: int) -> bool:
         owner = self.owners.get((group, number))
@@ -368,7 +377,13 @@ class Life:
         if held is None or committed is None or committed.offset < end or held.lane.high < end:
             return False
         lane = held.lane
-        left = [len(lane.parked), len(lane.undecided), len(lane.recent.behind), lane.in_flight, lane.unwritten]
+        left = [
+            len(lane.parked),
+            len(lane.undecided),
+            len(lane.recent.behind),
+            lane.in_flight,
+            lane.unwritten,
+        ]
         if lane.ring is not None:
             left += [len(lane.ring._pending), len(lane.ring._unnumbered)]
         if any(left):

@@ -45,7 +45,7 @@ class Member:
 
     def __init__(
         self, world: World, broker: Broker, group: str, disk: Disk, *,
-        recent_marks: int, durability: Durability, snapshot: str | None, impatient: bool,
+        recent_marks: int, durability: Durability, impatient: bool,
         tell: Callable[[Member, Told], None],
     ) -> None:  # fmt: skip
         self.group, self.disk, self.broker = group, disk, broker
@@ -59,7 +59,7 @@ class Member:
             {"group.id": group, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 10**9}
         )
         chosen = RecoverySettings(
-            snapshot=snapshot, on_rewind="reprocess", history="none", on_full_disk=world.on_full_disk,
+            snapshot=(), on_rewind="reprocess", history="none", on_full_disk=world.on_full_disk,
             dead_letters=ModelDeadLetters(broker, group), timeout_s=0.0 if impatient else None,
         )  # fmt: skip
         self.client, self.guard = ModelClient(broker, group), Guard()

@@ -125,7 +125,9 @@ class Oracle:
         # What was delivered in doubt takes a number, so that ranks depend on what a store happened to know.
         certain = window.count is None or not any(s in entries for g, s in self.doubted if g == group)
         # What was given up in doubt may be a duplicate elsewhere, and leaves a mark there.
-        unclear = {entries[s].ident for g, s in self.doubted if g == group and s in entries and s in self.dead[group]}
+        unclear = {
+            entries[s].ident for g, s in self.doubted if g == group and s in entries and s in self.dead[group]
+        }
         for serial, entry in entries.items():
             last = self.last.get((group, serial))
             if not certain or (group, serial) in self.doubted or entry.ident in unclear:

@@ -73,3 +73,15 @@ def test_a_record_is_considered_once() -> None:
     for offset in (5, 3, 4, 3, 5):
         ring.consider(offset)
     assert ring.accepted_after(b"a", 0, 9) == 3
+
+
+def test_a_dead_letter_leaves_the_mark_before_it_where_it_was() -> None:
+    """An ID that was accepted above the watermark, and again in vain, is still counted from the first of the two."""
+    ring = Ring(1)
+    ring.offer(b"other", 0)
+    ring.offer(b"id", 3)
+    ring.offer(b"id", 4)
+    ring.forget(b"id", 4)
+    assert ring.accepted_after(b"id", 0, 5) == 0
+    ring.number(b"other", 0)
+    assert ring.accepted_after(b"id", 0, 5) == 0
