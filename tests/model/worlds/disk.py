@@ -57,6 +57,8 @@ class Disk:
 class DiskStore:
     """A `KeyStore` on a disk; several processes may use one."""
 
+    lock_wait_s = 30.0
+
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
