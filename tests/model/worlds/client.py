@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
@@ -59,6 +60,9 @@ class ModelReader(TailReader):
         del spec
         position = start
         while position < end:
+            if position < self._log.start:
+                # Retention took it meanwhile: auto.offset.reset=error has the client say so.
+                raise RecoveryError(f"the replay was refused: {position} is out of range")
             entries = self._log.read(position, _SLICE, aborted=self._uncommitted)
             position = min(end, entries[-1].offset + 1 if len(entries) == _SLICE else self._log.end)
             within = [entry for entry in entries if entry.offset < end]
