@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import shutil
 from collections.abc import Callable
@@ -20,20 +21,31 @@ from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
 WINDOW = Window(days=7)
 FLUSHED = random_marks(1_000, 1)
 STEPS = 10
+CACHE_SIZES = itertools.count(2**20)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in its third state: begun, then 1,000 marks in a sorted file, then ten steps in the journal."""
-    root = tmp_path_factory.mktemp("damage") / "store"
-    store = RocksStore(root)
+    """A store as a kill leaves it: begun, then 1,000 marks in a sorted file, then, opened again, ten steps in the log."""
+    folder = tmp_path_factory.mktemp("damage")
+    store = RocksStore(folder / "living")
     partition = store.open(IDENTITY, WINDOW)
     partition.reset(progress(0))
     partition.flush(progress(1_000), FLUSHED)
+    partition.close()
+    partition = store.open(IDENTITY, WINDOW)
     for number in range(STEPS):
         partition.append(progress(1_001 + number), marks((f"id{number}", 1_000 + number, 0)))
+    # Closing it could move the ten steps from the log to a file.
+    shutil.copytree(folder / "living", folder / "store")
     store.close()
-    return root
+    return folder / "store"
+
+
+def copy_store(written: Path, root: Path) -> RocksStore:
+    """A copy of its own; blocks of the same file of another copy, which are cached for the process, are not its blocks."""
+    shutil.copytree(written, root)
+    return RocksStore(root, block_cache_bytes=next(CACHE_SIZES))
 
 
 def files(root: Path, pattern: str) -> list[Path]:
@@ -54,9 +66,8 @@ def test_damage_is_an_error_or_an_earlier_state_and_never_another_one(
     names = files(written, pattern)
     for attempt in range(1 if kind in {"empty", "gone"} else 6):
         copy = tmp_path / str(attempt)
-        shutil.copytree(written, copy)
+        store = copy_store(written, copy)
         damage_file(copy / names[attempt % len(names)], kind, source)
-        store = RocksStore(copy)
         try:
             partition = store.open(IDENTITY, WINDOW)
             loaded = partition.load()
@@ -76,9 +87,8 @@ def test_damage_is_an_error_or_an_earlier_state_and_never_another_one(
 def test_what_was_found_damaged_is_not_opened_again(written: Path, tmp_path: Path) -> None:
     """A damage that was found while reading is told again at the next opening, until the store is set aside: then it is new."""
     root = tmp_path / "store"
-    shutil.copytree(written, root)
+    store = copy_store(written, root)
     flip_marks(root)
-    store = RocksStore(root)
     partition = find_damage(store)
     with pytest.raises(StoreLockedError):
         store.set_aside(IDENTITY)
@@ -104,9 +114,8 @@ def find_damage(store: RocksStore) -> RocksPartition:
 def test_a_folder_that_was_moved_away_by_hand_is_no_longer_damaged(written: Path, tmp_path: Path) -> None:
     """Whoever does what the error says, while the consumer runs, gets a new store."""
     root = tmp_path / "store"
-    shutil.copytree(written, root)
+    store = copy_store(written, root)
     flip_marks(root)
-    store = RocksStore(root)
     find_damage(store).close()
     (entry,) = list_partitions(root)
     entry.path.rename(tmp_path / "evidence")
