@@ -21,6 +21,9 @@ logger = logging.getLogger("dedup_sdk")
 
 _JOURNAL_STEPS = 20_000
 """So many steps make a journal worth flushing: each is read back when the store opens."""
+_SHARE_OF_WINDOW = 8
+_WORTH_A_FILE = 50_000
+"""Marks that span a share of the window are flushed when there are so many: what is in one file leaves the disk at one time."""
 
 
 class Durable:
@@ -40,6 +43,7 @@ class Durable:
         self._bears_full_disk = bears_full_disk
         self._lane: Lane | None = None
         self._clock_ms = -1
+        self._flushed_ms = self._flushed_number = 0
         self._steps = 0
         self._journaled = 0
         self._owed: list[Marks] = []
@@ -119,8 +123,26 @@ class Durable:
         return min(len(self._lane.recent), self._journaled) if self._lane is not None else 0
 
     def flush_due(self, budget: int) -> bool:
-        """Whether the journal has grown so long that it should become a sorted file."""
-        return self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget
+        """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file."""
+        if self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget:
+            return True
+        return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()
+
+    def _spans_a_share(self) -> bool:
+        window, ring = self.window, self.lane.ring
+        if self._flushed_ms < 0:
+            # Nothing had come yet when the partition started.
+            self._note_flush()
+        if (
+            window.time_ms is not None
+            and _SHARE_OF_WINDOW * (self._clock_ms - self._flushed_ms) > window.time_ms
+        ):
+            return True
+        return ring is not None and _SHARE_OF_WINDOW * (ring.accepted - self._flushed_number) > ring.size
+
+    def _note_flush(self) -> None:
+        ring = self.lane.ring
+        self._flushed_ms, self._flushed_number = self._clock_ms, 0 if ring is None else ring.accepted
 
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
@@ -140,6 +162,7 @@ class Durable:
             raise
         self._steps = self._journaled = 0
         self._owed = []
+        self._note_flush()
         horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
         dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
         if dropped_ms is not None and horizon_ms is not None:

@@ -168,6 +168,7 @@ class Partition(Durable):
 
     def _set_clock(self) -> None:
         self._clock_ms = min(self.lane.newest_ms, self.now_ms())
+        self._note_flush()
 
     def now_ms(self) -> int:
         """Return the engine's clock, in ms since the epoch."""

@@ -22,7 +22,7 @@ class RocksStore:
     ``block_cache_bytes``: memory for blocks of sorted files (default 32 MiB), shared by all partitions of all stores of this process
     that ask for the same; more helps when many duplicates come in. Write buffers (64 MiB) are shared by all. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
     cut too (the default remembers them when the process dies; a power cut costs a replay of the topic's tail).
-    ``generation_marks``: marks that are dropped together at least (default 250,000). ``max_disk``: bytes that the partitions which
+    ``generation_marks``: marks that are dropped together at least (default 100,000). ``max_disk``: bytes that the partitions which
     are open here may take together; above it their oldest marks are dropped, ``generation_marks`` or more at a time, and the
     window is as long as what remains (default None: no limit). Journals of recent marks count, a merge of files may take the size of
     a generation for a moment. ``lock_wait``: seconds for which a consumer waits for another process on this host that keeps a
@@ -35,7 +35,7 @@ class RocksStore:
         *,
         block_cache_bytes: int = 32 * 2**20,
         fsync: bool = False,
-        generation_marks: int = 250_000,
+        generation_marks: int = 100_000,
         max_disk: int | None = None,
         lock_wait: float = 30.0,
     ) -> None:

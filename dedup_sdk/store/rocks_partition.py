@@ -73,7 +73,7 @@ class RocksPartition:
         memory: SharedMemory,
         *,
         fsync: bool = False,
-        generation_marks: int = 250_000,
+        generation_marks: int = 100_000,
         report_damage: ReportDamage = lambda _: None,
     ) -> None:
         self._folder = folder

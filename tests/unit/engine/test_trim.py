@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dedup_sdk.engine import durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.window import Window
-from tests.support.records import HOUR, engine, kinds, record
+from tests.support.records import DAY_MS, HOUR, engine, kinds, record
 
 
 @pytest.fixture
@@ -44,3 +45,43 @@ def test_the_fullest_partition_is_flushed(flushed: list[int]) -> None:
     deduplicator.complete(records)
     assert flushed == [0]
     assert kinds(deduplicator.admit([record(60, "#3", partition=0)])) == ["duplicate"]
+
+
+def test_what_spans_a_share_of_the_window_is_flushed(
+    flushed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks of an eighth of the window become a file, as soon as they are worth one, however much room memory has."""
+    monkeypatch.setattr(durable, "_WORTH_A_FILE", 10)
+    deduplicator = engine(Window(seconds=80), clock=lambda: 2 * DAY_MS / 1000)
+    reached = []
+    for offset in range(100):
+        each = record(offset, timestamp_ms=DAY_MS + 500 * offset)
+        deduplicator.admit([each])
+        deduplicator.complete([each])
+        reached.append(len(flushed))
+    # Half a second a record: ten seconds are twenty, counted from the first that was worth it.
+    assert reached.index(1) in range(28, 33)
+    assert [reached.index(number + 1) - reached.index(number) for number in (1, 2)] == [21, 21]
+
+
+def test_what_spans_a_share_of_the_count_is_flushed(
+    flushed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where the window is a number of IDs."""
+    monkeypatch.setattr(durable, "_WORTH_A_FILE", 10)
+    deduplicator = engine(Window(count=160))
+    for offset in range(100):
+        each = record(offset)
+        deduplicator.admit([each])
+        deduplicator.complete([each])
+    assert len(flushed) == 4
+
+
+def test_few_marks_are_no_file(flushed: list[int]) -> None:
+    """However long they took to come: a file each would be many small ones."""
+    deduplicator = engine(Window(seconds=80), clock=lambda: 2 * DAY_MS / 1000)
+    for offset in range(200):
+        each = record(offset, timestamp_ms=DAY_MS + 60_000 * offset)
+        deduplicator.admit([each])
+        deduplicator.complete([each])
+    assert flushed == []
