@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dedup_sdk.testing.tethered import Tethered
-from tests.chaos.history import Call, Notice
+from tests.chaos.history import Call, Line, Notice
 from tests.chaos.journal import read_counters, read_journal
 from tests.chaos.options import WorkerOptions
 
@@ -83,6 +83,15 @@ class Run:
     def counters(self) -> dict[str, int]:
         """Return its consumer's totals, if it ended in order."""
         return read_counters(Path(self.options.journal))
+
+    def lines(self) -> list[Line]:
+        """Return what its consumer logged."""
+        found: list[Line] = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            at_ns, _, text = line.partition(" ")
+            if at_ns.isdigit():
+                found.append(Line(int(at_ns), self.name, text))
+        return found
 
     def last_words(self) -> str:
         """Return the last line of its output."""

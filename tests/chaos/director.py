@@ -155,6 +155,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         ordered=scenario.mode != "workers",
         given_up=stage.given_up,
         threads=scenario.mode in {"workers", "run", "letters"},
+        now_ms=int(time.time() * 1000),
+        told=[line for run in stage.crew.runs for line in run.lines()],
     )
     return history, stuck
 

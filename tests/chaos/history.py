@@ -31,13 +31,14 @@ class LogRecord(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a handler that returned."""
+    """A call of a handler that returned; ``verdict`` is for those who look for a cause, and no judgement hangs on it."""
 
     run: str
     partition: int
     offset: int
     began_ns: int
     ended_ns: int
+    verdict: str = ""
 
 
 class Notice(NamedTuple):
@@ -47,6 +48,14 @@ class Notice(NamedTuple):
     kind: Literal["assigned", "revoked", "lost", "refused"]
     partitions: frozenset[int]
     at_ns: int
+
+
+class Line(NamedTuple):
+    """A line that a run's consumer logged; evidence, no more."""
+
+    at_ns: int
+    run: str
+    text: str
 
 
 class Sample(NamedTuple):
@@ -130,6 +139,8 @@ class History:
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
+        now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
+        told: what the runs' consumers logged.
     """
 
     log: Sequence[LogRecord]
@@ -143,6 +154,8 @@ class History:
     settled: Mapping[int, int] | None = None
     ordered: bool = True
     threads: bool = False
+    now_ms: int = 2**62
+    told: Sequence[Line] = ()
 
 
 EARLIER = 1_000

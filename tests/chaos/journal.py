@@ -37,9 +37,10 @@ class Journal:
                 reader.stdin.close()
             self._reader = reader
 
-    def call(self, partition: int, offset: int, began_ns: int) -> None:
+    def call(self, partition: int, offset: int, began_ns: int, verdict: str = "") -> None:
         """Write that a handler is done with a record: this line is its effect."""
-        self._write({"handled": [partition, offset], "ns": [began_ns, time.monotonic_ns()]})
+        ns = [began_ns, time.monotonic_ns()]
+        self._write({"handled": [partition, offset], "ns": ns, "as": verdict})
 
     def notice(self, kind: str, partitions: Iterable[int]) -> None:
         """Write what a rebalance callback was told."""
@@ -71,7 +72,7 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
         entry = json.loads(line)
         if "handled" in entry:
             (partition, offset), (began_ns, ended_ns) = entry["handled"], entry["ns"]
-            calls.append(Call(run, partition, offset, began_ns, ended_ns))
+            calls.append(Call(run, partition, offset, began_ns, ended_ns, entry["as"]))
         elif "notice" in entry:
             kind = cast("Literal['assigned', 'revoked', 'lost', 'refused']", entry["notice"])
             notices.append(Notice(run, kind, frozenset(entry["partitions"]), entry["ns"]))

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.chaos.evidence import evidence
 from tests.chaos.history import Call, Crash, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
 
 IMPLICIT_BATCH_RECORDS = 1_000
@@ -31,7 +32,7 @@ PUT_OUT_NS = 3_000_000_000
 """Nanoseconds that may lie between a group that gives up a silent member and the member that hears of it."""
 TOLD_WITHIN_NS = 3_000_000_000
 """Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
-_EXAMPLES = 5
+_EXAMPLES = 3
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -53,7 +54,7 @@ class Judgement:
         premature: records that were committed before a handler was done with their message.
         trespassed: calls that began after their run was told that the partition is not its own.
         unsettled: records that were not committed although all was done.
-        examples: a few of what was lost or is unexplained, with the runs that handled it.
+        examples: a few of what is wrong, with all that is known of it (see `evidence`).
     """
 
     records: int
@@ -93,34 +94,31 @@ def judge(history: History) -> Judgement:
     at_risk += _outlived(history, message_of, by_run)
     at_risk += [_at_risk(history, excuse, message_of, by_run) for excuse in _refused(history)]
     at_risk += _put_out(history, message_of, by_run)
+    at_risk += _late(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
-    lost = expected - set(calls)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
+    wrong = {
+        "lost": sorted(expected - set(calls)),
+        "unexplained": sorted(unexplained),
+        "disordered": _disordered(history, calls) if history.ordered else [],
+        "premature": _premature(history, message_of, calls, skipped | set(history.given_up)),
+        "trespassed": _trespassed(history),
+        "unsettled": _unsettled(history),
+    }
+    counts = {what: len(places) for what, places in wrong.items()}
     return Judgement(
         records=len(history.log),
         messages=len(set(message_of.values())),
         handled=len(history.calls),
-        lost=len(lost),
         doubled=sum(doubled.values()),
         doubled_bound=sum(map(len, at_risk)),
-        unexplained=sum(unexplained.values()),
-        disordered=_disordered(history, calls) if history.ordered else 0,
-        premature=_premature(history, message_of, calls, skipped | set(history.given_up)),
-        trespassed=_trespassed(history),
-        unsettled=_unsettled(history),
+        **{**counts, "unexplained": sum(unexplained.values())},
         examples=tuple(
-            [f"lost {partition}@{offset}" for partition, offset in sorted(lost)[:_EXAMPLES]]
-            + [_told(message, calls[message]) for message in sorted(unexplained)[:_EXAMPLES]]
+            evidence(what, history, message_of.get(place, place), message_of)
+            for what, places in wrong.items()
+            for place in places[:_EXAMPLES]
         ),
     )
-
-
-def _told(message: Place, calls: Iterable[Call]) -> str:
-    each = ", ".join(
-        f"{call.run} {call.partition}@{call.offset} at {call.ended_ns / 1e9:.3f} s"
-        for call in sorted(calls, key=lambda call: call.ended_ns)
-    )
-    return f"unexplained {message[0]}@{message[1]}: {each}"
 
 
 def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
@@ -233,6 +231,25 @@ def _outlived(
     return found
 
 
+def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
+    """Return, for each record whose ID was seen last a window or longer before the newest time then known, its message.
+
+    No store has to know that sighting any more, although the record's own time is near to it: what is older than a window is
+    collected, and a record that hangs on it is delivered as unverified.
+    """
+    found: list[set[Place]] = []
+    newest_ms: dict[int, int] = {}
+    sightings: dict[Place, int] = {}
+    for record in sorted(history.log, key=lambda each: (each.partition, each.offset)):
+        place = (record.partition, record.offset)
+        message, newest = message_of[place], newest_ms.get(record.partition, -1)
+        if message in sightings and sightings[message] < newest - history.window_ms:
+            found.append({message})
+        sightings[message] = record.timestamp_ms
+        newest_ms[record.partition] = max(newest, min(record.timestamp_ms, history.now_ms))
+    return found
+
+
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:
     """Return the calls, in order, whose completion may not have been written when the run ended."""
     if not calls:
@@ -245,7 +262,7 @@ def _is_skipped(history: History, place: Place) -> bool:
     return any(skip.partition == place[0] and skip.low <= place[1] < skip.high for skip in history.skips)
 
 
-def _disordered(history: History, calls: Mapping[Place, list[Call]]) -> int:
+def _disordered(history: History, calls: Mapping[Place, list[Call]]) -> list[Place]:
     key_of = {(record.partition, record.offset): record.key for record in history.log}
     rewound = [excuse for excuse in history.excuses if isinstance(excuse, Rewind)]
     firsts: dict[tuple[int, bytes], list[Call]] = defaultdict(list)
@@ -254,14 +271,15 @@ def _disordered(history: History, calls: Mapping[Place, list[Call]]) -> int:
         key = key_of.get((first.partition, first.offset))
         if key is not None and not any(r.partition == first.partition for r in rewound):
             firsts[first.partition, key].append(first)
-    count = 0
+    found: list[Place] = []
     for of_key in firsts.values():
         of_key.sort(key=lambda call: call.began_ns)
         highest = -1
         for call in of_key:
-            count += call.offset < highest
+            if call.offset < highest:
+                found.append((call.partition, call.offset))
             highest = max(highest, call.offset)
-    return count
+    return found
 
 
 def _premature(
@@ -269,38 +287,44 @@ def _premature(
     message_of: Mapping[Place, Place],
     calls: Mapping[Place, list[Call]],
     skipped: set[Place],
-) -> int:
-    """Count records that some sample of the commits passed before any call of their message had returned."""
+) -> list[Place]:
+    """Return the records that some sample of the commits passed before any call of their message had returned."""
     done_ns = {message: min(call.ended_ns for call in each) for message, each in calls.items()}
     rising: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for sample in sorted(history.samples):
         steps = rising[sample.partition]
         if not steps or sample.offset > steps[-1][0]:
             steps.append((sample.offset, sample.at_ns))
-    count = 0
+    found: list[Place] = []
     for place, message in message_of.items():
         steps = rising.get(place[0], [])
         index = bisect_left(steps, place[1] + 1, key=lambda step: step[0])
-        if index < len(steps) and place not in skipped:
-            count += steps[index][1] < done_ns.get(message, steps[index][1] + 1)
-    return count
+        early = index < len(steps) and steps[index][1] < done_ns.get(message, steps[index][1] + 1)
+        if early and place not in skipped:
+            found.append(place)
+    return found
 
 
-def _trespassed(history: History) -> int:
+def _trespassed(history: History) -> list[Place]:
     notices: dict[tuple[str, int], list[tuple[int, bool]]] = defaultdict(list)
     for notice in sorted(history.notices, key=lambda each: each.at_ns):
         for partition in notice.partitions:
             notices[notice.run, partition].append((notice.at_ns, notice.kind == "assigned"))
-    count = 0
+    found: list[Place] = []
     for call in history.calls:
         known = notices.get((call.run, call.partition), [])
         index = bisect_left(known, call.began_ns, key=lambda each: each[0]) - 1
         late_ns = call.began_ns - known[index][0] if index >= 0 else 0
-        count += index >= 0 and not known[index][1] and late_ns > (HAND_OVER_NS if history.threads else 0)
-    return count
+        if index >= 0 and not known[index][1] and late_ns > (HAND_OVER_NS if history.threads else 0):
+            found.append((call.partition, call.offset))
+    return found
 
 
-def _unsettled(history: History) -> int:
+def _unsettled(history: History) -> list[Place]:
     if history.settled is None:
-        return 0
-    return sum(record.offset >= history.settled.get(record.partition, 0) for record in history.log)
+        return []
+    return [
+        (record.partition, record.offset)
+        for record in history.log
+        if record.offset >= history.settled.get(record.partition, 0)
+    ]

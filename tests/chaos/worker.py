@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
 from tests.chaos.journal import Journal
 from tests.chaos.options import ID_HEADER, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
 from tests.chaos.sabotage import sabotage
@@ -47,6 +47,7 @@ class Worker:
         logging.getLogger("dedup_sdk").addHandler(RefusedCommits(self._journal))
         self._random = random.Random(options.seed)
         self._slow = self._stopped = False
+        self._verdicts: dict[tuple[int, int], str] = {}
         self.consumer = DedupConsumer(
             options.client(),
             dedup=Lookup(id=header(ID_HEADER), window=Window.parse(options.window)),
@@ -54,6 +55,7 @@ class Worker:
             completion="explicit" if options.mode == "workers" else "on-next-call",
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
+            observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 
     def run(self) -> None:
@@ -127,19 +129,32 @@ class Worker:
                     time.sleep(0.001)
                     running = {future for future in running if not future.done()}
                 # It is in hand from here on, whenever its thread begins.
-                running.add(pool.submit(self._in_its_own_hands, message, time.monotonic_ns()))
+                running.add(
+                    pool.submit(self._in_its_own_hands, message, time.monotonic_ns(), self._as(message))
+                )
 
-    def _in_its_own_hands(self, message: Any, began_ns: int) -> None:
+    def _in_its_own_hands(self, message: Any, began_ns: int, verdict: str) -> None:
         with self.consumer.once(message):
-            self._handle(message, began_ns)
+            self._handle(message, began_ns, verdict)
 
-    def _handle(self, message: Any, began_ns: int | None = None) -> None:
+    def _note(self, event: VerdictEvent) -> None:
+        if event.verdict.deliver:
+            self._verdicts[event.partition, event.offset] = _in_words(event.verdict)
+
+    def _as(self, message: Any) -> str:
+        """Return what the consumer said of a message; where handlers have threads they do not ask, because asking may wait."""
+        if self._options.mode in {"run", "letters"}:
+            return self._verdicts.get((message.partition(), message.offset()), "")
+        return _in_words(self.consumer.verdict(message))
+
+    def _handle(self, message: Any, began_ns: int | None = None, verdict: str | None = None) -> None:
         began_ns = time.monotonic_ns() if began_ns is None else began_ns
+        verdict = self._as(message) if verdict is None else verdict
         if self._slow:
             self._slow = False
             time.sleep(self._options.slow_s)
         time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
-        self._journal.call(message.partition(), message.offset(), began_ns)
+        self._journal.call(message.partition(), message.offset(), began_ns, verdict)
 
     def _stop(self) -> None:
         self._stopped = True
@@ -149,12 +164,29 @@ class Worker:
         self._slow = True
 
 
+class Stamped(logging.Formatter):
+    """Lines that begin with the machine's monotonic clock, which journals use too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return f"{time.monotonic_ns()} {super().format(record)}"
+
+
+def _in_words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    again = f"attempt {verdict.attempt}" if verdict.attempt > 1 else ""
+    return " ".join(filter(None, [verdict.kind.value, verdict.reason, again]))
+
+
 def main(argument: str) -> int:
     """Run a worker; return its exit status: 3 and one line when it ended by an error of the package."""
     options = loads(argument)
     # Where it hangs, when it does not end.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
-    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
+    output = logging.StreamHandler()
+    output.setFormatter(Stamped("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[output])
     sabotage(options.broken)
     try:
         Worker(options).run()
