@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk.errors import DedupError
 from tests.chaos.bed import Bed
+from tests.chaos.deadline import within
 from tests.chaos.director import direct
 from tests.chaos.options import PROTOCOLS, Protocol
 from tests.chaos.report import Report
@@ -24,6 +26,10 @@ from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 
 _ALL: Final = "all"
+_OVERHEAD_S: Final = 240.0
+"""Seconds that a scenario may take besides twice the time of its faults: to start, to handle what is left, to be looked at."""
+_START_S: Final = 300.0
+_CLOSE_S: Final = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,20 +46,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     reports: list[Report] = []
     unjudged = False
     try:
-        with Bed(asked.seed) as bed:
+        with ExitStack() as open_things:
+            with within(_START_S, "the start of the broker"):
+                bed = open_things.enter_context(Bed(asked.seed))
             for scenario, choice in _plan(asked):
                 try:
-                    report = direct(scenario, choice, bed, keep=asked.keep)
+                    with within(2 * choice.seconds + _OVERHEAD_S, scenario.name):
+                        report = direct(scenario, choice, bed, keep=asked.keep)
                 except (KafkaException, TimeoutError, RuntimeError) as error:
                     sys.stderr.write(f"{scenario.name}: could not be judged: {error}\n")
+                    sys.stderr.writelines(f"  {note}\n" for note in getattr(error, "__notes__", ()))
                     unjudged = True
                     continue
                 reports.append(report)
                 sys.stderr.write(report.line() + "\n")
-                sys.stderr.writelines(f"  {example}\n" for example in report.judgement.examples)
+                sys.stderr.writelines(f"  {line}\n" for line in _told(report))
                 if asked.json:
                     sys.stdout.write(json.dumps(report.as_dict()) + "\n")
                     sys.stdout.flush()
+            with within(_CLOSE_S, "the end of the broker"):
+                open_things.close()
     except DedupError as error:
         sys.stderr.write(f"chaos: {error}\n")
         return 2
@@ -62,6 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(report.broken for report in reports):
         return 1
     return 2 if unjudged else 0
+
+
+def _told(report: Report) -> Iterable[str]:
+    """Return what explains a report; of a broken twin, which is expected to break promises, no more than the names."""
+    examples = report.judgement.examples
+    if report.choice.broken:
+        return [example.splitlines()[0] for example in examples]
+    return [*examples, *report.stuck]
 
 
 def summary(reports: Sequence[Report], seed: int) -> dict[str, object]:

@@ -93,6 +93,10 @@ class Run:
                 found.append(Line(int(at_ns), self.name, text))
         return found
 
+    def last_lines(self, count: int) -> list[str]:
+        """Return the end of its output."""
+        return self.log.read_text(errors="replace").splitlines()[-count:]
+
     def last_words(self) -> str:
         """Return the last line of its output."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]

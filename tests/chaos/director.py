@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from dedup_sdk import Window
 from tests.chaos.bed import Bed
 from tests.chaos.history import EARLIER, History, LogRecord
@@ -37,6 +39,7 @@ _SETTLE_S: Final = 10.0
 _SECOND_LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _LAST_WORDS_S: Final = 0.5
+_LAST_LINES: Final = 40
 
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
@@ -64,6 +67,11 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             )  # fmt: skip
             try:
                 history, stuck = _play(scenario, stage)
+            except (KafkaException, TimeoutError, RuntimeError) as error:
+                error.add_note(f"faults until then: {dict(stage.faults)}")
+                for line in _where_they_stand(stage):
+                    error.add_note(line)
+                raise
             finally:
                 stage.crew.end()
     finally:
@@ -113,7 +121,8 @@ def _disks(scenario: Scenario, choice: Choice) -> Disks:
     return "own" if choice.seed % 2 else "shared"
 
 
-def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
+def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
+    """Play; return what was seen and, where messages were left and nothing was handled any more, where the workers stood."""
     for host in range(scenario.hosts):
         stage.start(host)
     stage.sender.start()
@@ -123,12 +132,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
     stage.sender.stop()
     for host in set(range(scenario.hosts)) - {run.host for run in stage.crew.alive}:
         stage.start(host)
-    stuck = not _drained(stage, scenario)
-    if stuck:
-        # Where they hang, if they do: into their logs.
-        for run in stage.crew.alive:
-            run.signal(signal.SIGUSR2)
-        time.sleep(_LAST_WORDS_S)
+    stuck = () if _drained(stage, scenario) else _where_they_stand(stage)
     settled = _settled(stage)
     for run in stage.crew.stop():
         logger.warning("%s did not end in order: %s", run.name, run.last_words())
@@ -139,6 +143,12 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         stage.crew.stop()
     calls, notices = stage.crew.history()
     calls = [call._replace(partition=_lived(stage, call.partition, call.ended_ns)) for call in calls]
+    notices = [
+        each._replace(
+            partitions=frozenset(_lived(stage, partition, each.at_ns) for partition in each.partitions)
+        )
+        for each in notices
+    ]
     samples = [
         each._replace(partition=_lived(stage, each.partition, each.at_ns)) for each in stage.watch.samples
     ]
@@ -159,6 +169,15 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, bool]:
         told=[line for run in stage.crew.runs for line in run.lines()],
     )
     return history, stuck
+
+
+def _where_they_stand(stage: Stage) -> tuple[str, ...]:
+    """Return what each living worker said last, and where its threads are: it writes that into its log."""
+    alive = stage.crew.alive
+    for run in alive:
+        run.signal(signal.SIGUSR2)
+    time.sleep(_LAST_WORDS_S)
+    return tuple(f"{run.name}: {line}" for run in alive for line in run.last_lines(_LAST_LINES))
 
 
 def _lived(stage: Stage, partition: int, at_ns: int) -> int:

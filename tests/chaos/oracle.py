@@ -11,13 +11,14 @@ at risk
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.evidence import evidence
-from tests.chaos.history import Call, Crash, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
+from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
+from tests.chaos.safety import Safety
 
 IMPLICIT_BATCH_RECORDS = 1_000
 """How many records a consumer completes implicitly in one durable step, at most."""
@@ -25,11 +26,10 @@ IMPLICIT_NS = 100_000_000
 """Nanoseconds after which a consumer writes what was completed implicitly."""
 GRACE_NS = 50_000_000
 """Nanoseconds between what a worker notes and what happens in its consumer."""
-
+STALL_NS = 500_000_000
+"""Nanoseconds for which a busy machine may not run a process between two steps of its."""
 HAND_OVER_NS = 1_000_000_000
 """Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
-PUT_OUT_NS = 3_000_000_000
-"""Nanoseconds that may lie between a group that gives up a silent member and the member that hears of it."""
 TOLD_WITHIN_NS = 3_000_000_000
 """Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
 _EXAMPLES = 3
@@ -90,10 +90,10 @@ def judge(history: History) -> Judgement:
     by_run: dict[str, list[Call]] = defaultdict(list)
     for call in sorted(history.calls, key=lambda each: each.ended_ns):
         by_run[call.run].append(call)
-    at_risk = [_at_risk(history, excuse, message_of, by_run) for excuse in history.excuses]
+    safety = Safety(history)
+    at_risk = [_at_risk(history, excuse, safety, message_of, by_run) for excuse in history.excuses]
     at_risk += _outlived(history, message_of, by_run)
-    at_risk += [_at_risk(history, excuse, message_of, by_run) for excuse in _refused(history)]
-    at_risk += _put_out(history, message_of, by_run)
+    at_risk += _put_out(history, safety, message_of, by_run)
     at_risk += _late(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
@@ -139,7 +139,11 @@ def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
 
 
 def _at_risk(
-    history: History, excuse: Excuse, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
+    history: History,
+    excuse: Excuse,
+    safety: Safety,
+    message_of: Mapping[Place, Place],
+    by_run: Mapping[str, list[Call]],
 ) -> set[Place]:
     """Return the messages that may have one more call because of this."""
     if isinstance(excuse, Rewind):
@@ -158,7 +162,11 @@ def _at_risk(
     if isinstance(excuse, Outage):
         risky += [call for call in own[len(before) :] if call.began_ns <= excuse.until_ns]
     elif excuse.committed is not None:
-        risky += [call for call in before if call.offset >= excuse.committed.get(call.partition, 0)]
+        safe = {
+            partition: safety.at_most(excuse.committed, excuse.run, partition, excuse.at_ns)
+            for partition in {call.partition for call in before}
+        }
+        risky += [call for call in before if call.offset >= safe[call.partition]]
     if isinstance(excuse, Takeover):
         told = [n.at_ns for n in history.notices if n.run == excuse.run and n.kind in {"revoked", "lost"}]
         last_ns = excuse.until_ns + TOLD_WITHIN_NS
@@ -168,40 +176,18 @@ def _at_risk(
     return {message_of.get(place, place) for place in places}
 
 
-def _refused(history: History) -> list[Crash]:
-    """Return what a commit explains that the broker refused when partitions went: as if the run had crashed then."""
-    found: list[Crash] = []
-    for notice in history.notices:
-        if notice.kind == "refused":
-            safe: dict[int, int] = {}
-            for sample in history.samples:
-                if sample.at_ns <= notice.at_ns:
-                    safe[sample.partition] = max(sample.offset, safe.get(sample.partition, 0))
-            found.append(Crash(run=notice.run, at_ns=notice.at_ns, committed=safe))
-    return found
-
-
 def _put_out(
-    history: History, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
+    history: History, safety: Safety, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> list[set[Place]]:
-    """Return, for each time that the group put a run out, what it had done by then and could not commit any more.
-
-    Others may have had its partitions for a while when it was told, and may have committed: what was safe is what was committed
-    before that.
-    """
+    """Return, for each time that the group put a run out, or refused its last commit, what it had done and could not commit."""
     found: list[set[Place]] = []
-    samples = sorted(history.samples)
     for notice in history.notices:
-        if notice.kind == "lost":
-            before = bisect_left(samples, notice.at_ns - PUT_OUT_NS, key=lambda sample: sample.at_ns)
-            safe = {sample.partition: sample.offset for sample in samples[:before]}
-            places = [
-                (call.partition, call.offset)
-                for call in by_run.get(notice.run, [])
-                if call.partition in notice.partitions and call.ended_ns <= notice.at_ns
-                if call.offset >= safe.get(call.partition, 0)
-            ]
-            found.append({message_of.get(place, place) for place in places})
+        if notice.kind in {"lost", "refused"}:
+            own = [call for call in by_run.get(notice.run, []) if call.ended_ns <= notice.at_ns]
+            concerned = notice.partitions or {call.partition for call in own}
+            safe = {partition: safety.safe(notice.run, partition, notice.at_ns) for partition in concerned}
+            risky = [call for call in own if call.partition in safe and call.offset >= safe[call.partition]]
+            found.append({message_of.get(p, p) for p in ((call.partition, call.offset) for call in risky)})
     return found
 
 
@@ -251,10 +237,16 @@ def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place
 
 
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls, in order, whose completion may not have been written when the run ended."""
+    """Return the calls, in order, whose completion may not have been written when the run ended.
+
+    Those of the last list (of one, as a rule), and what ended within a tenth of a second before the end of the one before it: after
+    that one the consumer looked whether it was time to write. When the last began says nothing, on a machine that is busy.
+    """
     if not calls:
         return []
-    since_ns = calls[-1].began_ns - IMPLICIT_NS - GRACE_NS
+    earlier = calls[: bisect_right(calls, calls[-1].began_ns, key=lambda call: call.ended_ns)]
+    looked_ns = earlier[-1].ended_ns if earlier else calls[-1].began_ns
+    since_ns = max(looked_ns, calls[-1].began_ns - STALL_NS) - IMPLICIT_NS - GRACE_NS
     return [call for call in calls[-IMPLICIT_BATCH_RECORDS:] if call.ended_ns >= since_ns]
 
 

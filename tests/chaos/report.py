@@ -21,7 +21,7 @@ class Report:
         resent: records that the sender sent more than once.
         rebalances: callbacks of all workers.
         seconds: how long it took.
-        stuck: messages were left and nothing was handled any more, so that waiting was given up.
+        stuck: where the workers stood, where messages were left and nothing was handled any more, so that waiting was given up.
     """
 
     scenario: str
@@ -31,7 +31,7 @@ class Report:
     resent: int
     rebalances: int
     seconds: float
-    stuck: bool
+    stuck: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -62,7 +62,7 @@ class Report:
             "faults": self.faults,
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),
-            "stuck": self.stuck,
+            "stuck": bool(self.stuck),
             "examples": list(judged.examples),
             "promises_kept": not self.broken,
         }
@@ -73,6 +73,7 @@ class Report:
         outcome = (
             "ok" if not self.broken else "BROKEN " + ", ".join(f"{k} {v}" for k, v in self.broken.items())
         )
+        outcome += ", stuck" if self.stuck else ""
         without = f" without {choice.broken}" if choice.broken else ""
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "no faults"
         return (

@@ -175,16 +175,41 @@ def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
 
 
 def test_a_member_that_was_put_out_explains_what_it_could_not_commit() -> None:
-    """What it did above the commit of some seconds before may come again, once; what was committed then, or lay elsewhere, may not."""
+    """What it had not committed when another got its partition may come again, once; what it had, or lay elsewhere, may not."""
     records = [*log("x", "y"), *log("z", partition=1)]
     calls = [call(0, 1_000), call(1, 5_000), call(0, 5_000, partition=1)]
+    had = Notice("a", "assigned", frozenset({0, 1}), 0)
     lost = Notice("a", "lost", frozenset({0}), 6 * _S)
-    more = {"notices": [lost], "samples": [Sample(2 * _S, 0, 1), Sample(5_500 * _MS, 0, 2)]}
+    other = Notice("b", "assigned", frozenset({0}), 5_200 * _MS)
+    more = {"notices": [had, lost, other], "samples": [Sample(2 * _S, 0, 1), Sample(5_500 * _MS, 0, 2)]}
     again = call(1, 7_000, "b")
     assert broken(records, [*calls, again], **more) == {}
     assert broken(records, [*calls, again, call(1, 8_000, "b")], **more) == {"unexplained": 1}
     assert broken(records, [*calls, call(0, 7_000, "b")], **more) == {"unexplained": 1}
     assert broken(records, [*calls, call(0, 7_000, "b", partition=1)], **more) == {"unexplained": 1}
+
+
+def test_a_crash_long_after_another_got_the_partition_explains_what_was_not_committed_then() -> None:
+    """A worker that is killed before it hears that it was put out had done what the other's commits do not show."""
+    records = log("x", "y", "z")
+    had = Notice("a", "assigned", frozenset({0}), 0)
+    other = Notice("b", "assigned", frozenset({0}), 3 * _S)
+    samples = [Sample(1_500 * _MS, 0, 1), Sample(5 * _S, 0, 2)]
+    more = {"samples": samples, "excuses": [Crash(run="a", at_ns=6 * _S, committed={0: 2})]}
+    calls = [call(0, 1_000), call(1, 2_000), call(2, 2_800), call(1, 4_000, "b")]
+    assert broken(records, calls, notices=[had, other], **more) == {}
+    assert broken(records, calls, notices=[had], **more) == {"unexplained": 1}
+    assert broken(records, [*calls, call(0, 4_500, "b")], notices=[had, other], **more) == {"unexplained": 1}
+
+
+def test_what_a_busy_machine_delays_is_still_in_doubt() -> None:
+    """What ended just before the consumer looked at its clock may be unwritten, also when the next call began late."""
+    records = log("x", "y", "z")
+    calls = [call(0, 1_000), call(1, 1_090), Call("a", 0, 2, 1_400 * _MS, 1_401 * _MS)]
+    crash = Crash(run="a", at_ns=2 * _S)
+    assert broken(records, [*calls, call(0, 3_000, "b")], excuses=[crash]) == {}
+    waited = [*calls[:2], Call("a", 0, 2, 1_900 * _MS, 1_901 * _MS)]
+    assert broken(records, [*waited, call(0, 3_000, "b")], excuses=[crash]) == {"unexplained": 1}
 
 
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
@@ -203,6 +228,23 @@ def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
     forget = Forget(partition=0, offset=2)
     assert broken(records, [*calls, call(2, 12)], excuses=[forget]) == {}
     assert broken(records, [*calls, call(5, 15)], excuses=[forget]) == {"unexplained": 1}
+
+
+def test_a_sighting_older_than_a_window_need_not_be_known() -> None:
+    """A duplicate of what lies a window before the newest time may come through, once for each; one of what lies within may not."""
+    times = {"old": 0, "new": _WINDOW_MS + 1, "edge": 1, "far": 2**50}
+
+    def sent(*names: str) -> list[LogRecord]:
+        return [LogRecord(0, at, times[name], None, name.encode()) for at, name in enumerate(names)]
+
+    late = sent("old", "new", "old")
+    calls = [call(0, 10), call(1, 11), call(2, 12)]
+    assert broken(late, calls) == {}
+    assert broken(late, [*calls, call(2, 13)]) == {"unexplained": 1}
+    assert broken(sent("old", "old", "new"), calls) == {"unexplained": 1}
+    assert broken(sent("edge", "new", "edge"), calls) == {"unexplained": 1}
+    # A record from the future pushes nothing: it counts as now.
+    assert broken(sent("old", "far", "old"), calls, now_ms=_WINDOW_MS) == {"unexplained": 1}
 
 
 def test_what_was_skipped_on_purpose_is_not_lost() -> None:

@@ -31,7 +31,7 @@ def test_a_report_says_whether_promises_were_kept() -> None:
     good = History(log=[], calls=[], window_ms=1)
     report = Report(
         scenario="kill", choice=Choice(seed=7, seconds=1), judgement=judge(good), faults={"kill": 2}, resent=0,
-        rebalances=1, seconds=1.0, stuck=False,
+        rebalances=1, seconds=1.0, stuck=(),
     )  # fmt: skip
     printed = json.loads(json.dumps(report.as_dict()))
     assert printed["promises_kept"]
