@@ -103,7 +103,7 @@ class Assigned:
     requested: int = -1
     """The last offset that a commit was asked for."""
     leader_epoch: int | None = None
-    """The leader epoch of the last record that was judged, or that the group's commit tells; None where nobody says."""
+    """The leader epoch that the group's commit tells of what lies before ``start``; None where it tells none."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
@@ -129,7 +129,7 @@ class Assigned:
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
         return CommitMetadata(
-            low=lane.low, era=lane.era, complete=self.complete, epoch=self.leader_epoch, log=self.log
+            low=lane.low, era=lane.era, complete=self.complete, epoch=lane.epoch, log=self.log
         )
 
     def enter(self, state: State) -> None:

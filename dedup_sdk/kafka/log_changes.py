@@ -21,7 +21,7 @@ from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
@@ -41,7 +41,7 @@ def start_in_the_log(
     """Return where to start, and set back what ``held`` has loaded, where the log ends below what the group has completed.
 
     The same where the log is long enough, but has other records at the end of what only this store knows to be completed:
-    nobody committed that, so that the broker cannot tell by the leader epoch of a commit.
+    by the leader epoch that the store has noted, as the broker says, or else by the marks.
 
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
@@ -60,9 +60,8 @@ def start_in_the_log(
     if known <= end and not start.suspect:
         if loaded is None or start.reopened or _completed_end(loaded) <= start.offset:
             return start
-        if not (
-            yield from _is_another(held, loaded, engine, client, dead_letters, begin=max(first, start.offset))
-        ):
+        begin = max(first, start.offset)
+        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin)):
             return start
     if loaded is None:
         if settings.reset == "error":
@@ -73,7 +72,7 @@ def start_in_the_log(
         common = first
     else:
         common = yield from _common_end(held, loaded, engine, client, first=first, end=min(end, known))
-        held.loaded = _cut_back(loaded, common)
+        held.loaded = _cut_back(held, loaded, common)
     offset = min(start.offset, common)
     metadata = start.metadata
     if metadata is not None and (loaded is None or metadata.low > offset):
@@ -85,15 +84,20 @@ def start_in_the_log(
     return replace(start, offset=offset, metadata=metadata, seek=True, at_once=True)
 
 
-def _cut_back(loaded: Loaded, end: int) -> Loaded:
+def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
     """Return what was loaded, without any completion from ``end`` on."""
     progress = loaded.progress
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
     high = max(min(progress.high, end), min(progress.low, end))
-    return replace(
-        loaded,
-        progress=replace(progress, low=min(progress.low, end), high=high, done=done, committed=None),
+    progress = replace(
+        progress, low=min(progress.low, end), high=high, done=done, committed=None, epoch=None, delta=False
     )
+    recent = loaded.recent
+    if recent.count and int(recent.offsets.max()) >= end:
+        # Among recent marks an offset that is read again is in flight; what had it before would be taken for that.
+        held.store.flush(progress, recent)
+        recent = NO_MARKS
+    return replace(loaded, progress=progress, recent=recent)
 
 
 def _completed_end(loaded: Loaded) -> int:
@@ -113,16 +117,22 @@ def _is_another(
     *,
     begin: int,
 ) -> Generator[None, None, bool]:
-    """Whether the last records that were completed are others by now, by their marks.
+    """Whether the last records that were completed are others by now: by their leader epoch, or by their marks.
 
-    Only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
+    Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
     """
     progress = loaded.progress
+    end = _completed_end(loaded)
+    if progress.epoch is not None:
+        reader = client.tail_reader(held.topic, held.partition)
+        try:
+            return not (yield from reader.still_has(end, progress.epoch))
+        finally:
+            reader.close()
     window_ms = held.window.time_ms
     if held.window.count is not None or window_ms is None or progress.newest_ms > held.now_ms():
         # A mark may be gone for its number, or for a time from the future.
         return False
-    end = _completed_end(loaded)
     begin = max(begin, progress.low, end - _WITNESSES)
     search = _Search(held, loaded)
     search.over(begin)
