@@ -87,8 +87,7 @@ def plan_start(
         )  # fmt: skip
     if beginning == "resumed" and committed > high:
         beginning = "behind"
-    epoch = stored.epoch if high == stored.high else None
-    progress = replace(stored, high=high, committed=committed, epoch=epoch)
+    progress = replace(stored, high=high, committed=committed)
     return StartPlan(
         progress=progress, keep=True, replay_from=high, replay_to=max(high, committed), whole=False,
         beginning=beginning,
