@@ -20,6 +20,8 @@ class Progress:
     - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
     - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
     - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
+    - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
+      whether its log still has that.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     """
 
@@ -32,6 +34,7 @@ class Progress:
     accepted: int = 0
     since_number: int | None = None
     newest_ms: int = -1
+    epoch: int | None = None
     delta: bool = False
 
     @property

@@ -64,8 +64,6 @@ class Start:
     reprocess: bool = False
     suspect: bool = False
     """The broker says that the log is another one before this offset, or ends there."""
-    same_until: int | None = None
-    """Up to where the broker says, by the leader epoch, that the log is the one that was read; None where nobody asked."""
     reopened: bool = False
     """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None
@@ -105,7 +103,7 @@ class Assigned:
     requested: int = -1
     """The last offset that a commit was asked for."""
     leader_epoch: int | None = None
-    """The leader epoch of the last record that was judged, or that the group's commit tells; None where nobody says."""
+    """The leader epoch that the group's commit tells of what lies before ``start``; None where it tells none."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
@@ -126,13 +124,12 @@ class Assigned:
     def start_again(self, start: Start) -> None:
         """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""
         if start is not self.start:
-            self.start, self.requested = start, -1
-            self.leader_epoch = None if start.metadata is None else start.metadata.epoch
+            self.start, self.requested, self.leader_epoch = start, -1, None
 
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
         return CommitMetadata(
-            low=lane.low, era=lane.era, complete=self.complete, epoch=self.leader_epoch, log=self.log
+            low=lane.low, era=lane.era, complete=self.complete, epoch=lane.epoch, log=self.log
         )
 
     def enter(self, state: State) -> None:

@@ -79,7 +79,7 @@ class Judge:
                 )
             except DedupError as error:
                 return Judged(messages, judged, batch[run.rows.start :], error)
-            self._session.assigned[run.topic, run.partition].leader_epoch = part.messages[-1].leader_epoch()
+            held.lane.note_epoch(part.messages[-1].leader_epoch())
             judged += [Held(held, chunk) for chunk in chunks]
             messages += self._deliver(part.messages, chunks)
         return Judged(messages, judged, [])

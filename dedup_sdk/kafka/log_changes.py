@@ -21,7 +21,7 @@ from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import NO_MARKS, Int64s, newest_of_each
+from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
@@ -41,7 +41,7 @@ def start_in_the_log(
     """Return where to start, and set back what ``held`` has loaded, where the log ends below what the group has completed.
 
     The same where the log is long enough, but has other records at the end of what only this store knows to be completed:
-    nobody committed that, so that the broker cannot tell by the leader epoch of a commit.
+    by the leader epoch that the store has noted, as the broker says, or else by the marks.
 
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
@@ -60,77 +60,44 @@ def start_in_the_log(
     if known <= end and not start.suspect:
         if loaded is None or start.reopened or _completed_end(loaded) <= start.offset:
             return start
-        if not (
-            yield from _is_another(held, loaded, engine, client, dead_letters, begin=max(first, start.offset))
-        ):
+        begin = max(first, start.offset)
+        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin)):
             return start
-    same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
-        if same_until is None and settings.reset == "error":
+        if settings.reset == "error":
             raise RecoveryError(
                 f"{held.topic}[{held.partition}]: the group committed {start.offset}, but the log ends at {end}; was it "
                 "truncated or made anew? Reset the group's offsets"
             )
-        common = first if same_until is None else same_until
+        common = first
     else:
-        common = yield from _common_end(
-            held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until
-        )
+        common = yield from _common_end(held, loaded, engine, client, first=first, end=min(end, known))
         held.loaded = _cut_back(held, loaded, common)
     offset = min(start.offset, common)
+    metadata = start.metadata
+    if metadata is not None and (loaded is None or metadata.low > offset):
+        metadata = replace(metadata, low=offset, complete=False)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"
     engine.tell(PartitionEvent("log-truncated", held.topic, held.partition, offset, detail))
-    metadata = start.metadata
-    if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
-        metadata = replace(metadata, low=offset, complete=False)
-    if metadata is not None and (same_until is None or offset > same_until):
-        # What lies behind it is of an epoch that nobody noted.
-        metadata = replace(metadata, epoch=None)
-    acknowledged = None if start.acknowledged is None else min(start.acknowledged, offset)
-    return replace(
-        start, offset=offset, metadata=metadata, seek=True, at_once=True, acknowledged=acknowledged
-    )
-
-
-def _up_to_where_the_broker_says(
-    start: Start, held: Partition, client: Client, *, first: int, end: int
-) -> Generator[None, None, int | None]:
-    """Return up to where what was read in order, and completed, is in the log still; None where the broker does not say."""
-    same_until = start.same_until
-    if same_until is None and not start.suspect:
-        same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
-    return None if same_until is None else max(first, min(same_until, start.offset, end))
-
-
-def until_where_it_is_the_same(
-    start: Start, topic: str, partition: int, client: Client
-) -> Generator[None, None, int | None]:
-    """Ask the broker up to where its log is the one that the group committed ``start`` of; None where nobody can say."""
-    if start.metadata is None or start.metadata.epoch is None:
-        return None
-    reader = client.tail_reader(topic, partition)
-    try:
-        return (yield from reader.same_until(start.offset, start.metadata.epoch))
-    finally:
-        reader.close()
+    return replace(start, offset=offset, metadata=metadata, seek=True, at_once=True)
 
 
 def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
     """Return what was loaded, without any completion from ``end`` on."""
-    done = tuple((begin, min(stop, end)) for begin, stop in loaded.progress.done if begin < end)
-    high = max(min(loaded.progress.high, end), min(loaded.progress.low, end))
+    progress = loaded.progress
+    done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
+    high = max(min(progress.high, end), min(progress.low, end))
     progress = replace(
-        loaded.progress, low=min(loaded.progress.low, end), high=high, done=done, committed=None
+        progress, low=min(progress.low, end), high=high, done=done, committed=None, epoch=None, delta=False
     )
     recent = loaded.recent
-    if not (recent.offsets >= end).any():
-        return replace(loaded, progress=progress)
-    # The offset of a recent mark tells whether its record is in flight, and other records come at these offsets now. In a
-    # sorted file it is nothing but a mark.
-    held.store.flush(progress, newest_of_each(recent))
-    return Loaded(progress=progress, recent=NO_MARKS)
+    if recent.count and int(recent.offsets.max()) >= end:
+        # Among recent marks an offset that is read again is in flight; what had it before would be taken for that.
+        held.store.flush(progress, recent)
+        recent = NO_MARKS
+    return replace(loaded, progress=progress, recent=recent)
 
 
 def _completed_end(loaded: Loaded) -> int:
@@ -150,16 +117,22 @@ def _is_another(
     *,
     begin: int,
 ) -> Generator[None, None, bool]:
-    """Whether the last records that were completed are others by now, by their marks.
+    """Whether the last records that were completed are others by now: by their leader epoch, or by their marks.
 
-    Only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
+    Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
     """
     progress = loaded.progress
+    end = _completed_end(loaded)
+    if progress.epoch is not None:
+        reader = client.tail_reader(held.topic, held.partition)
+        try:
+            return not (yield from reader.still_has(end, progress.epoch))
+        finally:
+            reader.close()
     window_ms = held.window.time_ms
     if held.window.count is not None or window_ms is None or progress.newest_ms > held.now_ms():
         # A mark may be gone for its number, or for a time from the future.
         return False
-    end = _completed_end(loaded)
     begin = max(begin, progress.low, end - _WITNESSES)
     search = _Search(held, loaded)
     search.over(begin)
@@ -197,23 +170,15 @@ def _is_another(
 
 
 def _common_end(
-    held: Partition,
-    loaded: Loaded,
-    engine: Deduplicator,
-    client: Client,
-    *,
-    first: int,
-    end: int,
-    same_until: int | None,
+    held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, first: int, end: int
 ) -> Generator[None, None, int]:
     """Return the first offset of the log that cannot be shown to be the one that this store knows, ``end`` if all can.
 
     A log parts at one place, so that whatever lies before a record that is proven is the old log too. Where nothing of the
-    last window is proven the search goes back to ``low``, and where nothing there is either, to that. ``same_until`` is what
-    the broker says of it: nothing before it is looked at, and it may lie before ``low``.
+    last window is proven the search goes back to ``low``, and where nothing there is either, to that.
     """
     window_ms = held.window.time_ms
-    floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
+    floor = begin = min(max(first, loaded.progress.low), end)
     search = _Search(held, loaded)
     reader = client.tail_reader(held.topic, held.partition)
     try:

@@ -125,6 +125,8 @@ class Lane(Judging, Saving):
         chunk.finish_offered()
         if offsets:
             self.newest_ms = max(self.newest_ms, int(timestamps.max()))
+        # Nobody says in which leader epoch the last of these was written.
+        self.epoch = None
         self.high = self.position = max(self.high, end)
         self._restored = tuple(r for r in self._restored if r[1] > self.high)
         while self._restored and self._restored[0][0] <= self.high:

@@ -87,7 +87,8 @@ def plan_start(
         )  # fmt: skip
     if beginning == "resumed" and committed > high:
         beginning = "behind"
-    progress = replace(stored, high=high, committed=committed)
+    epoch = stored.epoch if high == stored.high else None
+    progress = replace(stored, high=high, committed=committed, epoch=epoch)
     return StartPlan(
         progress=progress, keep=True, replay_from=high, replay_to=max(high, committed), whole=False,
         beginning=beginning,

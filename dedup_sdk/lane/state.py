@@ -51,6 +51,7 @@ class LaneState:
         self.since_ms = progress.since_ms
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
+        self.epoch = progress.epoch
         self.ring = Ring(window.count, progress.accepted) if window.count else None
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
@@ -105,13 +106,26 @@ class LaneState:
         return Progress(
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
-            newest_ms=self.newest_ms, delta=delta,
+            newest_ms=self.newest_ms, epoch=self.epoch, delta=delta,
         )  # fmt: skip
 
     def begin(self, offset: int) -> None:
         """Begin the history at this offset; only before the first record."""
         self.low = self.high = self.position = offset
         self._moved = True
+
+    def note_epoch(self, epoch: int | None) -> None:
+        """Remember the leader epoch of the last record that came.
+
+        What comes again, below what is completed, may be of an earlier one: then the higher one stays. It may be later than that of what
+        is completed: what was written up to it ends no earlier.
+        """
+        self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
+
+    def learn_epoch(self, epoch: int | None) -> None:
+        """Take over what others say of the leader epoch of the last record below ``high``, where nothing is known here."""
+        if self.epoch is None:
+            self.epoch = epoch
 
     def note_committed(self, offset: int) -> None:
         """Remember the last offset known to be committed."""

@@ -6,18 +6,19 @@ Value of a mark (the key is its 16-byte digest)::
     timestamp int64   milliseconds
     number   int64    only where the lane has a count window: 24 bytes instead of 16
 
-Journal record, format 1, or 2 where the done ranges are only those of the step (flag 16)::
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32)::
 
     magic        2 bytes  "DJ"
-    format       uint8    1, or 2 with flag 16
+    format       uint8
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
-                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)
+                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
     low, high, committed, since_ms, accepted, since_number, newest_ms      7 x int64
     done ranges  d x (int64 start, int64 end)
     era          e bytes of UTF-8
+    epoch        int32, only with flag 32
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
@@ -42,13 +43,15 @@ from dedup_sdk.progress import Progress
 MAGIC: Final = b"DJ"
 FORMAT: Final = 1
 DELTA_FORMAT: Final = 2
+EPOCH_FORMAT: Final = 3
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
+_LEADER_EPOCH: Final = struct.Struct("<i")
 _I64: Final = np.dtype("<i8")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA = 1, 2, 4, 8, 16
-_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31}
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH = 1, 2, 4, 8, 16, 32
+_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63}
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
 
@@ -104,16 +107,18 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_SINCE_MS if progress.since_ms is not None else 0)
         | (_SINCE_NUMBER if progress.since_number is not None else 0)
         | (_DELTA if progress.delta else 0)
+        | (_EPOCH if progress.epoch is not None else 0)
     )
     try:
         parts = [
             _HEADER.pack(
-                MAGIC, DELTA_FORMAT if progress.delta else FORMAT, flags, count, len(progress.done), len(era),
+                MAGIC, _lowest_format(flags), flags, count, len(progress.done), len(era),
                 progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
                 progress.accepted, progress.since_number or 0, progress.newest_ms,
             ),
             *[_RANGE.pack(start, end) for start, end in progress.done],
             era,
+            b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
             marks.digests,
             _bytes(marks.offsets),
             _bytes(marks.timestamps),
@@ -139,9 +144,10 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
     if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {DELTA_FORMAT}")
+        raise _corrupt(record, f"its format is {version}, this version reads up to {EPOCH_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
-    expected = _HEADER.size + done_count * _RANGE.size + era_size + count * width + _CRC.size
+    epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
+    expected = _HEADER.size + done_count * _RANGE.size + era_size + epoch_size + count * width + _CRC.size
     if len(record) != expected or flags & ~_FLAGS[version]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
@@ -152,6 +158,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += done_count * _RANGE.size
     era = record[at : at + era_size].decode()
     at += era_size
+    epoch = _LEADER_EPOCH.unpack_from(record, at)[0] if epoch_size else None
+    at += epoch_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
     columns = [
@@ -167,9 +175,14 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         accepted=accepted,
         since_number=since_number if flags & _SINCE_NUMBER else None,
         newest_ms=newest_ms,
+        epoch=epoch,
         delta=bool(flags & _DELTA),
     )
     return progress, Marks(digests, *columns)
+
+
+def _lowest_format(flags: int) -> int:
+    return next(version for version, known in _FLAGS.items() if not flags & ~known)
 
 
 def _bytes(column: Int64s) -> bytes:

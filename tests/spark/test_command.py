@@ -42,7 +42,7 @@ def submit(tmp_path: Path, *job_arguments: str) -> subprocess.CompletedProcess[s
     ]  # fmt: skip
     variables = launch.environment(tmp_path)
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path, env=variables
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path, env=variables
     )
 
 

@@ -29,12 +29,14 @@ class Cluster:
     """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
 
     ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes commits now.
+    ``ends``: leader epochs and where what was written up to them ends; of others it is the log's end.
     """
 
     log: list[bytes | None] = field(default_factory=list)
     times: dict[int, int] = field(default_factory=dict)
     committed: TopicPartition | None = None
     writable: bool = True
+    ends: dict[int, int] = field(default_factory=dict)
 
     def digests(self, start: int, end: int) -> list[bytes | None]:
         """The digests of some records."""
@@ -68,11 +70,10 @@ class ListReader(TailReader):
         first = max(timestamp_ms, 0)
         return first if first < len(self._world.log) else None
 
-    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
+    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
         """See `TailReader`."""
-        del leader_epoch
         yield
-        return min(offset, len(self._world.log))
+        return offset <= self._world.ends.get(leader_epoch, len(self._world.log))
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """See `TailReader`."""

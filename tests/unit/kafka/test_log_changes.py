@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
 
 LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
+DAY = Window(days=1)
 
 
 class Listener:
@@ -59,12 +60,13 @@ class Machine:
         memory: MemoryStore | None = None,
         reset: Reset = "earliest",
         dead_letters: Any = None,
+        window: Window = DAY,
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
         config = client_settings({"group.id": "g", "auto.offset.reset": reset})
         self.engine = Deduplicator(
-            Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g", observers=[self.listener]
+            Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
         )
         self.client, self.guard = ListClient(cluster), Guard()
         chosen = RecoverySettings(
@@ -187,38 +189,6 @@ def test_what_was_sent_again_in_the_lost_part_is_not_repeated() -> None:
     assert Machine(cluster, memory).handle_all() == []
 
 
-def test_another_record_in_the_place_of_a_lost_one_is_not_waited_for() -> None:
-    """What was handled at an offset that is lost comes again while another record has that offset: both are over in time."""
-    cluster = Cluster([*LOG])
-    memory = lived(cluster)
-    cluster.log[3:] = [b"x"]
-    machine = Machine(cluster, memory)
-    held = machine.up_to_date()
-    cluster.log += [b"f", b"y"]
-    assert [offset for offset, _ in machine.handle_all()] == [3, 4, 5]
-    assert held.lane.high == 6
-    cluster.log += [b"f", b"d"]
-    assert machine.handle_all() == []
-
-
-def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
-    """What it committed before does not make the next start look set back: its marks stay."""
-    cluster = Cluster([*LOG])
-    machine = Machine(cluster)
-    machine.handle_all()
-    machine.session.commits.completed(machine.session.assigned.values(), asynchronous=False)
-    cluster.log[3:] = [b"x"]
-    assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
-    assert [offset for offset, _ in machine.handle_all()] == [3]
-    machine.leave()
-    assert cluster.committed is not None
-    assert cluster.committed.offset == 4
-    cluster.log += [b"e", b"f"]
-    again = Machine(cluster, machine.memory)
-    assert again.up_to_date().lane.high == 4
-    assert again.session.assigned[TOPIC, 0].note == "resumed"
-
-
 def test_what_grows_behind_a_truncation_is_handled() -> None:
     """Nothing above the place where the log parts is taken for completed, though the store knew of completions there."""
     cluster = Cluster([*LOG])
@@ -299,6 +269,76 @@ def test_a_log_that_was_cut_above_the_commit_and_grew_again_is_noticed(more: lis
         range(4, 4 + len([b"v", b"w", *more]) - (b"a" in more))
     )
     assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 0)]
+
+
+@pytest.mark.parametrize("window", [DAY, Window(milliseconds=1), Window(count=100)])
+def test_the_leader_epoch_tells_what_marks_cannot(window: Window) -> None:
+    """Records without an ID, a window that is over, a window by count: the broker says where the noted epoch ends."""
+    cluster = Cluster([b"a", b"b", b"c", b"d", None, None])
+    first = Machine(cluster, window=window)
+    first.handle_all()
+    held = first.up_to_date()
+    held.lane.note_epoch(3)
+    held.persist()
+    first.engine.lose(TOPIC, 0)
+    cluster.log[4:] = [None, None, None]
+    cluster.ends = {3: 4}
+
+    machine = Machine(cluster, first.memory, window=window)
+    offsets = [offset for offset, _ in machine.handle_all()]
+    assert offsets[-3:] == [4, 5, 6]
+    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+
+
+def test_an_epoch_that_the_log_still_has_is_no_event() -> None:
+    """Whatever the marks say: the broker knows better."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    first.handle_all()
+    held = first.up_to_date()
+    held.lane.note_epoch(3)
+    held.persist()
+    first.engine.lose(TOPIC, 0)
+    machine = Machine(cluster, first.memory)
+    assert machine.handle_all() == []
+    assert machine.listener.events == []
+
+
+def test_what_was_folded_has_no_epoch_of_before() -> None:
+    """What others completed may be of a later epoch than what this store knows: that must not look like another log."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    first.handle_all()
+    first.up_to_date().lane.note_epoch(3)
+    first.leave()
+    cluster.log += [b"g", b"h"]
+    cluster.committed = TopicPartition(TOPIC, 0, 8, "dedup/1 low=0 era= complete=1")
+    cluster.ends = {3: 6}
+    second = Machine(cluster, first.memory)
+    assert second.up_to_date().lane.epoch is None
+    assert second.handle_all() == []
+    assert second.listener.events == []
+
+
+def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
+    """The mark of a lost record lies where another one is in flight: a message with its ID is not parked behind that one."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[3:] = [b"x"]
+    machine = Machine(cluster, memory)
+    held = machine.up_to_date()
+    assert held.lane.position == 3
+    cluster.log += [b"y", b"e"]
+    chunks = []
+    for start, end in ((3, 5), (5, 6)):
+        offsets = list(range(start, end))
+        ids = ids_of(cluster, start, end)
+        chunks += held.admit(offsets, cluster.timestamps(start, end), ids, offsets, discard_unkeyed=False)
+    assert [chunk.verdict(0).kind for chunk in chunks] == [VerdictKind.FRESH, VerdictKind.DUPLICATE]
+    for chunk in chunks:
+        held.complete_chunk(chunk)
+    assert held.lane.high == 6
+    assert not held.lane.parked
 
 
 class Letters:

@@ -22,6 +22,11 @@ STEPS = {
     "plain": (progress(3), marks(("a", 1, 1_700_000_000_001), ("b", 2, -1))),
     "numbered": (FULL, marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
     "empty": (Progress(low=7, high=7), NO_MARKS),
+    "epoch": (Progress(low=7, high=9, era="e1", epoch=0), marks(("a", 11, 10))),
+    "delta-epoch": (
+        Progress(low=7, high=9, done=((11, 12),), epoch=2**31 - 1, delta=True),
+        marks(("a", 11, 10)),
+    ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
 }
 
@@ -72,8 +77,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 3
-    with pytest.raises(StoreCorruptError, match="its format is 3, this version reads up to 2"):
+    body[2] = 4
+    with pytest.raises(StoreCorruptError, match="its format is 4, this version reads up to 3"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 

@@ -1,0 +1,30 @@
+"""Which leader epoch a lane remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
+
+
+def lane(epoch: int | None) -> Lane:
+    """A lane of which ten records are completed."""
+    return Lane(Window(hours=1), Progress(low=0, high=10, epoch=epoch))
+
+
+@pytest.mark.parametrize(("before", "told", "after"), [(None, 3, 3), (3, 5, 5), (5, 3, 5), (5, None, None)])
+def test_the_highest_epoch_counts(before: int | None, told: int | None, after: int | None) -> None:
+    """What comes again may be of an earlier one; what nobody tells is not guessed."""
+    one = lane(before)
+    one.note_epoch(told)
+    assert one.progress.epoch == after
+
+
+@pytest.mark.parametrize(("before", "learned", "after"), [(None, 3, 3), (2, 3, 2), (None, None, None)])
+def test_what_is_known_here_is_better(before: int | None, learned: int | None, after: int | None) -> None:
+    """A commit's epoch is taken where the store has none."""
+    one = lane(before)
+    one.learn_epoch(learned)
+    assert one.progress.epoch == after
