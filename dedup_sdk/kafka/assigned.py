@@ -64,6 +64,8 @@ class Start:
     reprocess: bool = False
     suspect: bool = False
     """The broker says that the log is another one before this offset, or ends there."""
+    same_until: int | None = None
+    """Up to where the broker says, by the leader epoch, that the log is the one that was read; None where nobody asked."""
     reopened: bool = False
     """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None
@@ -124,7 +126,8 @@ class Assigned:
     def start_again(self, start: Start) -> None:
         """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""
         if start is not self.start:
-            self.start, self.requested, self.leader_epoch = start, -1, None
+            self.start, self.requested = start, -1
+            self.leader_epoch = None if start.metadata is None else start.metadata.epoch
 
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""

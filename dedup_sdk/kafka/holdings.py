@@ -116,9 +116,8 @@ class Holdings:
             metadata = parse_metadata(committed.metadata, committed=committed.offset)
             if asked is None or asked == committed.offset:
                 return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
-            if metadata is not None and metadata.low <= asked < committed.offset:
-                # Set back inside what the group has processed: its history stays, in a new era.
-                return Start(offset=asked, metadata=replace(metadata, era=secrets.token_hex(4)), at_once=True)
+            if metadata is not None and asked < committed.offset:
+                return Start(offset=asked, metadata=_set_back(metadata, asked), at_once=True)
             return Start(offset=asked, at_once=True)
         if asked is not None:
             return Start(offset=asked, new=True, at_once=True)
@@ -145,11 +144,10 @@ class Holdings:
         metadata, reprocess = None, False
         if known is not None:
             history, high = known
-            if history.low <= offset <= high:
+            if offset == high:
                 metadata = history
-            if history.low <= offset < high:
-                # A new era: also a store that knows no more than what was committed sees that this goes back.
-                metadata = replace(history, era=secrets.token_hex(4))
+            if offset < high:
+                metadata = _set_back(history, offset)
                 if log_changed:
                     metadata, reprocess = replace(metadata, low=offset, complete=False), True
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
@@ -325,6 +323,14 @@ class Holdings:
             each or "-",
             since or "none",
         )
+
+
+def _set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
+    """Return the history of a group that goes back: it stays, or begins there if that is before it.
+
+    In a new era: also a store that knows no more than what was committed sees that this goes back.
+    """
+    return replace(history, low=min(history.low, offset), era=secrets.token_hex(4))
 
 
 def committed_already(start: Start | None) -> int:

@@ -21,7 +21,7 @@ from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.marks import NO_MARKS, Int64s, newest_of_each
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
@@ -63,25 +63,57 @@ def start_in_the_log(
         begin = max(first, start.offset)
         if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin)):
             return start
+    same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
-        if settings.reset == "error":
+        if same_until is None and settings.reset == "error":
             raise RecoveryError(
                 f"{held.topic}[{held.partition}]: the group committed {start.offset}, but the log ends at {end}; was it "
                 "truncated or made anew? Reset the group's offsets"
             )
-        common = first
+        common = first if same_until is None else same_until
     else:
-        common = yield from _common_end(held, loaded, engine, client, first=first, end=min(end, known))
+        common = yield from _common_end(
+            held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until
+        )
         held.loaded = _cut_back(held, loaded, common)
     offset = min(start.offset, common)
-    metadata = start.metadata
-    if metadata is not None and (loaded is None or metadata.low > offset):
-        metadata = replace(metadata, low=offset, complete=False)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"
     engine.tell(PartitionEvent("log-truncated", held.topic, held.partition, offset, detail))
-    return replace(start, offset=offset, metadata=metadata, seek=True, at_once=True)
+    metadata = start.metadata
+    if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
+        metadata = replace(metadata, low=offset, complete=False)
+    if metadata is not None and (same_until is None or offset > same_until):
+        # What lies behind it is of an epoch that nobody noted.
+        metadata = replace(metadata, epoch=None)
+    acknowledged = None if start.acknowledged is None else min(start.acknowledged, offset)
+    return replace(
+        start, offset=offset, metadata=metadata, seek=True, at_once=True, acknowledged=acknowledged
+    )
+
+
+def _up_to_where_the_broker_says(
+    start: Start, held: Partition, client: Client, *, first: int, end: int
+) -> Generator[None, None, int | None]:
+    """Return up to where what was read in order, and completed, is in the log still; None where the broker does not say."""
+    same_until = start.same_until
+    if same_until is None and not start.suspect:
+        same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
+    return None if same_until is None else max(first, min(same_until, start.offset, end))
+
+
+def until_where_it_is_the_same(
+    start: Start, topic: str, partition: int, client: Client
+) -> Generator[None, None, int | None]:
+    """Ask the broker up to where its log is the one that the group committed ``start`` of; None where nobody can say."""
+    if start.metadata is None or start.metadata.epoch is None:
+        return None
+    reader = client.tail_reader(topic, partition)
+    try:
+        return (yield from reader.same_until(start.offset, start.metadata.epoch))
+    finally:
+        reader.close()
 
 
 def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
@@ -95,7 +127,7 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
         # Among recent marks an offset that is read again is in flight; what had it before would be taken for that.
-        held.store.flush(progress, recent)
+        held.store.flush(progress, newest_of_each(recent))
         recent = NO_MARKS
     return replace(loaded, progress=progress, recent=recent)
 
@@ -126,7 +158,7 @@ def _is_another(
     if progress.epoch is not None:
         reader = client.tail_reader(held.topic, held.partition)
         try:
-            return not (yield from reader.still_has(end, progress.epoch))
+            return (yield from reader.same_until(end, progress.epoch)) < end
         finally:
             reader.close()
     window_ms = held.window.time_ms
@@ -170,15 +202,23 @@ def _is_another(
 
 
 def _common_end(
-    held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, first: int, end: int
+    held: Partition,
+    loaded: Loaded,
+    engine: Deduplicator,
+    client: Client,
+    *,
+    first: int,
+    end: int,
+    same_until: int | None,
 ) -> Generator[None, None, int]:
     """Return the first offset of the log that cannot be shown to be the one that this store knows, ``end`` if all can.
 
     A log parts at one place, so that whatever lies before a record that is proven is the old log too. Where nothing of the
-    last window is proven the search goes back to ``low``, and where nothing there is either, to that.
+    last window is proven the search goes back to ``low``, and where nothing there is either, to that. ``same_until`` is what
+    the broker says of it: nothing before it is looked at, and it may lie before ``low``.
     """
     window_ms = held.window.time_ms
-    floor = begin = min(max(first, loaded.progress.low), end)
+    floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
     search = _Search(held, loaded)
     reader = client.tail_reader(held.topic, held.partition)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +22,7 @@ _SLICE_S = 0.02
 _PAUSE_S = 0.005
 SILENCE_S = 60.0
 """Seconds without an answer after which a replay gives up."""
+_PARTED = re.compile(r"broker end offset is (\d+)")
 _error: Callable[[Any], Any] = Message.error
 
 
@@ -120,8 +122,8 @@ class TailReader:
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
 
-    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
-        """Return whether the log before ``offset`` is the one of that leader epoch, as the broker says.
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
+        """Return up to where the log before ``offset`` is the one of that leader epoch, as the broker says: ``offset`` if all is.
 
         Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
         """
@@ -149,9 +151,10 @@ class TailReader:
                 trouble = message.error()
                 if trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
                     # Any other offset that is not there says nothing of what was before it.
-                    return "truncation" not in trouble.str()
+                    parted = parted_at(trouble.str())
+                    return offset if parted is None else min(offset, parted)
                 if trouble is None or self._ended(message) >= 0:
-                    return True
+                    return offset
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """Return the newest timestamp (ms) among the last records before ``end``, None when no record has one.
@@ -203,3 +206,14 @@ class TailReader:
             self._readers.give_back(self._consumer)
         else:
             self._consumer.close()
+
+
+def parted_at(reason: str) -> int | None:
+    """Return where the client says that a log parts from the one that was read; None where it says nothing of the kind.
+
+    The client knows the offset from the broker, and has no field for it but the reason of its error; 0 where it is missing there.
+    """
+    if "truncation" not in reason:
+        return None
+    told = _PARTED.search(reason)
+    return 0 if told is None else int(told[1])

@@ -21,7 +21,7 @@ from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
-from dedup_sdk.kafka.log_changes import start_in_the_log
+from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.metadata import log_name
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.replay_watch import ReplayWatch
@@ -75,12 +75,19 @@ def recover(
     start = _without_anothers_history(assigned, start, client)
     start = yield from start_in_the_log(start, held, engine, client, settings, chosen.dead_letters)
     plan = _plan(held, start, client, chosen)
-    if plan.replay_to > plan.replay_from and not (yield from _is_of_this_log(assigned, start, client)):
+    if plan.replay_to > plan.replay_from and not start.suspect:
         # Before anything is folded: what the log has now, nobody has handled.
-        start = yield from start_in_the_log(
-            replace(start, suspect=True), held, engine, client, settings, chosen.dead_letters
-        )
-        plan = _plan(held, start, client, chosen)
+        same_until = yield from until_where_it_is_the_same(start, assigned.topic, assigned.partition, client)
+        if same_until is not None and same_until < start.offset:
+            start = yield from start_in_the_log(
+                replace(start, suspect=True, same_until=same_until),
+                held,
+                engine,
+                client,
+                settings,
+                chosen.dead_letters,
+            )
+            plan = _plan(held, start, client, chosen)
     assigned.start_again(start)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
@@ -144,17 +151,6 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
         "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
     )  # fmt: skip
     return replace(start, metadata=None, at_once=True)
-
-
-def _is_of_this_log(assigned: Assigned, start: Start, client: Client) -> Generator[None, None, bool]:
-    """Ask the broker whether what the group committed is of the log that it has now; true where nobody can say."""
-    if start.suspect or start.metadata is None or start.metadata.epoch is None:
-        return True
-    reader = client.tail_reader(assigned.topic, assigned.partition)
-    try:
-        return (yield from reader.still_has(start.offset, start.metadata.epoch))
-    finally:
-        reader.close()
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:

@@ -17,6 +17,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.holdings import Holdings, committed_already
+from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import PartitionEvent
@@ -80,7 +81,7 @@ class Session(Holdings):
             return False
         assigned.stopped = True
         if assigned.state is State.ACTIVE and self._read_again_if_truncated(
-            assigned, suspect="truncation" in event.error().str()
+            assigned, parted_at(event.error().str())
         ):
             return True
         if self._settings.reset == "error":
@@ -95,17 +96,18 @@ class Session(Holdings):
         self.move(*coordinates, offset, log_changed=True)
         return True
 
-    def _read_again_if_truncated(self, assigned: Assigned, *, suspect: bool) -> bool:
+    def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover anew where the log is not the one that was completed, or ends below it.
 
-        A policy for what is missing would skip what came instead.
+        A policy for what is missing would skip what came instead. ``same_until``: what the broker says of it, if anything.
         """
         known = self._history(assigned)
         if known is None:
             return False
-        if not suspect and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
+        if same_until is None and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
             return False
-        self._begin_again(assigned, replace(self._where_it_stood(assigned, known), suspect=True))
+        start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
+        self._begin_again(assigned, start)
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:

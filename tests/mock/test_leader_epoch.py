@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk.kafka.client import Client
@@ -16,8 +17,6 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
-    import pytest
-
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -64,6 +63,35 @@ def test_a_log_that_has_grown_again_is_noticed(
     assert "in a log that the broker no longer has; going on at 3" in caplog.text
     consumer.commit(asynchronous=False)
     assert committed(kafka.bootstrap, "g", "orders").offset == 7
+
+
+@pytest.mark.parametrize("grown", [True, False])
+def test_a_machine_without_a_store_goes_on_where_the_log_parts(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    grown: bool,
+) -> None:
+    """The broker knows where that is: nothing before it comes again, whatever the policy, and what replaced the rest is handled."""
+    send("a", "b", "c")
+    kafka.set_leader("orders", 0, 1)
+    send("x", "a", *(["y", "z"] if grown else []))
+
+    def committed_before(*_: object) -> list[TopicPartition]:
+        return [TopicPartition("orders", 0, 6, "dedup/1 low=1 era= complete=1 epoch=0")]
+
+    monkeypatch.setattr(Client, "committed", committed_before)
+    consumer = make("orders", config={"auto.offset.reset": "error"})
+
+    # "a" lies before the group's history: that one was not handled.
+    assert values(poll_quiet(consumer)) == ["x", "a", *(["y", "z"] if grown else [])]
+    assert consumer.counters.as_dict()["event.log-truncated"] == 1
+    consumer.close()
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert (metadata.low, metadata.complete) == (1, True)
 
 
 def test_a_clean_election_is_no_event(make: Make, send: Send, kafka: MockKafka) -> None:

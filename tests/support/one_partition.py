@@ -70,10 +70,10 @@ class ListReader(TailReader):
         first = max(timestamp_ms, 0)
         return first if first < len(self._world.log) else None
 
-    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
         """See `TailReader`."""
         yield
-        return offset <= self._world.ends.get(leader_epoch, len(self._world.log))
+        return min(offset, self._world.ends.get(leader_epoch, len(self._world.log)))
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """See `TailReader`."""

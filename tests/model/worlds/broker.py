@@ -84,6 +84,7 @@ class Broker:
     generations: dict[Held, int] = field(default_factory=dict)
     dead: dict[Held, dict[int, Entry]] = field(default_factory=dict)
     written: int = 0
+    topic_id: str = "first"
 
     def append(
         self, partition: int, ident: str, timestamp_ms: int, *, hole: int = 0, aborted: bool = False

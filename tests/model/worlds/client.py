@@ -58,13 +58,18 @@ class ModelReader(TailReader):
     def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
         """See `TailReader`: a few records a piece, ending on position."""
         del spec
-        position = start
+        position, epoch = start, None
         while position < end:
+            if epoch is not None and self._log.end_of(epoch) < position:
+                raise RecoveryError(
+                    f"the replay was refused: Partition log truncation detected at {position}"
+                )
             if position < self._log.start:
                 # Retention took it meanwhile: auto.offset.reset=error has the client say so.
                 raise RecoveryError(f"the replay was refused: {position} is out of range")
             entries = self._log.read(position, _SLICE, aborted=self._uncommitted)
             position = min(end, entries[-1].offset + 1 if len(entries) == _SLICE else self._log.end)
+            epoch = entries[-1].epoch if entries else epoch
             within = [entry for entry in entries if entry.offset < end]
             times = np.asarray([entry.timestamp_ms for entry in within], np.int64)
             yield Slice(
@@ -82,10 +87,10 @@ class ModelReader(TailReader):
         found = (entry.offset for entry in self._log.entries if entry.timestamp_ms >= max(timestamp_ms, 0))
         return next(found, None)
 
-    def still_has(self, offset: int, leader_epoch: int) -> Generator[None, None, bool]:
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
         """See `TailReader`."""
         yield
-        return self._log.end_of(leader_epoch) >= offset
+        return min(offset, self._log.end_of(leader_epoch))
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """See `TailReader`: among the last few records before ``end``."""
@@ -132,7 +137,11 @@ class ModelClient(Client):
         epoch = self.epochs.get(partition)
         if epoch is not None and log.end_of(epoch) < position:
             self.paused.add(partition)
-            return OutOfRange(partition, f"Partition log truncation detected at offset {position}")
+            end = log.end_of(epoch)
+            return OutOfRange(
+                partition,
+                f"Partition log truncation detected at offset {position}: broker end offset is {end}",
+            )
         if not log.start <= position <= log.end:
             self.paused.add(partition)
             return OutOfRange(partition, "Offset out of range")
@@ -228,7 +237,8 @@ class ModelClient(Client):
 
     def topic_id(self, topic: str) -> str:
         """See `Client`."""
-        return f"id of {topic}"
+        del topic
+        return self._broker.topic_id
 
     def forget_topic_ids(self) -> None:
         """See `Client`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from dedup_sdk.kafka.intake import Durability
+    from dedup_sdk.kafka.recovery import History
+    from dedup_sdk.kafka.settings import Reset
     from dedup_sdk.lane.chunk import Place
+    from dedup_sdk.lane.plan import OnRewind
     from tests.model.worlds.world import World
 
 
@@ -46,7 +49,8 @@ class Member:
     def __init__(
         self, world: World, broker: Broker, group: str, disk: Disk, *,
         recent_marks: int, durability: Durability, impatient: bool,
-        tell: Callable[[Member, Told], None],
+        tell: Callable[[Member, Told], None], reset: Reset = "earliest",
+        on_rewind: OnRewind = "reprocess", history: History = "none",
     ) -> None:  # fmt: skip
         self.group, self.disk, self.broker = group, disk, broker
         self.durability, self.tell = durability, tell
@@ -56,10 +60,10 @@ class Member:
             clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
         )  # fmt: skip
         settings = client_settings(
-            {"group.id": group, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 10**9}
+            {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": 10**9}
         )
         chosen = RecoverySettings(
-            snapshot=(), on_rewind="reprocess", history="none", on_full_disk=world.on_full_disk,
+            snapshot=(), on_rewind=on_rewind, history=history, on_full_disk=world.on_full_disk,
             dead_letters=ModelDeadLetters(broker, group), timeout_s=0.0 if impatient else None,
         )  # fmt: skip
         self.client, self.guard = ModelClient(broker, group), Guard()
@@ -72,10 +76,10 @@ class Member:
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
-    def take(self, partition: int) -> None:
-        """Get a partition."""
+    def take(self, partition: int, offset: int = OFFSET_INVALID) -> None:
+        """Get a partition; ``offset``: where the user's callback has it begin."""
         self.client.generations[partition] = self.broker.grant(self.group, partition)
-        self.session.take([TopicPartition(TOPIC, partition)], incremental=True)
+        self.session.take([TopicPartition(TOPIC, partition, offset)], incremental=True)
 
     def give_back(self, partition: int) -> None:
         """Hand a partition over in order."""

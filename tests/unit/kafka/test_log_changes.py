@@ -189,6 +189,24 @@ def test_what_was_sent_again_in_the_lost_part_is_not_repeated() -> None:
     assert Machine(cluster, memory).handle_all() == []
 
 
+def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
+    """What it committed before does not make the next start look set back: its marks stay."""
+    cluster = Cluster([*LOG])
+    machine = Machine(cluster)
+    machine.handle_all()
+    machine.session.commits.completed(machine.session.assigned.values(), asynchronous=False)
+    cluster.log[3:] = [b"x"]
+    assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
+    assert [offset for offset, _ in machine.handle_all()] == [3]
+    machine.leave()
+    assert cluster.committed is not None
+    assert cluster.committed.offset == 4
+    cluster.log += [b"e", b"f"]
+    again = Machine(cluster, machine.memory)
+    assert again.up_to_date().lane.high == 4
+    assert again.session.assigned[TOPIC, 0].note == "resumed"
+
+
 def test_what_grows_behind_a_truncation_is_handled() -> None:
     """Nothing above the place where the log parts is taken for completed, though the store knew of completions there."""
     cluster = Cluster([*LOG])
