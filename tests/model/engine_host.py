@@ -84,16 +84,19 @@ class EngineHost:
         self._fold(begin, plan.replay_to, assignment.dead)
 
     def _start(self, commit: Commit, *, new: bool = False) -> StartPlan:
+        plan = self._plan(commit, new=new)
+        self._held.start(plan)
+        return plan
+
+    def _plan(self, commit: Commit, *, new: bool = False) -> StartPlan:
         held = self._engine.attach("t", 0)
-        plan = plan_start(
+        return plan_start(
             held.loaded.progress if held.loaded else None,
             committed=commit.offset,
             low=commit.offset if commit.low is None else commit.low,
             complete=commit.complete,
             new=new,
         )
-        held.start(plan)
-        return plan
 
     def _one_window_back(self, plan: StartPlan) -> int:
         """Return where the replay may begin, and note from when the marks are known then."""

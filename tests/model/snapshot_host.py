@@ -1,0 +1,85 @@
+"""The engine as a host whose lost disks come back by a snapshot: the one that the Kafka side would take, or refuse."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dedup_sdk.kafka.dead_letter_log import GivenUp
+from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.lane.plan import StartPlan
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.sorted_file import SortedFileWriter
+from tests.model.engine_host import EngineHost
+from tests.model.host import WINDOW_MS, Assignment
+
+
+class SnapshotHost(EngineHost):
+    """Is offered a snapshot whenever a whole window has to be known again; ``folder`` is for these.
+
+    Its cut lies anywhere between the beginning of the group's history and the end of the log: whether it may be taken is for the
+    code to say.
+    """
+
+    def __init__(self, recent_marks: int, folder: Path) -> None:
+        self._folder = folder
+        self._numbers: Iterator[int] = itertools.count()
+        super().__init__(recent_marks)
+
+    def assign(self, assignment: Assignment) -> None:
+        """See `Host`."""
+        self._log = assignment.log
+        commit = assignment.commit
+        self.complete = assignment.new or commit.complete
+        plan = self._plan(commit, new=assignment.new)
+        held = self._held
+        if plan.whole and not assignment.new:
+            place = self._write(plan, assignment)
+            identity = self._engine._identity("t", 0, "", None)
+            steps = start_from_snapshot(held, plan, [str(place)], identity, GivenUp(), None)
+            try:
+                while True:
+                    next(steps)
+            except StopIteration as end:
+                plan, _ = end.value
+        else:
+            held.start(plan)
+        begin = self._one_window_back(plan) if plan.whole else plan.replay_from
+        self._fold(begin, plan.replay_to, assignment.dead)
+
+    def _write(self, plan: StartPlan, assignment: Assignment) -> Path:
+        """Make a snapshot as the backfill does, without what was given up."""
+        low = plan.progress.low
+        cut = low + round(assignment.cut * (assignment.end - low))
+        rows = [offset for offset in range(low, cut) if offset not in assignment.dead]
+        place = self._folder / str(next(self._numbers))
+        (place / "0").mkdir(parents=True)
+        files = []
+        if rows:
+            with SortedFileWriter(place / "0" / "000001.sst") as writer:
+                writer.add(newest_per_digest(self._marks(rows)))
+                files.append(writer.finish())
+        part = PartitionManifest(
+            partition=0, low=low, high=cut, since_ms=plan.progress.since_ms, accepted=0, since_number=None,
+            newest_ms=max((self._log[offset].timestamp_ms for offset in rows), default=-1),
+            marks=sum(file.marks for file in files), files=tuple(files),
+        )  # fmt: skip
+        identity = self._engine._identity("t", 0, "", None)
+        write_manifest(place, Manifest(
+            cluster=identity.cluster, topic="t", topic_id="", id_spec=identity.id_spec, digest=identity.digest,
+            isolation=identity.isolation, window=f"{WINDOW_MS}ms", group=identity.group, vouched=False, created_ms=0,
+            partitions=(part,),
+        ))  # fmt: skip
+        return place
+
+    def _marks(self, rows: list[int]) -> Marks:
+        return Marks(
+            b"".join(map(self._digest, rows)),
+            np.asarray(rows, np.int64),
+            np.asarray([self._log[offset].timestamp_ms for offset in rows], np.int64),
+        )

@@ -1,0 +1,218 @@
+"""Every way of breaking the design, in the real code: each does harm that the histories, or the worlds, name."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk import decision
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka import recovery, snapshots
+from dedup_sdk.lane import judging
+from dedup_sdk.lane.chunk import APART, KINDS, PARKED, Chunk, Place, digest_of
+from dedup_sdk.lane.judging import Judging
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.lane.state import Waiting
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.store import memory
+from dedup_sdk.store.memory import MemoryPartition
+from tests.model.history import History
+from tests.model.snapshot_host import SnapshotHost
+from tests.model.test_design import BROKEN
+from tests.model.test_worlds import commit_the_position, ignore_dead_letters
+from tests.model.worlds.life import Life
+from tests.model.worlds.world import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.model.design import Rules
+
+_SEEDS = 120
+_LIVES = 60
+
+
+# --- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot is taken also where its cut lies beyond what the group has committed; up to there it counts as completed."""
+    for module in (snapshots, memory):
+        fitting = module.fitting_partition
+
+        def unlimited(
+            folder: Any, manifest: Any, identity: Any, progress: Any, *, numbered: bool, asked: Any = fitting
+        ) -> Any:
+            return asked(folder, manifest, identity, replace(progress, high=2**40), numbered=numbered)
+
+        patch.setattr(module, "fitting_partition", unlimited)
+
+
+def take_marks_beyond_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """The same, but only its marks are believed: nothing beyond the commit counts as completed."""
+    take_any_snapshot(patch)
+    after = snapshots._after
+
+    def limited(part: Any, plan: Any) -> Any:
+        return after(replace(part, high=min(part.high, plan.replay_to)), plan)
+
+    patch.setattr(snapshots, "_after", limited)
+
+
+def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
+    """A mark at the record's own offset makes it a duplicate."""
+    decide = decision.decide
+
+    def careless(offset: int, *others: Any, **named: Any) -> Any:
+        mark = others[1]
+        if mark is not None and mark.offset == offset:
+            others = (others[0], mark._replace(offset=offset - 1), *others[2:])
+        return decide(offset, *others, **named)
+
+    patch.setattr(judging, "decide", careless)
+
+
+def keep_marks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A mark that is there already stays when its record is given up."""
+    patch.setattr(MemoryPartition, "erase", lambda *_: None)
+
+
+# --- completion --------------------------------------------------------------------------------------------------------
+
+
+def mark_before_completion(patch: pytest.MonkeyPatch) -> None:
+    """What is handed out is written down as completed."""
+    admit = Partition.admit
+
+    def eager(self: Partition, *arguments: Any, **named: Any) -> list[Chunk]:
+        chunks = admit(self, *arguments, **named)
+        for chunk in chunks:
+            self.lane.complete_chunk(chunk)
+        return chunks
+
+    patch.setattr(Partition, "admit", eager)
+
+
+def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
+    """In place of a record that is handed back its twin is offered."""
+    release = Lane.release
+
+    def promote(self: Lane, place: Place) -> list[Place]:
+        chunk, index = place
+        digest = digest_of(chunk, index)
+        if not self.parked.get(digest):
+            return release(self, place)
+        twin, row, _ = self.parked[digest].popleft()
+        self.parked[digest].append(Waiting(chunk, index, None))
+        chunk.states[index] = PARKED
+        twin.states[row] = APART
+        twin.kinds[row] = KINDS.index(VerdictKind.FRESH)
+        self.recent.offsets[digest] = twin.offsets[row]
+        return [Place(twin, row)]
+
+    patch.setattr(Lane, "release", promote)
+
+
+def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
+    """The window is measured from the first sighting: a duplicate leaves its ID's mark where it is."""
+
+    def repeat(self: Judging, chunk: Chunk, index: int, _: Any) -> None:
+        chunk.finish(index)
+        chunk.unmarked.add(index)
+        self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
+
+    patch.setattr(Judging, "_meet_columns", lambda _self, _chunk, met, _keyed, **_: met)
+    patch.setattr(Judging, "_repeat", repeat)
+
+
+# --- where the history begins -------------------------------------------------------------------------------------------
+
+
+def never_raise_low(patch: pytest.MonkeyPatch) -> None:
+    """What the group jumped over counts as processed."""
+
+    def planned(stored: Any, *, low: int, **others: Any) -> Any:
+        return plan_start(stored, low=low if stored is None else min(low, stored.low), **others)
+
+    patch.setattr(recovery, "plan_start", planned)
+
+
+def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
+    """A commit that does not say where the history begins is taken for one of a history without gaps."""
+    plan = recovery._plan
+
+    def planned(held: Any, start: Any, client: Any, chosen: Any) -> Any:
+        return plan(held, start, client, replace(chosen, history="assume-processed"))
+
+    patch.setattr(recovery, "_plan", planned)
+
+
+_WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
+    frozenset({"commit_the_position"}): ("crashes", commit_the_position),
+    frozenset({"mark_before_completion", "equal_offset_is_redelivered"}): ("crashes", mark_before_completion),
+    frozenset({"ignore_dead_letters"}): ("dead-letters", ignore_dead_letters),
+    frozenset({"duplicates_do_not_refresh"}): ("crashes", do_not_refresh),
+    frozenset({"low_never_rises"}): ("operators", never_raise_low),
+    frozenset({"metadata_is_optional"}): ("operators", do_without_metadata),
+}
+"""The broken rules that worlds show, with the world and what is done to the code. Completion is one write in the code, the mark and
+the watermark: that makes a mark before completion harm by itself."""
+
+_HISTORIES: dict[frozenset[str], tuple[str, list[Callable[[pytest.MonkeyPatch], None]]]] = {
+    frozenset({"release_promotes_a_twin"}): ("leaked", [promote_a_twin]),
+    frozenset({"trust_a_snapshot_as_completed"}): ("lost", [take_any_snapshot]),
+    frozenset({"snapshot_beyond_the_commit"}): ("leaked", [take_marks_beyond_the_commit]),
+    frozenset({"snapshot_beyond_the_commit", "equal_offset_is_redelivered"}): (
+        "lost",
+        [take_marks_beyond_the_commit, take_an_equal_offset_for_a_sighting],
+    ),
+    frozenset({"snapshot_beyond_the_commit", "keep_marks_of_the_dead"}): (
+        "lost",
+        [take_marks_beyond_the_commit, keep_marks_of_the_dead],
+    ),
+}
+"""Those that histories with snapshots show, with the harm that they do."""
+
+
+def _outcome(seed: int, folder: Path) -> str:
+    numbers = itertools.count()
+    return History(seed, lambda: SnapshotHost(10, folder / f"{seed}-{next(numbers)}")).run()
+
+
+def _rules(rules: Rules) -> frozenset[str]:
+    return frozenset(name for name in rules.__slots__ if getattr(rules, name))
+
+
+def test_every_broken_rule_of_the_design_is_broken_in_the_code() -> None:
+    """No way of breaking the design is left out."""
+    assert {*_WORLDS, *_HISTORIES} == {_rules(rules) for rules in BROKEN}
+
+
+def test_snapshots_neither_lose_nor_leak(tmp_path: Path) -> None:
+    """Snapshots of any cut cost no record and no twin: those that reach too far are not taken."""
+    assert Counter(_outcome(seed, tmp_path) for seed in range(60)) == {"ok": 60}
+
+
+@pytest.mark.parametrize("rules", _WORLDS, ids="+".join)
+def test_a_broken_rule_harms_a_world(rules: frozenset[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that breaks it does what the world's oracle names."""
+    name, breaking = _WORLDS[rules]
+    breaking(monkeypatch)
+    assert any(Life(WORLDS[name], seed).run() != "ok" for seed in range(_LIVES))
+
+
+@pytest.mark.parametrize("rules", _HISTORIES, ids="+".join)
+def test_a_broken_rule_does_its_harm(
+    rules: frozenset[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The histories show just the harm that breaking it does."""
+    harm, breakings = _HISTORIES[rules]
+    for breaking in breakings:
+        breaking(monkeypatch)
+    assert any(_outcome(seed, tmp_path) == harm for seed in range(_SEEDS))
