@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
@@ -164,7 +165,10 @@ class Client:
         return self._cluster
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none."""
+        """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none.
+
+        Raises `KafkaException` when no broker answers, `RecoveryError` when it refuses.
+        """
         if topic not in self._topic_ids:
             self._topic_ids[topic] = (
                 "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
@@ -182,6 +186,8 @@ class Client:
             future = admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S)[topic]
             return str(future.result().topic_id or "")
         except KafkaException as error:
+            if passes(error):
+                raise
             raise RecoveryError(
                 f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"
             ) from error

@@ -17,6 +17,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.holdings import Holdings, committed_already
+from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
@@ -206,7 +207,7 @@ class Session(Holdings):
                 if not assigned.no_room:
                     logger.warning("%s[%d] waits for room: %s", assigned.topic, assigned.partition, error)
                 assigned.no_room = True
-            elif isinstance(error, KafkaException) and _passes(error):
+            elif isinstance(error, KafkaException) and passes(error):
                 logger.warning(
                     "%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error
                 )
@@ -232,7 +233,7 @@ class Session(Holdings):
                 raise RecoveryError(
                     f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
                 ) from error
-            if not _passes(error):
+            if not passes(error):
                 raise
             logger.warning(
                 "%s[%d]: the group's offsets are not known yet (%s)",
@@ -290,19 +291,6 @@ class Session(Holdings):
                 self._client.resume(other.topic, other.partition)
 
 
-_PASSING = frozenset({
-    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD,  # noqa: SLF001
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-    KafkaError.REQUEST_TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
-    # A partition that was added a moment ago: the client has not heard of it yet.
-    KafkaError._UNKNOWN_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,  # noqa: SLF001
-    # A broker that was started again, and a client that has not heard of it yet.
-    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
-})  # fmt: skip
-"""What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
-
-
 def _is_begun(assigned: Assigned) -> bool:
     """Whether the group knows where the history of this partition begins."""
     return assigned.start is None or not assigned.start.at_once or assigned.beginning is Beginning.KNOWN
@@ -312,8 +300,3 @@ def _reads_on_at(assigned: Assigned) -> int:
     if assigned.state is State.ACTIVE and assigned.held is not None:
         return assigned.held.lane.position
     return 0 if assigned.start is None else assigned.start.offset
-
-
-def _passes(error: KafkaException) -> bool:
-    cause = error.args[0]
-    return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _PASSING)

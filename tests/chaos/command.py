@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     unjudged = True
                     continue
                 reports.append(report)
+                unjudged = unjudged or bool(report.stuck and not report.choice.broken)
                 sys.stderr.write(report.line() + "\n")
                 sys.stderr.writelines(f"  {line}\n" for line in _told(report))
                 if asked.json:

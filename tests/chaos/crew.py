@@ -30,6 +30,7 @@ class Run:
 
     def __init__(self, name: str, host: int, folder: Path, options: WorkerOptions) -> None:
         self.name, self.host = name, host
+        self._began_ns = time.monotonic_ns()
         self.options = replace(options, journal=str(folder / f"{name}.jsonl"))
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as output:
@@ -79,6 +80,18 @@ class Run:
     def journal(self) -> tuple[list[Call], list[Notice]]:
         """Return what it wrote."""
         return read_journal(Path(self.options.journal), self.name)
+
+    def idle_s(self) -> float:
+        """Return for how long, seconds, it has had no partition; 0 while it has one, and for one that the group gave none."""
+        held: set[int] = set()
+        since_ns, kind = self._began_ns, ""
+        for notice in self.journal()[1]:
+            if notice.kind == "assigned":
+                held |= notice.partitions
+            elif notice.kind != "refused":
+                held -= notice.partitions
+            since_ns, kind = notice.at_ns, notice.kind
+        return 0.0 if held or kind == "assigned" else (time.monotonic_ns() - since_ns) / 1e9
 
     def counters(self) -> dict[str, int]:
         """Return its consumer's totals, if it ended in order."""

@@ -40,6 +40,7 @@ _SECOND_LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _LAST_WORDS_S: Final = 0.5
 _LAST_LINES: Final = 40
+_AWAY_S: Final = 20.0
 
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
@@ -132,11 +133,12 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
     stage.sender.stop()
     for host in set(range(scenario.hosts)) - {run.host for run in stage.crew.alive}:
         stage.start(host)
-    stuck = () if _drained(stage, scenario) else _where_they_stand(stage)
+    drained = _drained(stage, scenario)
+    stuck = _without_partitions(stage) if drained else _where_they_stand(stage)
     settled = _settled(stage)
-    for run in stage.crew.stop():
-        logger.warning("%s did not end in order: %s", run.name, run.last_words())
-    if not stuck:
+    for run in stage.stop_last():
+        stuck += (f"{run.name}: did not end in order; its end:", *run.last_lines(_LAST_LINES))
+    if drained:
         # What is done must not come again: not to the next one on this disk either.
         stage.start(0)
         stage.sleep(_SECOND_LOOK_S)
@@ -178,6 +180,14 @@ def _where_they_stand(stage: Stage) -> tuple[str, ...]:
         run.signal(signal.SIGUSR2)
     time.sleep(_LAST_WORDS_S)
     return tuple(f"{run.name}: {line}" for run in alive for line in run.last_lines(_LAST_LINES))
+
+
+def _without_partitions(stage: Stage) -> tuple[str, ...]:
+    """Return where workers stand that the group has not had for long, although there is something for everybody."""
+    alive = stage.crew.alive
+    away = [run for run in alive if run.idle_s() > _AWAY_S] if len(alive) <= stage.watch.partitions else []
+    said = tuple(f"{run.name}: has had no partition for {run.idle_s():.0f} s" for run in away)
+    return said + (_where_they_stand(stage) if away else ())
 
 
 def _lived(stage: Stage, partition: int, at_ns: int) -> int:

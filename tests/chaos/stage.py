@@ -220,6 +220,14 @@ class Stage:
         for run in self.crew.stop():
             raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
 
+    def stop_last(self) -> list[Run]:
+        """End all workers; return those that had to be killed, which is noted."""
+        late = self.crew.stop()
+        for run in late:
+            self.excuses.append(self._crash(run))
+            self.faults["ended-by-force"] += 1
+        return late
+
     def suspect_all(self, since_ns: int, committed: dict[int, int] | None) -> None:
         """Note that the group may have thrown out any of its members since then."""
         for run in self.crew.alive:

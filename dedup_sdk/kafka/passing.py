@@ -1,0 +1,25 @@
+"""Errors that pass by themselves: what was asked is asked again, and the consumer goes on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+_PASSING: Final = frozenset({
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
+    # A partition that was added a moment ago: the client has not heard of it yet.
+    KafkaError._UNKNOWN_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,  # noqa: SLF001
+    # A broker that was started again, and a client that has not heard of it yet.
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
+})  # fmt: skip
+"""What an answer of the group's coordinator may say while it is not ready, or while the group rebalances."""
+
+
+def passes(error: KafkaException) -> bool:
+    """Whether asking again later makes sense: the broker is away, the coordinator not ready, or the group rebalances."""
+    cause = error.args[0]
+    return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _PASSING)
