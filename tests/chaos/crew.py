@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dedup_sdk.testing.tethered import Tethered
 from tests.chaos.history import Call, Line, Notice
-from tests.chaos.journal import read_counters, read_journal
-from tests.chaos.options import WorkerOptions
+from tests.chaos.journal import read_counters, read_journal, read_reach
+from tests.chaos.options import REACH_S, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 _MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.worker import main; sys.exit(main(sys.argv[1]))"
@@ -92,6 +92,17 @@ class Run:
                 held -= notice.partitions
             since_ns, kind = notice.at_ns, notice.kind
         return 0.0 if held or kind == "assigned" else (time.monotonic_ns() - since_ns) / 1e9
+
+    def reaches_broker(self) -> bool | None:
+        """Ask whether its client reaches the broker; None when it does not answer."""
+        asked_ns = time.monotonic_ns()
+        self.signal(signal.SIGHUP)
+        until = time.monotonic() + 2 * REACH_S
+        said: bool | None = None
+        while said is None and not self.over and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+            said = read_reach(Path(self.options.journal), asked_ns)
+        return said
 
     def counters(self) -> dict[str, int]:
         """Return its consumer's totals, if it ended in order."""

@@ -134,7 +134,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
     for host in set(range(scenario.hosts)) - {run.host for run in stage.crew.alive}:
         stage.start(host)
     drained = _drained(stage, scenario)
-    stuck = _without_partitions(stage) if drained else _where_they_stand(stage)
+    stuck = _gathered(stage) if drained else _where_they_stand(stage)
     settled = _settled(stage)
     for run in stage.stop_last():
         stuck += (f"{run.name}: did not end in order; its end:", *run.last_lines(_LAST_LINES))
@@ -182,12 +182,26 @@ def _where_they_stand(stage: Stage) -> tuple[str, ...]:
     return tuple(f"{run.name}: {line}" for run in alive for line in run.last_lines(_LAST_LINES))
 
 
-def _without_partitions(stage: Stage) -> tuple[str, ...]:
-    """Return where workers stand that the group has not had for long, although there is something for everybody."""
-    alive = stage.crew.alive
-    away = [run for run in alive if run.idle_s() > _AWAY_S] if len(alive) <= stage.watch.partitions else []
-    said = tuple(f"{run.name}: has had no partition for {run.idle_s():.0f} s" for run in away)
-    return said + (_where_they_stand(stage) if away else ())
+def _gathered(stage: Stage) -> tuple[str, ...]:
+    """Wait until every worker has partitions, if there are enough; return where those stand that get none for long.
+
+    One whose client does not reach a broker that is there is started again, as whoever looks after it would: a client that gets an
+    answer without brokers while its last connection drops forgets them all, and never connects again.
+    """
+    while len(stage.crew.alive) <= stage.watch.partitions:
+        waiting = [run for run in stage.crew.alive if run.idle_s() > 0]
+        away = [run for run in waiting if run.idle_s() > _AWAY_S]
+        if not waiting:
+            break
+        hanging = [run for run in away if run.reaches_broker() is not False]
+        if hanging:
+            said = tuple(f"{run.name}: has had no partition for {run.idle_s():.0f} s" for run in hanging)
+            return said + _where_they_stand(stage)
+        for run in away:
+            stage.kill(run, fault="cut-off")
+            stage.start(run.host)
+        stage.sleep(_PAUSE_S)
+    return ()
 
 
 def _lived(stage: Stage, partition: int, at_ns: int) -> int:

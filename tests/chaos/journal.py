@@ -46,6 +46,10 @@ class Journal:
         """Write what a rebalance callback was told."""
         self._write({"notice": kind, "partitions": sorted(partitions), "ns": time.monotonic_ns()})
 
+    def reach(self, *, reached: bool) -> None:
+        """Write whether the client reaches the broker."""
+        self._write({"reached": reached, "ns": time.monotonic_ns()})
+
     def counters(self, counts: dict[str, int]) -> None:
         """Write the consumer's totals."""
         self._write({"counters": counts})
@@ -77,6 +81,13 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
             kind = cast("Literal['assigned', 'revoked', 'lost', 'refused']", entry["notice"])
             notices.append(Notice(run, kind, frozenset(entry["partitions"]), entry["ns"]))
     return calls, notices
+
+
+def read_reach(path: Path, since_ns: int) -> bool | None:
+    """Return what a run said last of whether its client reaches the broker; None when it has said nothing since then."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries = [json.loads(line) for line in lines if b'"reached"' in line]
+    return entries[-1]["reached"] if entries and entries[-1]["ns"] >= since_ns else None
 
 
 def read_counters(path: Path) -> dict[str, int]:

@@ -12,6 +12,8 @@ Mode = Literal["iterate", "consume", "workers", "run", "letters"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
 SESSION_MS: Final = 2_000
 """How long a group waits for a member that says nothing; for the protocol ``consumer`` the broker is told so."""
+REACH_S: Final = 5.0
+"""Seconds within which a client that works reaches a broker that is there."""
 ID_HEADER: Final = "dedup-id"
 SENT_AGAIN_HEADER: Final = "sent-again"
 """Marks a message that was given up and is sent again: now its handler succeeds."""

@@ -41,6 +41,7 @@ _TICK_S: Final = 0.02
 _RESEND_SHARE: Final = 0.08
 _RESEND_WITHIN_S: Final = 4.0
 _CONFIRM_S: Final = 180.0
+_SILENCE_S: Final = 15.0
 _KEYS: Final = 40
 
 Recipe = Callable[[int, random.Random], Outgoing]
@@ -79,7 +80,9 @@ class Sender:
     ) -> None:
         self.topic, self.partitions, self.per_second = topic, partitions, per_second
         self.sent = self.retried = self.repeated = 0
-        self._producer = Producer({"bootstrap.servers": bootstrap, **_SETTINGS})
+        self._config = {"bootstrap.servers": bootstrap, **_SETTINGS}
+        self._producer = Producer(self._config)
+        self._heard = time.monotonic()
         self._random = random.Random(seed)
         self._recipe = recipe
         self._skew_ms = skew_ms
@@ -162,10 +165,21 @@ class Sender:
             self._failed.append(message)
 
     def _delivered(self, message: Outgoing, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
+        if error is None:
+            self._heard = time.monotonic()
+        else:
             self._failed.append(message)
 
+    def _renew(self) -> None:
+        """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
+        if self._failed and time.monotonic() - self._heard > _SILENCE_S:
+            # What it still has fails by then.
+            self._producer.flush(_SETTINGS["message.timeout.ms"] / 1000 + 1)
+            self._producer = Producer(self._config)
+            self._heard = time.monotonic()
+
     def _resend(self) -> None:
+        self._renew()
         for _ in range(len(self._failed)):
             self.retried += 1
             self._produce(self._failed.popleft())

@@ -12,6 +12,7 @@ from tests.chaos.history import Sample
 
 _EVERY_S: Final = 0.1
 _ANSWER_S: Final = 2.0
+_SILENCE_S: Final = 15.0
 
 
 class CommitWatch:
@@ -21,7 +22,9 @@ class CommitWatch:
         self.partitions = partitions
         self.samples: list[Sample] = []
         self._topic = topic
-        self._client = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self._config = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
+        self._client = Consumer(self._config)
+        self._heard = time.monotonic()
         self._one = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="commit-watch", daemon=True)
@@ -39,11 +42,23 @@ class CommitWatch:
         """Return what is committed now, by partition; raises `KafkaException` when the broker does not answer."""
         with self._one:
             asked = [TopicPartition(self._topic, partition) for partition in range(self.partitions)]
-            answer = self._client.committed(asked, timeout=_ANSWER_S)
+            try:
+                answer = self._client.committed(asked, timeout=_ANSWER_S)
+            except KafkaException:
+                self._renew()
+                raise
+            self._heard = time.monotonic()
             at_ns = time.monotonic_ns()
             found = {tp.partition: tp.offset for tp in answer if tp.error is None and tp.offset >= 0}
             self.samples += [Sample(at_ns, partition, offset) for partition, offset in found.items()]
         return found
+
+    def _renew(self) -> None:
+        """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
+        if time.monotonic() - self._heard > _SILENCE_S:
+            self._client.close()
+            self._client = Consumer(self._config)
+            self._heard = time.monotonic()
 
     def before(self, at_ns: int) -> dict[int, int]:
         """Return what was seen to be committed until a moment."""

@@ -1,6 +1,7 @@
 """One consumer process: the loop that a user writes, and a journal that says what it handled.
 
-Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long.
+Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long; on SIGHUP it notes whether its client still
+reaches the broker.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import logging
 import random
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
 from tests.chaos.journal import Journal
-from tests.chaos.options import ID_HEADER, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
+from tests.chaos.options import ID_HEADER, REACH_S, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
 from tests.chaos.sabotage import sabotage
 
 _LIST = 50
@@ -62,6 +66,10 @@ class Worker:
         """Handle messages until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         signal.signal(signal.SIGUSR1, lambda *_: self._be_slow())
+        # In a thread of its own: the one that polls may be what hangs.
+        signal.signal(
+            signal.SIGHUP, lambda *_: threading.Thread(target=self._note_reach, daemon=True).start()
+        )
         with self.consumer:
             self.consumer.subscribe(
                 [self._options.topic],
@@ -159,6 +167,14 @@ class Worker:
     def _stop(self) -> None:
         self._stopped = True
         self.consumer.stop()
+
+    def _note_reach(self) -> None:
+        try:
+            self.consumer.list_topics(timeout=REACH_S)
+        except KafkaException:
+            self._journal.reach(reached=False)
+        else:
+            self._journal.reach(reached=True)
 
     def _be_slow(self) -> None:
         self._slow = True
