@@ -3,32 +3,33 @@
     python benchmarks/handover.py
     python benchmarks/handover.py --shapes 64x100000 --rounds 3 --json
 
-A shape is partitions x IDs in each. One member holds all partitions; another joins, in the same process and on the same ``store=``,
-and takes half of them; the first gives all back and takes its half again (eager protocol: the worst case). What the rebalance itself takes is
-seen with plain consumers in the same run. Both members share one interpreter. The result goes to stdout, progress to stderr. Exit status 1: something failed; 2: wrong usage.
+A shape is partitions x IDs in each. One member, a process, holds all partitions, and each partition gets 20 records a second; another joins
+on the same ``store=`` and takes half of them; the first gives all back and takes its half again (eager protocol: the worst case). What
+the rebalance itself takes is seen with plain consumers in the same run. The result goes to stdout, progress to stderr. Exit status 1:
+something failed; 2: wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from uuid import uuid4
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.arguments import at_least
+from benchmarks.handover_member import PATIENCE_S, STRATEGY, Member
 from benchmarks.preload import names
-from dedup_sdk import DedupConsumer, Lookup, Window, header
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.marks import DIGEST_BYTES, Marks
@@ -38,15 +39,15 @@ from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import LocalKafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import TracebackType
 
 GROUP = "members"
-STRATEGY = Lookup(id=header("dedup-id"), window=Window(days=7))
 FLUSH_MARKS = 500_000
-PATIENCE_S = 60.0
+EVERY_S = 0.05
+"""Seconds between two records of a partition."""
+SETTLE_S = 1.0
 CONFIG: dict[str, Any] = {
-    "group.id": GROUP, "auto.offset.reset": "earliest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 100,
-    "enable.auto.commit": False, "log_level": 0,
+    "auto.offset.reset": "latest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 100, "log_level": 0,
 }  # fmt: skip
 
 
@@ -54,9 +55,10 @@ CONFIG: dict[str, Any] = {
 class Handover:
     """One shape, seconds: medians of the rounds, of each the slower member.
 
-    ``plain_s``: from the joining member's subscription until both plain consumers have their half; ``dedup_s``: until both of ours
-    deliver from it. ``given_s``: the poll in which ours gives its partitions back. ``taken_s``: from the assignment until ours delivers
-    from all that it was assigned. ``beyond_s``: ``given_s`` and ``taken_s`` together, less the same of the plain consumers.
+    ``plain_s``: from the joining member's subscription until both plain consumers have had a record of each partition of their half;
+    ``dedup_s``: until both of ours have. ``given_s``: the poll in which ours gives its partitions back. ``taken_s``: from the assignment
+    until ours has had a record of each partition. ``beyond_s``: both together, of one member, less the same of the plain consumers.
+    ``cpu_s``: what of both ours was at work, rather than waiting for the broker, the disk or a processor; less that of plain consumers too.
     """
 
     partitions: int
@@ -66,6 +68,20 @@ class Handover:
     given_s: float
     taken_s: float
     beyond_s: float
+    cpu_s: float
+
+
+class Timing(NamedTuple):
+    """One handover: as in `Handover`, ``beyond_s`` and ``cpu_s`` with nothing taken off."""
+
+    whole_s: float
+    given_s: float
+    taken_s: float
+    beyond_s: float
+    cpu_s: float
+
+    def __str__(self) -> str:
+        return f"{self.whole_s:.2f} s (given {self.given_s:.3f}, taken {self.taken_s:.3f}, at work {self.cpu_s:.3f})"
 
 
 def fill(folder: Path, topic: str, partitions: int, ids: int, bootstrap: str) -> None:
@@ -78,7 +94,7 @@ def fill(folder: Path, topic: str, partitions: int, ids: int, bootstrap: str) ->
     for partition in range(partitions):
         identity = Identity(
             cluster=cluster,
-            group=GROUP,
+            group=f"{GROUP}-ours",
             topic=topic,
             partition=partition,
             topic_id=topic_id,
@@ -94,122 +110,92 @@ def fill(folder: Path, topic: str, partitions: int, ids: int, bootstrap: str) ->
     store.close()
 
 
-class Member:
-    """A consumer in a thread of its own that polls until it is told to end."""
+class Traffic:
+    """Records that keep coming to every partition of a topic, each with an ID of its own."""
 
-    def __init__(self, make: Callable[[], Consumer], topic: str) -> None:
-        self.began_at = time.perf_counter()
-        self.ready_at = self.given_s = self.taken_s = 0.0
-        self.count = 0
-        self._assigned_at = self._revoked_at = 0.0
-        self._make, self._topic = make, topic
-        self._end = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+        self._topic, self._partitions = topic, partitions
+        self._end = Event()
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def wait(self, count: int) -> None:
-        """Return when it delivers from so many partitions; raises what ended it, or TimeoutError."""
-        until = time.perf_counter() + PATIENCE_S
-        while self.count != count:
-            if self._failure is not None:
-                raise self._failure
-            if time.perf_counter() > until:
-                raise TimeoutError(
-                    f"{self.count} of {count} partitions came within {PATIENCE_S:.0f} s: try again"
-                )
-            time.sleep(0.005)
-
-    def end(self) -> None:
-        """Let it leave the group."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end.set()
         self._thread.join()
+        self._producer.flush(PATIENCE_S)
 
     def _run(self) -> None:
-        try:
-            consumer = self._make()
-            consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
-            while not self._end.is_set():
-                consumer.poll(0.01)
-                self._look(consumer)
-            consumer.close()
-        except (DedupError, KafkaException, OSError) as error:
-            self._failure = error
-
-    def _look(self, consumer: Consumer) -> None:
-        now = time.perf_counter()
-        if self._revoked_at:
-            self.given_s, self._revoked_at, self.count = now - self._revoked_at, 0.0, 0
-        mine = consumer.assignment()
-        ready = mine
-        if isinstance(consumer, DedupConsumer):
-            ready = [tp for tp in consumer.position(mine) if tp.offset >= 0]
-        if self._assigned_at and mine and len(ready) == len(mine):
-            self.taken_s, self.ready_at, self.count = now - self._assigned_at, now, len(ready)
-            self._assigned_at = 0.0
-
-    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        if partitions:
-            self._assigned_at = time.perf_counter()
-
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        if partitions:
-            self._revoked_at = time.perf_counter()
+        while not self._end.wait(EVERY_S):
+            for partition in range(self._partitions):
+                self._producer.produce(
+                    self._topic, b"", partition=partition, headers=[("dedup-id", uuid4().bytes)]
+                )
+            self._producer.poll(0)
 
 
-def hand_over(make: Callable[[], Consumer], topic: str, partitions: int) -> tuple[float, float, float]:
-    """Let a second member join; return the seconds of the whole, of giving and of taking, the slower member's."""
-    first = Member(make, topic)
-    try:
+def hand_over(config: dict[str, Any], topic: str, partitions: int, store: Path | None) -> Timing:
+    """Let a second member join one that has all partitions; return the seconds of the slower of both."""
+    config = {**config, "group.id": f"{GROUP}-{'plain' if store is None else 'ours'}"}
+    with (
+        Traffic(config["bootstrap.servers"], topic, partitions),
+        Member(config, topic, store) as first,
+        Member(config, topic, store) as second,
+    ):
+        first.subscribe()
         first.wait(partitions)
-        second = Member(make, topic)
-        try:
-            for member, share in ((second, partitions // 2), (first, partitions - partitions // 2)):
-                member.wait(share)
-            ready_at = max(first.ready_at, second.ready_at)
-            return ready_at - second.began_at, first.given_s, max(first.taken_s, second.taken_s)
-        finally:
-            second.end()
-    finally:
-        first.end()
+        time.sleep(SETTLE_S)
+        second.subscribe()
+        taken = second.wait(partitions // 2)
+        given = first.wait(partitions - partitions // 2)
+        return Timing(
+            whole_s=max(taken.ready_at, given.ready_at) - taken.began_at, given_s=given.given_s,
+            taken_s=max(taken.taken_s, given.taken_s), beyond_s=max(given.given_s + given.taken_s, taken.taken_s),
+            cpu_s=max(given.cpu_s, taken.cpu_s),
+        )  # fmt: skip
 
 
 def measure(bootstrap: str, partitions: int, ids: int, rounds: int) -> Handover:
-    """Hand one shape over, plain and ours in turn, on a topic of its own."""
-    plain: list[tuple[float, float, float]] = []
-    ours: list[tuple[float, float, float]] = []
+    """Hand one shape over, plain and ours in turn, each on a topic of its own."""
+    plain: list[Timing] = []
+    ours: list[Timing] = []
     config = {**CONFIG, "bootstrap.servers": bootstrap}
-    topic = f"handover-{partitions}x{ids}"
+    topics = [f"{kind}-{partitions}x{ids}" for kind in ("plain", "ours")]
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
+    for made in admin.create_topics([NewTopic(topic, partitions) for topic in topics]).values():
+        made.result(PATIENCE_S)
     with tempfile.TemporaryDirectory(prefix="dedup-handover-") as temporary:
-        filled, store = Path(temporary, "filled"), Path(temporary, "store")
-        fill(filled, topic, partitions, ids, bootstrap)
+        store = Path(temporary)
+        fill(store, topics[1], partitions, ids, bootstrap)
         text = str(CommitMetadata(low=0, complete=True))
-        consumer = Consumer(config)
+        consumer = Consumer({**config, "group.id": f"{GROUP}-ours"})
         consumer.commit(
-            offsets=[TopicPartition(topic, number, 0, text) for number in range(partitions)],
+            offsets=[TopicPartition(topics[1], number, 0, text) for number in range(partitions)],
             asynchronous=False,
         )
         consumer.close()
         for turn in range(rounds):
-            plain.append(hand_over(lambda: Consumer(config), topic, partitions))
-            shutil.copytree(filled, store)
-            ours.append(
-                hand_over(lambda: DedupConsumer(config, dedup=STRATEGY, store=store), topic, partitions)
+            plain.append(hand_over(config, topics[0], partitions, None))
+            ours.append(hand_over(config, topics[1], partitions, store))
+            print(
+                f"round {turn + 1}/{rounds} {partitions}x{ids}: plain {plain[-1]}, ours {ours[-1]}",
+                file=sys.stderr,
             )
-            shutil.rmtree(store)
-            print(f"round {turn + 1}/{rounds} {partitions}x{ids}: {ours[-1][0]:.2f} s", file=sys.stderr)
-    whole, given, taken = (median(column) for column in zip(*ours, strict=True))
-    plain_whole, plain_given, plain_taken = (median(column) for column in zip(*plain, strict=True))
+    middle, middle_plain = (Timing(*map(median, zip(*kind, strict=True))) for kind in (ours, plain))
     return Handover(
         partitions=partitions,
         ids=ids,
-        plain_s=round(plain_whole, 3),
-        dedup_s=round(whole, 3),
-        given_s=round(given, 3),
-        taken_s=round(taken, 3),
-        beyond_s=round(given + taken - plain_given - plain_taken, 3),
+        plain_s=round(middle_plain.whole_s, 3),
+        dedup_s=round(middle.whole_s, 3),
+        given_s=round(middle.given_s, 3),
+        taken_s=round(middle.taken_s, 3),
+        beyond_s=round(middle.beyond_s - middle_plain.beyond_s, 3),
+        cpu_s=round(middle.cpu_s - middle_plain.cpu_s, 3),
     )
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("dedup_sdk")
 
 _SEEK_TRIES = 100
 _SEEK_PAUSE_S = 0.02
-_WAKE_S = 0.2
+_WAKE_S = 1.0
 _LOOK_S = 0.5
 
 
@@ -92,7 +92,9 @@ class Client:
         """Have the leaders of these partitions fetched from at once.
 
         The client looks at a partition that was resumed only when its connection to the leader has something to do, up to a
-        second later; so it gets a small question to send.
+        second later; so it gets a small question to send. A leader that holds a fetch back, because it has no records yet,
+        answers after it (``fetch.wait.max.ms``, half a second), so that this is for leaders that nothing is fetched from. The
+        time must not be shorter than that: a question that is overdue has the client disconnect.
         """
         asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
         with suppress(KafkaException):
@@ -159,6 +161,10 @@ class Client:
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException` when no broker answers."""
+        if self._cluster is None:
+            with suppress(KafkaException):
+                # As a rule the client has heard of it by now; to ask it anew could wait for a fetch (see `wake`).
+                self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
         if self._cluster is None:
             metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
             self._cluster = metadata.cluster_id or "unnamed"

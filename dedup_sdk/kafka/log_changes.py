@@ -54,7 +54,7 @@ def start_in_the_log(
     ):
         # Asking takes a while, for each partition; the client tells where the log ends below what is to be read next.
         return start
-    first, end = client.bounds(held.topic, held.partition)
+    first, end = _bounds(held, client)
     loaded = held.loaded
     known = max(start.offset, 0 if loaded is None else loaded.progress.high)
     if known <= end and not start.suspect:
@@ -112,6 +112,15 @@ def until_where_it_is_the_same(
     reader = client.tail_reader(topic, partition)
     try:
         return (yield from reader.same_until(start.offset, start.metadata.epoch))
+    finally:
+        reader.close()
+
+
+def _bounds(held: Partition, client: Client) -> tuple[int, int]:
+    """Return where the log begins and ends; not asked of the consumer, whose fetches for other partitions may be in the way."""
+    reader = client.tail_reader(held.topic, held.partition)
+    try:
+        return reader.bounds()
     finally:
         reader.close()
 

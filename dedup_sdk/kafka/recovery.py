@@ -35,6 +35,8 @@ logger = logging.getLogger("dedup_sdk")
 
 ROOM_LOOK_S = 0.2
 """Seconds between two looks whether a full disk has room again."""
+LOCK_LOOK_S = 0.01
+"""Seconds between two looks whether another process has let a store go."""
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
@@ -169,7 +171,8 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
             if assigned.beside:
                 raise
             if time.monotonic() < deadline:
-                time.sleep(0.01)
+                # Meanwhile others recover.
+                assigned.ask_at = time.monotonic() + LOCK_LOOK_S
             else:
                 assigned.beside = True
                 _tell_of_the_lock(assigned, engine, error)

@@ -29,6 +29,8 @@ SLICE_S = 0.05
 """Seconds of recovery work in one poll, at most."""
 AT_ONCE = 2
 """Partitions that recover at the same time."""
+TOGETHER_S = 0.5
+"""Seconds that a partition which is up to date waits, at most, for others whose recovery goes on, to begin with them."""
 ASK_AGAIN_S = 0.5
 """Seconds between two questions for the group's offsets, and for each answer."""
 WRITE_AGAIN_S = 1.0
@@ -56,6 +58,7 @@ class Session(Holdings):
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._write_again_at = 0.0
         self._announce: list[Assigned] = []
+        self._begin_by = 0.0
         self.hurried = False
         """Whether some recovery could go on at once."""
         self.waking: list[TopicPartition] = []
@@ -184,7 +187,17 @@ class Session(Holdings):
         finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
             self._say_beginnings(finished)
-            self._activate([assigned for assigned in finished if _is_begun(assigned)])
+            self._activate_together([assigned for assigned in finished if _is_begun(assigned)])
+
+    def _activate_together(self, finished: list[Assigned]) -> None:
+        """Let the partitions deliver in few groups: a fetch that waits for records of the first holds up that of the next."""
+        if not finished:
+            return
+        now = time.monotonic()
+        self._begin_by = self._begin_by or now + TOGETHER_S
+        if not self.hurried or now >= self._begin_by:
+            self._begin_by = 0.0
+            self._activate(finished)
 
     def _step(self, assigned: Assigned) -> None:
         """Bring a partition a little further."""
@@ -259,8 +272,7 @@ class Session(Holdings):
 
     def _activate(self, finished: list[Assigned]) -> None:
         """Let the partitions deliver."""
-        if not finished:
-            return
+        fetching = any(map(_is_fetched, self.assigned.values()))
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
         for assigned, start in starts:
             assigned.enter(State.ACTIVE)
@@ -275,7 +287,8 @@ class Session(Holdings):
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._announce.append(assigned)
-        self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
+        if not fetching:
+            self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
         if not self.recovering:
             held = [assigned for assigned in self._announce if assigned.state is State.ACTIVE]
             self._log_rebalance("assigned", held)
@@ -287,13 +300,17 @@ class Session(Holdings):
         self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
         assigned.stopped = False
         for other in others:
-            if other.state is State.ACTIVE and not (other.user_paused or other.full):
+            if _is_fetched(other):
                 self._client.resume(other.topic, other.partition)
 
 
 def _is_begun(assigned: Assigned) -> bool:
     """Whether the group knows where the history of this partition begins."""
     return assigned.start is None or not assigned.start.at_once or assigned.beginning is Beginning.KNOWN
+
+
+def _is_fetched(assigned: Assigned) -> bool:
+    return assigned.state is State.ACTIVE and not (assigned.user_paused or assigned.full)
 
 
 def _reads_on_at(assigned: Assigned) -> int:

@@ -331,11 +331,15 @@ class RocksPartition:
             return
         self._closed = True
         OPEN_FILES.give_back(self._open_files)
-        self._journal = None
-        if self._generations is not None:
-            self._generations.close()
-            self._generations = None
         with translating(self._folder):
+            if has_tables(self._folder):
+                # Before the families are let go of, which would write each of them out: a third of a handover. One that was
+                # never written out is, because a log alone could be torn back to nothing.
+                self._database.cancel_all_background(True)
+            self._journal = None
+            if self._generations is not None:
+                self._generations.close()
+                self._generations = None
             close_database(self._database)
 
     def _translating(self) -> AbstractContextManager[None]:

@@ -9,19 +9,24 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dedup_sdk import ConfigurationError, PartitionEvent, VerdictEvent
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import StoreLockedError
+from dedup_sdk.kafka.assigned import State
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.engine.partition import Partition
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -109,3 +114,27 @@ def test_a_wait_is_a_length_of_time(tmp_path: Path, wrong: float) -> None:
     """Anything else is refused in one line that names it."""
     with pytest.raises(ConfigurationError, match="lock_wait="):
         RocksStore(tmp_path, lock_wait=wrong)
+
+
+def test_others_do_not_wait_for_a_lock(make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the stores of some partitions are kept open elsewhere the rest come up to date, and they do when the stores are free."""
+    kafka.create_topic("four", partitions=4)
+    locked = {0, 1}
+    attach = Deduplicator.attach
+
+    def attach_if_free(engine: Deduplicator, topic: str, partition: int, **options: Any) -> Partition:
+        if partition in locked:
+            raise StoreLockedError("open in another consumer")
+        return attach(engine, topic, partition, **options)
+
+    monkeypatch.setattr(Deduplicator, "attach", attach_if_free)
+    consumer = make("four")
+    wait_for(consumer, lambda: active(consumer) == [2, 3], "those that nobody keeps open")
+    locked.clear()
+    wait_for(consumer, lambda: active(consumer) == [0, 1, 2, 3], "all of them")
+
+
+def active(consumer: DedupConsumer) -> list[int]:
+    """The partitions that deliver."""
+    assigned = consumer._session.assigned.values()
+    return sorted(each.partition for each in assigned if each.state is State.ACTIVE)

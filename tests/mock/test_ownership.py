@@ -13,10 +13,12 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import ConfigurationError
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.session import Session
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
+    from dedup_sdk.kafka.assigned import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -143,23 +145,30 @@ def test_a_deadline_is_a_length_of_time(make: Make, wrong: Any) -> None:
 def test_many_partitions_come_up_to_date_together(
     make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two recover at a time, but as many one after the other as a poll has time for: a rebalance of many is no long row of polls."""
+    """Those of a rebalance begin to deliver in few groups, and only the first of these waits for an answer of their leaders."""
     kafka.create_topic("many", partitions=32)
     with make("many") as first:
         wait_for(first, lambda: len(active(first)) == 32, "all partitions of a new group")
-    rounds: list[int] = []
-    real = Client.wake
+    asked: list[int] = []
+    groups: list[int] = []
+    wake, activate = Client.wake, Session._activate
 
-    def wake(client: Client, partitions: list[TopicPartition]) -> None:
-        rounds.append(len(partitions))
-        real(client, partitions)
+    def counted_wake(client: Client, partitions: list[TopicPartition]) -> None:
+        asked.append(len(partitions))
+        wake(client, partitions)
 
-    monkeypatch.setattr(Client, "wake", wake)
+    def counted_activate(session: Session, finished: list[Assigned]) -> None:
+        groups.append(len(finished))
+        activate(session, finished)
+
+    monkeypatch.setattr(Client, "wake", counted_wake)
+    monkeypatch.setattr(Session, "_activate", counted_activate)
     second = make("many")
     wait_for(second, lambda: len(active(second)) == 32, "all partitions of a group that is known")
 
-    assert sum(rounds) == 32
-    assert len(rounds) < 10
+    assert sum(groups) == 32
+    assert len(groups) < 10
+    assert [count for count in asked if count] == groups[:1]
 
 
 def active(consumer: DedupConsumer) -> list[int]:

@@ -405,3 +405,34 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be made") as caught:
         open_store(tmp_path / "store")
     assert "\n" not in str(caught.value)
+
+
+def test_closing_leaves_what_is_in_the_log_there(root: Path) -> None:
+    """A partition that changes hands writes no sorted file of its journal, and its next owner has all of it."""
+    new = open_store(root)
+    new.append(progress(high=1), marks(("a", 0, 0)))
+    new.close()
+    store = open_store(root)
+    folder = only_folder(root)
+    before = set(folder.glob("*.sst"))
+    store.append(progress(high=3), marks(("a", 1, 1), ("b", 2, 2)))
+    store.close()
+    assert set(folder.glob("*.sst")) <= before
+
+    again = open_store(root)
+    loaded = again.load()
+    again.close()
+    assert loaded is not None
+    assert loaded.progress.high == 3
+    assert loaded.recent.count == 3
+
+
+def test_a_new_store_is_more_than_a_log_once_it_was_closed(root: Path) -> None:
+    """A log that is torn back to nothing then does not make it pass for a new one."""
+    store = open_store(root)
+    store.append(progress(high=3), marks(("a", 1, 1)))
+    store.close()
+    for log in only_folder(root).glob("*.log"):
+        log.write_bytes(b"")
+    with pytest.raises(StoreCorruptError):
+        open_store(root)
