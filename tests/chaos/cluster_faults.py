@@ -6,10 +6,12 @@ from typing import Final
 
 from tests.chaos.options import SESSION_MS
 from tests.chaos.scenario import Scenario
+from tests.chaos.sender import repeating
 from tests.chaos.stage import Stage
 
 _SESSION_S: Final = SESSION_MS / 1000
 _LONGEST_PAUSE_S: Final = 20.0
+_LEAST_ROUNDS: Final = 2
 
 
 def _broker(stage: Stage) -> None:
@@ -53,13 +55,19 @@ def _store_deleted(stage: Stage) -> None:
 
 
 def _corruption(stage: Stage) -> None:
-    while stage.left_s > 0:
-        run = stage.some_run()
-        if run is not None:
+    stage.await_work()
+    rounds = 0
+    while rounds < _LEAST_ROUNDS or stage.left_s > 0:
+        # All of them, so that most partitions come to a disk that has a damaged store of theirs.
+        fallen = stage.crew.alive
+        for run in fallen:
             stage.kill(run)
-            stage.damage(run)
+            stage.damage_all(run)
+        for run in fallen:
             stage.start(run.host)
-        stage.about(2.5)
+        stage.await_work()
+        stage.about(1.0)
+        rounds += 1
 
 
 def _disk_full(stage: Stage) -> None:
@@ -83,7 +91,7 @@ NETWORK: Final = Scenario(
     name="network",
     summary="connections of single workers are cut, or stalled one way for longer than the group waits",
     play=_network,
-    broken="skip-tail-replay",
+    broken="go-on-where-it-was",
     mode="run",
     proxied=True,
 )
@@ -97,17 +105,20 @@ STORE_DELETED: Final = Scenario(
 )
 CORRUPTION: Final = Scenario(
     name="corruption",
-    summary="bytes are flipped in the files of a dead worker's stores",
+    summary="all workers are killed, and bytes are flipped in the files of each of their stores",
     play=_corruption,
-    broken="skip-tail-replay",
+    broken="empty-after-damage",
+    hosts=2,
+    per_second=200.0,
     recent_marks=150,
+    recipe=repeating,
 )
 DISK_FULL: Final = Scenario(
     name="disk-full",
     summary="the disk of a worker has no room for a while",
     play=_disk_full,
-    broken="commit-past-a-gap",
-    recent_marks=150,
+    broken="forget-what-was-refused",
+    recent_marks=600,
     mode="workers",
     small_disks=True,
 )
@@ -115,8 +126,8 @@ DISK_FULL_UNVERIFIED: Final = Scenario(
     name="disk-full-unverified",
     summary='the same with `on_full_disk="unverified"`: messages go on meanwhile',
     play=_disk_full,
-    broken="commit-past-a-gap",
-    recent_marks=150,
+    broken="trim-without-room",
+    recent_marks=300,
     mode="workers",
     small_disks=True,
     on_full_disk="unverified",

@@ -54,6 +54,12 @@ class Run:
         """Its process ID."""
         return self._process.pid
 
+    @property
+    def at_work(self) -> bool:
+        """Whether it has come so far that it was told of partitions."""
+        journal = Path(self.options.journal)
+        return journal.exists() and journal.stat().st_size > 0
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens when it has ended."""
         self._process.signal(number)

@@ -36,6 +36,7 @@ class WorkerOptions:
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
         on_full_disk: as of `DedupConsumer`.
+        snapshot: where snapshots are; empty: nowhere.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
@@ -55,6 +56,7 @@ class WorkerOptions:
     seed: int = 0
     broken: str = ""
     on_full_disk: Literal["pause", "unverified"] = "pause"
+    snapshot: str = ""
     piped: bool = False
 
     def client(self) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Judgement:
         premature: records that were committed before a handler was done with their message.
         trespassed: calls that began after their run was told that the partition is not its own.
         unsettled: records that were not committed although all was done.
+        regressed: commits below an earlier one, of a partition whose offsets nobody set.
         examples: a few of what is wrong, with all that is known of it (see `evidence`).
     """
 
@@ -68,11 +69,12 @@ class Judgement:
     premature: int
     trespassed: int
     unsettled: int
+    regressed: int
     examples: tuple[str, ...] = ()
 
     def broken(self) -> dict[str, int]:
         """Return the promises that were broken, by name, with how often."""
-        names = ("lost", "unexplained", "disordered", "premature", "trespassed", "unsettled")
+        names = ("lost", "unexplained", "disordered", "premature", "trespassed", "unsettled", "regressed")
         return {name: count for name in names if (count := getattr(self, name))}
 
 
@@ -104,6 +106,7 @@ def judge(history: History) -> Judgement:
         "premature": _premature(history, message_of, calls, skipped | set(history.given_up)),
         "trespassed": _trespassed(history),
         "unsettled": _unsettled(history),
+        "regressed": _regressed(history),
     }
     counts = {what: len(places) for what, places in wrong.items()}
     return Judgement(
@@ -320,3 +323,15 @@ def _unsettled(history: History) -> list[Place]:
         for record in history.log
         if record.offset >= history.settled.get(record.partition, 0)
     ]
+
+
+def _regressed(history: History) -> list[Place]:
+    set_by_hand = {each.partition for each in history.excuses if isinstance(each, Rewind | Forget)}
+    highest: dict[int, int] = {}
+    found: list[Place] = []
+    for sample in sorted(history.samples):
+        if sample.offset < highest.get(sample.partition, -1) and sample.partition not in set_by_hand:
+            found.append((sample.partition, sample.offset))
+        # From there on it may rise again: that is no news.
+        highest[sample.partition] = sample.offset
+    return found

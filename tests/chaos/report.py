@@ -60,6 +60,7 @@ class Report:
             "premature": judged.premature,
             "trespassed": judged.trespassed,
             "unsettled": judged.unsettled,
+            "regressed": judged.regressed,
             "faults": self.faults,
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),

@@ -6,13 +6,16 @@ Each is what a naive consumer does. The oracle has to notice; a check that canno
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import DedupConsumer
+from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import spec
 from dedup_sdk.ids.digest import Column
 from dedup_sdk.kafka import commits, readers, recovery
@@ -99,7 +102,7 @@ def _replay_uncommitted() -> None:
 
 def _believe_the_future() -> None:
     """One record from the future makes all others look old."""
-    _replace(Partition, "_now_ms", lambda _: lambda _self: 2**52)
+    _replace(Partition, "now_ms", lambda _: lambda _self: 2**52)
 
 
 def _shorten_ids() -> None:
@@ -131,6 +134,97 @@ def _remember_what_was_given_up() -> None:
     _replace(Partition, "bury", lambda _: Partition.complete)
 
 
+def _go_on_where_it_was() -> None:
+    """A member goes on where it left a partition itself, or at its beginning, as if nobody had had it meanwhile."""
+    left: dict[tuple[str, int], int] = {}
+
+    def noting(end: Any) -> Any:
+        def ended(self: Holdings, assigned: Any, **named: Any) -> None:
+            if assigned.held is not None and assigned.held.started:
+                left[assigned.topic, assigned.partition] = assigned.held.lane.high
+            end(self, assigned, **named)
+
+        return ended
+
+    def returning(start: Any) -> Any:
+        def started(self: Holdings, wanted: TopicPartition, committed: TopicPartition) -> Any:
+            if committed.offset >= 0:
+                committed.offset = left.get((wanted.topic, wanted.partition), 0)
+            return start(self, wanted, committed)
+
+        return started
+
+    _replace(Holdings, "_end", noting)
+    _replace(Holdings, "_start", returning)
+
+
+def _empty_after_damage() -> None:
+    """The empty store that takes the place of a damaged one is taken for complete."""
+
+    def make(replay: Any) -> Any:
+        def replayed(assigned: Any, held: Any, plan: Any, *others: Any, **named: Any) -> Any:
+            if not assigned.set_aside:
+                return replay(assigned, held, plan, *others, **named)
+            held.fold([], np.empty(0, np.int64), [], plan.replay_to)
+            return iter(())
+
+        return replayed
+
+    _replace(recovery, "_replay", make)
+
+
+def _forget_recent(durable: Durable) -> None:
+    durable.lane.take_recent(durable._clock_ms, durable.store.find)
+    durable._owed = []
+
+
+def _forget_what_was_refused() -> None:
+    """A write that a full disk refused counts as done, so that its marks leave memory."""
+
+    def make(choke: Any) -> Any:
+        def believed(self: Durable, error: Any) -> None:
+            choke(self, error)
+            _forget_recent(self)
+
+        return believed
+
+    _replace(Durable, "_choke", make)
+
+
+def _trim_without_room() -> None:
+    """Marks leave memory as always while there is no room to write them to."""
+
+    def make(flush: Any) -> Any:
+        def flushed(self: Durable) -> None:
+            flush(self)
+            if self.choked:
+                _forget_recent(self)
+
+        return flushed
+
+    _replace(Durable, "flush", make)
+    _replace(
+        Durable,
+        "recent",
+        lambda _: property(lambda self: 0 if self._lane is None else len(self._lane.recent)),
+    )
+
+
+def _install_unchecked() -> None:
+    """A snapshot's manifest is believed, whatever became of its files."""
+
+    def make(install: Any) -> Any:
+        def believed(self: Partition, snapshot: str, plan: Any, *without: Any) -> None:
+            try:
+                install(self, snapshot, plan, *without)
+            except SnapshotError:
+                self.start(replace(plan, keep=False))
+
+        return believed
+
+    _replace(Partition, "install", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -143,6 +237,11 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "shorten-ids": _shorten_ids,
     "low-never-rises": _low_never_rises,
     "remember-what-was-given-up": _remember_what_was_given_up,
+    "go-on-where-it-was": _go_on_where_it_was,
+    "empty-after-damage": _empty_after_damage,
+    "forget-what-was-refused": _forget_what_was_refused,
+    "trim-without-room": _trim_without_room,
+    "install-unchecked": _install_unchecked,
 }
 """Every way to break a worker, by name."""
 

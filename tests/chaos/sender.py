@@ -54,6 +54,14 @@ def plain(number: int, chosen: random.Random) -> Outgoing:
     return Outgoing(key=key, value=b"%d" % number, headers={ID_HEADER: b"id-%d" % number})
 
 
+def repeating(number: int, chosen: random.Random) -> Outgoing:
+    """A message that repeats any of those before it, every second time: whatever is forgotten shows."""
+    known = number if number == 0 or chosen.random() < 0.5 else chosen.randrange(number)
+    return Outgoing(
+        key=b"key-%d" % (known % _KEYS), value=b"%d" % number, headers={ID_HEADER: b"id-%d" % known}
+    )
+
+
 class Sender:
     """Sends in a thread of its own.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
@@ -53,7 +54,26 @@ def _lose_disk(stage: Stage) -> None:
     run = stage.some_run()
     if run is not None and stage.disks == "own":
         stage.lose_disk(run)
+        _start_again(stage, run)
+
+
+def _start_again(stage: Stage, run: Run) -> None:
+    if run.host not in {other.host for other in stage.crew.alive}:
         stage.start(run.host)
+
+
+def _lose_partition(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None and stage.disks == "own":
+        stage.lose_partition(run)
+        _start_again(stage, run)
+
+
+def _interrupt(stage: Stage) -> None:
+    run = stage.some_run()
+    if run is not None and run.at_work:
+        stage.interrupt(run, stage.random.uniform(0, 3.0))
+        _start_again(stage, run)
 
 
 def _damage(stage: Stage) -> None:
@@ -79,7 +99,9 @@ _WEIGHTED: Final[dict[Callable[[Stage], None], int]] = {
     _cut: 4,
     _stall: 2,
     _lose_disk: 2,
+    _lose_partition: 2,
     _damage: 2,
+    _interrupt: 3,
     _restart_broker: 1,
     _pause_broker: 1,
 }
@@ -94,7 +116,7 @@ def _soak(stage: Stage) -> None:
 
 SOAK: Final = Scenario(
     name="soak",
-    summary="kills, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures at random",
+    summary="kills, interruptions, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures at random",
     play=_soak,
     broken="commit-past-a-gap",
     disks=None,

@@ -20,8 +20,10 @@ from typing import Any, Final, Literal
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk.store.paths import list_partitions
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
+from tests.chaos.damage import flip_bytes
 from tests.chaos.history import Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
@@ -34,6 +36,10 @@ Disks = Literal["own", "shared"]
 _BREATH_S: Final = 0.1
 _SESSION_S: Final = SESSION_MS / 1000
 _MOST_ENDS: Final = 60
+_AT_WORK_BYTES: Final = 5_000
+"""What is written of some fifty calls."""
+_AT_WORK_S: Final = 15.0
+_DAMAGED_FILES: Final = 2
 _NOTICED_WITHIN_NS: Final = 1_000_000_000
 
 
@@ -114,6 +120,12 @@ class Stage:
             time.sleep(min(_BREATH_S, left_s))
             self.lift_fallen()
 
+    def await_work(self) -> None:
+        """Let the workers come so far that their handlers are at it again; return after a while also when they do not."""
+        before, deadline = self.crew.handled_bytes(), time.monotonic() + _AT_WORK_S
+        while self.crew.handled_bytes() < before + _AT_WORK_BYTES and time.monotonic() < deadline:
+            self.sleep(_BREATH_S)
+
     def about(self, seconds: float) -> None:
         """Sleep for half to one and a half times as long."""
         self.sleep(self.random.uniform(0.5, 1.5) * seconds)
@@ -136,6 +148,10 @@ class Stage:
             **changes,
         )
         return self.crew.start(host, options)
+
+    def equip(self, **changes: Any) -> None:
+        """Start workers with other options from now on."""
+        self._options = replace(self._options, **changes)
 
     def lift_fallen(self) -> None:
         """Do what a supervisor does with workers that ended by an error: look, and start them again."""
@@ -293,25 +309,26 @@ class Stage:
             # What was read before there was room may be refused a little later.
             self.sleep(1.0)
             until_ns = time.monotonic_ns()
-            concerned = [each.name for each in self.crew.runs if each.host == run.host]
+            # Who lives on keeps in memory what could not be written: it owes nothing to the outage.
+            concerned = [
+                each.name for each in self.crew.runs if each.host == run.host and each not in self.crew.alive
+            ]
             self.excuses += [Outage(run=name, at_ns=at_ns, until_ns=until_ns) for name in concerned]
 
     def damage(self, run: Run) -> None:
         """Flip bytes in one of a dead worker's files."""
-        files = sorted(path for path in run.store.rglob("*") if path.is_file() and path.stat().st_size)
-        files = [path for path in files if path.name != "LOG" and not path.name.startswith("LOG.old")]
-        if not files:
-            return
-        kinds = sorted({path.suffix or path.name.split("-")[0] for path in files})
-        kind = self.random.choice(kinds)
-        path = self.random.choice(
-            [path for path in files if (path.suffix or path.name.split("-")[0]) == kind]
-        )
-        content = bytearray(path.read_bytes())
-        for _ in range(self.random.randint(1, 8)):
-            content[self.random.randrange(len(content))] ^= self.random.randint(1, 255)
-        path.write_bytes(content)
-        self.faults[f"damage-{kind.lstrip('.').lower()}"] += 1
+        self._damage_in(run.store)
+
+    def damage_all(self, run: Run) -> None:
+        """Flip bytes in some files of each of a dead worker's stores."""
+        for store in list_partitions(run.store):
+            for _ in range(_DAMAGED_FILES):
+                self._damage_in(store.path)
+
+    def _damage_in(self, folder: Path) -> None:
+        kind = flip_bytes(folder, self.random)
+        if kind:
+            self.faults[f"damage-{kind}"] += 1
 
     def lose_disk(self, run: Run) -> None:
         """Remove a living worker's stores, let it go on for a moment, and kill it."""
@@ -319,6 +336,29 @@ class Stage:
         self.delete_store(run)
         self.about(0.5)
         self.suspect(run, at_ns, committed)
+        if run.exit_status is None:
+            self.kill(run)
+
+    def lose_partition(self, run: Run) -> None:
+        """Remove one of a living worker's stores, let it go on for a moment, and kill it."""
+        stores = list_partitions(run.store)
+        if not stores:
+            return
+        at_ns, committed = time.monotonic_ns(), self._committed()
+        shutil.rmtree(self.random.choice(stores).path, ignore_errors=True)
+        self.faults["partition-deleted"] += 1
+        self.about(0.5)
+        self.suspect(run, at_ns, committed)
+        if run.exit_status is None:
+            self.kill(run)
+
+    def interrupt(self, run: Run, seconds: float) -> None:
+        """SIGINT, which its loop survives, and SIGKILL soon after."""
+        run.signal(signal.SIGINT)
+        # It reads again from what is certain: that may be what a crash leaves.
+        self.excuses.append(self._crash(run))
+        self.faults["interrupt"] += 1
+        self.sleep(seconds)
         if run.exit_status is None:
             self.kill(run)
 

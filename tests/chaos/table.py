@@ -15,6 +15,7 @@ from tests.chaos.cluster_faults import (
 from tests.chaos.letter_faults import DEAD_LETTERS
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
+from tests.chaos.snapshot_faults import SNAPSHOTS
 from tests.chaos.soak import SOAK
 from tests.chaos.topic_faults import CLOCK, HOSTILE_IDS, PARTITIONS_ADDED, TOPIC_CHANGES, TRANSACTIONS
 
@@ -29,6 +30,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         SLOW_HANDLER,
         STORE_DELETED,
         CORRUPTION,
+        SNAPSHOTS,
         DISK_FULL,
         DISK_FULL_UNVERIFIED,
         DEAD_LETTERS,

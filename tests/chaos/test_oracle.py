@@ -295,3 +295,11 @@ def test_what_is_done_gets_committed() -> None:
     calls = [call(0, 10), call(1, 11)]
     assert broken(log("x", "y"), calls, settled={0: 1}) == {"unsettled": 1}
     assert broken(log("x", "y"), calls, settled={}) == {"unsettled": 2}
+
+
+def test_commits_do_not_go_back_by_themselves() -> None:
+    """Each step back of the committed offset is counted, unless somebody set the partition's offsets."""
+    records, calls = log("x", "y", "z"), [call(0, 10), call(1, 11), call(2, 12)]
+    samples = [Sample(20 * _MS, 0, 3), Sample(21 * _MS, 0, 1), Sample(22 * _MS, 0, 2)]
+    assert broken(records, calls, samples=samples) == {"regressed": 1}
+    assert broken(records, calls, samples=samples, excuses=[Rewind(partition=0, low=1, high=3)]) == {}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 
 from tests.chaos import command
+from tests.chaos.crew import ROOT
 from tests.chaos.history import History
 from tests.chaos.oracle import judge
 from tests.chaos.report import Report
@@ -17,7 +20,16 @@ from tests.chaos.table import SCENARIOS
 def test_every_scenario_has_a_broken_twin() -> None:
     """Each scenario names a protection that a worker knows how to take away, and each of these is used."""
     used = Counter(scenario.broken for scenario in SCENARIOS.values())
-    assert set(used) <= set(BROKEN)
+    assert set(used) == set(BROKEN)
+
+
+def test_every_protection_is_there_to_be_taken_away() -> None:
+    """No broken twin is left that breaks nothing, because what it replaced has another name by now."""
+    program = "from tests.chaos.sabotage import BROKEN, sabotage\nfor name in BROKEN: sabotage(name)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_an_unknown_protection_is_an_error() -> None:

@@ -1,7 +1,8 @@
 """One consumer process: the loop that a user writes, and a journal that says what it handled.
 
 Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long; on SIGHUP it notes whether its client still
-reaches the broker.
+reaches the broker. SIGINT is what Ctrl-C is: the loop of the README (``iterate``) catches it, and goes on, or does so with
+another consumer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -27,6 +29,10 @@ _LIST = 50
 _THREADS = 3
 _FAILING_SHARE = 0.03
 _ERROR = 3
+_LEAVING_SHARE = 0.5
+"""How many of the interruptions end the consumer, so that another one is made."""
+_ON_ITS_WAY = frozenset({"_next", "poll", "__iter__", "_iterate"})
+_A_MOMENT_S = 0.001
 
 
 class RefusedCommits(logging.Handler):
@@ -51,11 +57,17 @@ class Worker:
         logging.getLogger("dedup_sdk").addHandler(RefusedCommits(self._journal))
         self._random = random.Random(options.seed)
         self._slow = self._stopped = False
+        self._in_hand: Any = None
         self._verdicts: dict[tuple[int, int], str] = {}
-        self.consumer = DedupConsumer(
+        self.consumer = self._make_consumer()
+
+    def _make_consumer(self) -> DedupConsumer:
+        options = self._options
+        return DedupConsumer(
             options.client(),
             dedup=Lookup(id=header(ID_HEADER), window=Window.parse(options.window)),
             store=options.store,
+            snapshot=options.snapshot or None,
             completion="explicit" if options.mode == "workers" else "on-next-call",
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
@@ -70,6 +82,18 @@ class Worker:
         signal.signal(
             signal.SIGHUP, lambda *_: threading.Thread(target=self._note_reach, daemon=True).start()
         )
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.signal(signal.SIGALRM, self._interrupt)
+        while not self._stopped:
+            try:
+                self._live()
+            except KeyboardInterrupt:
+                self._in_hand = None
+                self.consumer = self._make_consumer()
+        self._journal.counters(self.consumer.counters.as_dict())
+
+    def _live(self) -> None:
+        """Handle messages with one consumer."""
         with self.consumer:
             self.consumer.subscribe(
                 [self._options.topic],
@@ -85,11 +109,22 @@ class Worker:
                 "letters": self._give_up,
             }
             loops[self._options.mode]()
-        self._journal.counters(self.consumer.counters.as_dict())
 
     def _iterate(self) -> None:
-        for message in self.consumer:
-            self._handle(message)
+        while not self._stopped:
+            try:
+                for message in self.consumer:
+                    self._in_hand = message
+                    self._handle(message)
+                    self._in_hand = None
+            except KeyboardInterrupt:
+                if self._random.random() < _LEAVING_SHARE:
+                    raise
+                if self._in_hand is not None:
+                    self.consumer.release(self._in_hand)
+                    self._in_hand = None
+                # A callback may not have come to that.
+                self._journal.notice("assigned", [tp.partition for tp in self.consumer.assignment()])
 
     def _consume(self) -> None:
         while not self._stopped:
@@ -163,6 +198,16 @@ class Worker:
             time.sleep(self._options.slow_s)
         time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
         self._journal.call(message.partition(), message.offset(), began_ns, verdict)
+
+    def _interrupt(self, _number: int, frame: FrameType | None) -> None:
+        """Raise as Ctrl-C does, but not in the moment in which a message is on its way from the consumer to the loop.
+
+        There it would be nobody's, and a loop that goes on all the same says that it is done with it.
+        """
+        if self._in_hand is None and frame is not None and frame.f_code.co_name in _ON_ITS_WAY:
+            signal.setitimer(signal.ITIMER_REAL, _A_MOMENT_S)
+        else:
+            raise KeyboardInterrupt
 
     def _stop(self) -> None:
         self._stopped = True
