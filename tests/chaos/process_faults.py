@@ -44,7 +44,7 @@ def _storm(stage: Stage) -> None:
 
 def _slow(stage: Stage) -> None:
     while stage.left_s > 0:
-        run = stage.some_run()
+        run = stage.some_run(at_work=True)
         if run is not None:
             stage.slow(run, 2.0 * _MAX_POLL_S)
         stage.about(1.0)

@@ -184,9 +184,9 @@ class Stage:
         at_ns = time.monotonic_ns()
         return Crash(run=run.name, at_ns=at_ns, committed=self._committed())
 
-    def some_run(self) -> Run | None:
-        """Return one of the living workers."""
-        alive = self.crew.alive
+    def some_run(self, *, at_work: bool = False) -> Run | None:
+        """Return one of the living workers; ``at_work``: that has partitions."""
+        alive = [run for run in self.crew.alive if not at_work or run.idle_s() == 0]
         return self.random.choice(alive) if alive else None
 
     # --- faults ----------------------------------------------------------------------------------------------------
