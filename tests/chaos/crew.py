@@ -26,6 +26,8 @@ class Run:
     Attributes:
         host: which place it runs at: its disk, its proxy.
         name: unique in a run.
+        over: whether it was ended by us.
+        cut_off: whether its client reached no broker when it did not end in order.
     """
 
     def __init__(self, name: str, host: int, folder: Path, options: WorkerOptions) -> None:
@@ -37,7 +39,7 @@ class Run:
             self._process = Tethered(
                 [sys.executable, "-c", _MAIN, self.options.dumps(), str(ROOT)], folder=folder, output=output
             )
-        self.over = False
+        self.over = self.cut_off = False
 
     @property
     def store(self) -> Path:
@@ -77,6 +79,7 @@ class Run:
         """Wait until it has ended; whether it did so in order. One that does not end is killed."""
         status = self._process.wait(_END_S)
         if status is None:
+            self.cut_off = self.reaches_broker() is False
             self._process.signal(signal.SIGUSR2)
             time.sleep(_LAST_WORDS_S)
         self.kill()

@@ -223,8 +223,9 @@ class Stage:
         """SIGTERM: the worker finishes, commits and goes; that excuses nothing."""
         run.terminate()
         if not run.wait():
-            raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
-        self.faults["leave"] += 1
+            self._force([run])
+        else:
+            self.faults["leave"] += 1
 
     def delete_store(self, run: Run) -> None:
         """Remove what is on a host's disk."""
@@ -233,16 +234,23 @@ class Stage:
 
     def stop_all(self) -> None:
         """End all workers in order."""
-        for run in self.crew.stop():
-            raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
+        self._force(self.crew.stop())
+
+    def _force(self, late: list[Run]) -> None:
+        """Note workers that had to be killed because their clients reach no broker any more; another one is an error."""
+        for run in late:
+            if not run.cut_off:
+                raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
+            self.excuses.append(self._crash(run))
+            self.faults["cut-off"] += 1
 
     def stop_last(self) -> list[Run]:
-        """End all workers; return those that had to be killed, which is noted."""
+        """End all workers; return those that had to be killed although their clients reach the broker."""
         late = self.crew.stop()
         for run in late:
             self.excuses.append(self._crash(run))
-            self.faults["ended-by-force"] += 1
-        return late
+            self.faults["cut-off" if run.cut_off else "ended-by-force"] += 1
+        return [run for run in late if not run.cut_off]
 
     def suspect_all(self, since_ns: int, committed: dict[int, int] | None) -> None:
         """Note that the group may have thrown out any of its members since then."""
