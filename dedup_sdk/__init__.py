@@ -31,7 +31,7 @@ from dedup_sdk.errors import (
 from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
 from dedup_sdk.kafka.consumer import DedupConsumer
 from dedup_sdk.kafka.dead_letters import DeadLetter
-from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, VerdictEvent
+from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
@@ -57,6 +57,7 @@ __all__ = [
     "MissingIdError",
     "PartitionEvent",
     "PartitionObserver",
+    "PartitionStatus",
     "Record",
     "RecoveryError",
     "RocksStore",

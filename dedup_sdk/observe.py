@@ -50,6 +50,31 @@ class PartitionObserver(Protocol):
         """Take note; runs on the consuming thread, and an exception is logged and goes no further."""
 
 
+Hindrance = Literal["offsets", "lock", "beginning", "room", "backlog", "paused", "uncovered"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """What one partition of a consumer is doing at this moment.
+
+    - ``state``: ``recovering`` (comes up to date, delivers nothing), ``active``, or one of the short ones on the way out.
+    - ``hindrances``: what stands in its way, none as a rule; the page on operations has what each means and what to do.
+    - ``position``: the offset after the last record that was judged, None before it is known.
+    - ``in_flight``: how many records are judged and not completed, parked ones included.
+    - ``effective_window_ms``: how far back its marks are known, None before it has begun or without a window by time.
+    - ``detail``: how it came up to date, as the line after a rebalance says.
+    """
+
+    topic: str
+    partition: int
+    state: str
+    hindrances: tuple[Hindrance, ...]
+    position: int | None
+    in_flight: int
+    effective_window_ms: int | None
+    detail: str
+
+
 Observer = Callable[[VerdictEvent], None]
 """Called on the consuming thread, before the record is delivered; an exception is logged and goes no further."""
 

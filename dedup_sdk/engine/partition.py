@@ -117,6 +117,11 @@ class Partition(Durable):
         """What is known of the partition."""
         return self.lane.coverage
 
+    @property
+    def covered(self) -> bool:
+        """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
+        return self.lane.covers(self._clock_ms if self._clock_ms >= 0 else self.now_ms())
+
     # --- the way of a batch --------------------------------------------------------------------------------------
 
     def admit(

@@ -116,6 +116,8 @@ class Assigned:
     """Whether its store was damaged, so that recovery began with an empty one."""
     beside: bool = False
     """Whether another process keeps its store open, so that it recovers in one beside it."""
+    waits_for_lock: bool = False
+    """Whether its recovery waits for the owner of its store to let it go."""
     no_room: bool = False
     """Whether its recovery waits for room on the store's disk."""
     note: str = ""

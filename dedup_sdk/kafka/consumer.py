@@ -26,9 +26,10 @@ from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S, Running
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings, seconds
+from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.lane.plan import OnRewind
-from dedup_sdk.observe import Counters, Observer
+from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
@@ -263,6 +264,12 @@ class DedupConsumer(Running):
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made."""
         return self._engine.counters
+
+    @property
+    def partition_statuses(self) -> list[PartitionStatus]:
+        """What each partition in hand is doing, and what stands in its way; from any thread, cheap enough for every few seconds."""
+        with self._lock:
+            return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
 
     @property
     def effective_window_ms(self) -> int | None:

@@ -30,6 +30,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.status import status_of
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -311,11 +312,7 @@ class Holdings:
         counted = Counter(self.engine.counters.as_dict())
         since = {name: count for name, count in (counted - self._counted).items() if count}
         self._counted = counted
-        each = "; ".join(
-            f"{a.topic}[{a.partition}]"
-            + (f"@{a.start.offset} ({a.note}, {a.seconds:.2f} s)" if a.start and a.note else "")
-            for a in partitions
-        )
+        each = "; ".join(self._told(assigned) for assigned in partitions)
         logger.info(
             "%s %d partitions: %s; verdicts since the last rebalance: %s",
             what,
@@ -323,6 +320,13 @@ class Holdings:
             each or "-",
             since or "none",
         )
+
+    def _told(self, assigned: Assigned) -> str:
+        name = f"{assigned.topic}[{assigned.partition}]"
+        if assigned.start is None or not assigned.note:
+            return name
+        notes = [assigned.note, *status_of(assigned, self.engine).hindrances, f"{assigned.seconds:.2f} s"]
+        return f"{name}@{assigned.start.offset} ({', '.join(notes)})"
 
 
 def _set_back(history: CommitMetadata, offset: int) -> CommitMetadata:

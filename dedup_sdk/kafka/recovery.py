@@ -35,6 +35,8 @@ logger = logging.getLogger("dedup_sdk")
 
 ROOM_LOOK_S = 0.2
 """Seconds between two looks whether a full disk has room again."""
+LOCK_NEWS_S = 1.0
+"""Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
 LOCK_LOOK_S = 0.01
 """Seconds between two looks whether another process has let a store go."""
 
@@ -156,7 +158,7 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
-    deadline = time.monotonic() + engine.lock_wait_s
+    began, told = time.monotonic(), False
     topic_id = client.topic_id(assigned.topic)
     while True:
         try:
@@ -170,9 +172,10 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
         except StoreLockedError as error:
             if assigned.beside:
                 raise
-            if time.monotonic() < deadline:
+            if time.monotonic() < began + engine.lock_wait_s:
                 # Meanwhile others recover.
                 assigned.ask_at = time.monotonic() + LOCK_LOOK_S
+                told = _note_lock(assigned, error, began, engine.lock_wait_s, told=told)
             else:
                 assigned.beside = True
                 _tell_of_the_lock(assigned, engine, error)
@@ -186,7 +189,25 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
             _set_aside_the_old_topics(assigned, engine, client, error)
             yield
         else:
+            assigned.waits_for_lock = False
             return held
+
+
+def _note_lock(
+    assigned: Assigned, error: StoreLockedError, began: float, lock_wait_s: float, *, told: bool
+) -> bool:
+    """Note that a partition waits for its store; a line in the log says it once, where that is more than a hand-over."""
+    assigned.waits_for_lock = True
+    if told or time.monotonic() < began + LOCK_NEWS_S:
+        return told
+    logger.info(
+        "%s[%d] waits for its store, for up to %g s: %s",
+        assigned.topic,
+        assigned.partition,
+        lock_wait_s,
+        error,
+    )
+    return True
 
 
 def _tell_of_the_lock(assigned: Assigned, engine: Deduplicator, error: StoreLockedError) -> None:

@@ -46,6 +46,7 @@ def test_a_consumer_pauses_while_its_disk_is_full(
         seen += values(wait_for(consumer, lambda: consumer._engine.choked, "the disk to be full"))
         seen += values(poll_quiet(consumer))
         assert len(seen) < len(BEFORE) + len(DURING)
+        assert [status.hindrances for status in consumer.partition_statuses] == [("room",)]
         disk.make_room()
         seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
     seen += values(poll_quiet(consumer, 1.0))

@@ -30,6 +30,7 @@ PUBLIC = [
     "MissingIdError",
     "PartitionEvent",
     "PartitionObserver",
+    "PartitionStatus",
     "Record",
     "RecoveryError",
     "RocksStore",

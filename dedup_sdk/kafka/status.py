@@ -1,0 +1,46 @@
+"""What a partition in hand is doing, and what stands in its way: for people, dashboards and the line after a rebalance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.kafka.assigned import Assigned, State
+from dedup_sdk.observe import Hindrance, PartitionStatus
+
+
+def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
+    """Return the status of one partition; a few look-ups, no question to a broker or a disk."""
+    held = engine.partitions.get((assigned.topic, assigned.partition))
+    started = held is not None and held.started
+    return PartitionStatus(
+        topic=assigned.topic,
+        partition=assigned.partition,
+        state=assigned.state.value,
+        hindrances=tuple(_hindrances(assigned, engine)),
+        position=held.lane.position if held is not None and started else None,
+        in_flight=held.lane.in_flight if held is not None and started else 0,
+        effective_window_ms=held.effective_window_ms if held is not None and started else None,
+        detail=assigned.note,
+    )
+
+
+def _hindrances(assigned: Assigned, engine: Deduplicator) -> Iterator[Hindrance]:
+    held = engine.partitions.get((assigned.topic, assigned.partition))
+    started = held is not None and held.started
+    if assigned.state is State.RECOVERING:
+        if assigned.start is None:
+            yield "offsets"
+        if assigned.waits_for_lock:
+            yield "lock"
+        if assigned.held is not None:
+            yield "beginning"
+    choked = held is not None and held.choked
+    if choked or (assigned.no_room and assigned.recovery is None and assigned.held is None):
+        yield "room"
+    if assigned.full and not choked:
+        yield "backlog"
+    if assigned.user_paused:
+        yield "paused"
+    if held is not None and started and assigned.held is not None and not held.covered:
+        yield "uncovered"

@@ -1,0 +1,120 @@
+"""What a consumer says of its partitions: what each does, and what stands in its way."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk.kafka import session
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.store.rocks import RocksStore
+from tests.support.consuming import commit_plainly, poll_quiet, poll_some, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk import DedupConsumer, PartitionStatus
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def only(consumer: DedupConsumer) -> PartitionStatus:
+    """The status of the one partition in hand."""
+    [status] = consumer.partition_statuses
+    return status
+
+
+def test_a_partition_without_trouble(make: Make, send: Send) -> None:
+    """Nobody has one before the group gives it; then it is active, with nothing in its way; after the end there is none."""
+    send("a", "b", "a")
+    consumer = make("orders")
+    assert consumer.partition_statuses == []
+    poll_quiet(consumer)
+    status = only(consumer)
+    assert (status.topic, status.partition, status.state, status.hindrances) == ("orders", 0, "active", ())
+    assert (status.position, status.in_flight, status.detail) == (3, 0, "new")
+    assert status.effective_window_ms == 7 * 86_400_000
+    consumer.close()
+    assert consumer.partition_statuses == []
+
+
+def test_an_unknown_past_is_said(
+    make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where new IDs are unverified for now the status says so, and the line after the rebalance too."""
+    send("a", "b")
+    commit_plainly(kafka.bootstrap, "g", "orders", 1)
+    consumer = make("orders")
+    with caplog.at_level(logging.INFO, "dedup_sdk"):
+        poll_some(consumer, 1)
+    assert only(consumer).hindrances == ("uncovered",)
+    assert "assigned 1 partitions: orders[0]@1 (missing, uncovered, " in caplog.text
+
+
+def test_a_pause_of_the_application_is_said(make: Make, send: Send) -> None:
+    """It is told from a pause of ours, until it is over."""
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    consumer.pause([ORDERS])
+    assert only(consumer).hindrances == ("paused",)
+    consumer.resume([ORDERS])
+    assert only(consumer).hindrances == ()
+
+
+def test_a_backlog_is_said(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that is paused because too much waits for one message says so until that is completed."""
+    monkeypatch.setattr(session, "MOST_WAITING", 5)
+    send(*map(str, range(20)))
+    consumer = make("orders", completion="explicit")
+    messages = wait_for(
+        consumer, lambda: any(s.hindrances == ("backlog",) for s in consumer.partition_statuses), "it"
+    )
+    assert only(consumer).in_flight > 5
+    messages += poll_quiet(consumer)
+    for message in messages:
+        consumer.complete(message)
+    wait_for(consumer, lambda: only(consumer).hindrances == (), "the end of the backlog")
+
+
+def test_waiting_for_a_lock_is_said(
+    make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While another owner keeps the store open the partition recovers, waits for the lock, and says so once in the log."""
+    send("a", "b")
+    owner = make(store=RocksStore(tmp_path))
+    owner.assign([ORDERS])
+    poll_some(owner, 2)
+    consumer = make(store=RocksStore(tmp_path, lock_wait=30))
+    consumer.assign([ORDERS])
+    with caplog.at_level(logging.INFO, "dedup_sdk"):
+        assert wait_for(consumer, lambda: "waits for its store" in caplog.text, "the line in the log") == []
+        assert consumer.poll(0.5) is None
+    assert (only(consumer).state, only(consumer).hindrances) == ("recovering", ("lock",))
+    assert caplog.text.count("orders[0] waits for its store, for up to 30 s") == 1
+    owner.close()
+    wait_for(consumer, lambda: only(consumer).state == "active", "the lock")
+    assert only(consumer).hindrances == ()
+
+
+def test_a_group_that_does_not_answer_is_said(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody tells the group's offsets the partition waits for them."""
+    send("a")
+
+    def silent(*_: object) -> list[TopicPartition]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "committed", silent)
+        consumer = make("orders")
+        wait_for(consumer, lambda: len(consumer.partition_statuses) == 1, "the partition")
+        assert (only(consumer).state, only(consumer).hindrances) == ("recovering", ("offsets",))
+    poll_some(consumer, 1)
+    assert only(consumer).hindrances == ()
