@@ -59,7 +59,7 @@ def resolve_history(
         reasons = ", ".join(sorted(set(skipped.values())))
         raise BackfillError(
             f"group {group!r} has no history in topic {log.topic!r} to fold ({reasons}): check --group, or vouch for what "
-            "lies before its commits with --assume-processed, or for all of the topic by leaving --group out"
+            "lies before its commits with --assume-processed, or for all of the topic with --whole-topic instead of --group"
         )
     return History(
         cluster=log.cluster,

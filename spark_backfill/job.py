@@ -1,7 +1,7 @@
 """The program that ``spark-submit`` runs.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_backfill/job.py \
-        --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --output snapshot
+        --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
 The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr says why;
 2: wrong usage.

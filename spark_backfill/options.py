@@ -66,10 +66,17 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
-    if given.assume_processed and given.group is None:
+    if given.group is None and not given.whole_topic:
         parser.error(
-            "--assume-processed needs --group; without a group you vouch for the whole history anyway"
+            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch that whoever "
+            "installs the snapshot has processed all of the topic)"
         )
+    if given.group is not None and given.whole_topic:
+        parser.error(
+            f"--whole-topic and --group {given.group} exclude each other: give --group, or vouch for all of the topic"
+        )
+    if given.assume_processed and given.group is None:
+        parser.error("--assume-processed needs --group; with --whole-topic you vouch for everything anyway")
     if given.dead_letters is not None and given.group is None:
         parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
     for option in ("bootstrap", "topic", "output", "group", "dead_letters"):
@@ -117,7 +124,15 @@ def _parser() -> _Parser:
     add(
         "--output", required=True, metavar="DIR", help="folder of the snapshot; it must not exist or be empty"
     )
-    add("--group", help="read up to what this group has committed, from where its own history begins")
+    add(
+        "--group",
+        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
+    )
+    add(
+        "--whole-topic",
+        action="store_true",
+        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
+    )
     add(
         "--assume-processed",
         action="store_true",

@@ -27,6 +27,7 @@ def test_wrong_options_are_status_2_and_one_line(dedup: Dedup, changed: dict[str
         "--id": "key",
         "--window": "7d",
         "--output": "o",
+        "--group": "g",
     } | changed
     done = dedup("backfill", *(text for option in options.items() for text in option))
     assert (done.status, done.stdout) == (2, "")

@@ -66,7 +66,8 @@ def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Sn
             "--window",
             "1d",
         ]
-        options = parse_options([*arguments, "--output", str(folder), *more], print)
+        whose = [] if "--group" in more else ["--whole-topic"]
+        options = parse_options([*arguments, "--output", str(folder), *whose, *more], print)
         return Snapshot(folder, backfill(options, lambda: spark, **given))
 
     return job
@@ -229,7 +230,17 @@ def test_an_empty_topic_needs_no_spark(
     def no_session() -> SparkSession:
         raise AssertionError("Spark was started for nothing")
 
-    arguments = ["--bootstrap", broker.bootstrap, "--topic", make_topic(2), "--id", "key", "--window", "1d"]
+    arguments = [
+        "--bootstrap",
+        broker.bootstrap,
+        "--topic",
+        make_topic(2),
+        "--id",
+        "key",
+        "--window",
+        "1d",
+        "--whole-topic",
+    ]
     backfill(parse_options([*arguments, "--output", str(tmp_path / "s")], print), no_session)
     assert [(each.high, each.marks, each.since_ms) for each in verify_snapshot(tmp_path / "s").partitions] == [
         (0, 0, None), (0, 0, None),

@@ -29,7 +29,17 @@ ROOT = Path(__file__).parents[2]
 
 def arguments(bootstrap: str, topic: str, output: Path, *more: str) -> list[str]:
     """The job's command line, with a spec and a window."""
-    usual = ["--bootstrap", bootstrap, "--topic", topic, "--id", "header:dedup-id", "--window", "1d"]
+    usual = [
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        topic,
+        "--id",
+        "header:dedup-id",
+        "--window",
+        "1d",
+        "--whole-topic",
+    ]
     return [*usual, "--output", str(output), *more]
 
 
@@ -148,7 +158,10 @@ def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
     """``--help`` prints every option and ends with status 0."""
     assert launch.run(["--help"]) == 0
     out = capfd.readouterr().out
-    assert all(option in out for option in ("--bootstrap", "--group", "--assume-processed", "--overwrite"))
+    assert all(
+        option in out
+        for option in ("--bootstrap", "--group", "--whole-topic", "--assume-processed", "--overwrite")
+    )
 
 
 def test_a_connector_that_cannot_be_had_is_named(

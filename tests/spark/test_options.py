@@ -23,6 +23,8 @@ GOOD = [
     "--output",
     "out",
 ]
+GROUP = ["--group", "billing"]
+WHOLE = ["--whole-topic"]
 
 
 def parsed(*more: str) -> Options:
@@ -31,22 +33,23 @@ def parsed(*more: str) -> Options:
 
 
 def test_values_are_read_into_their_types() -> None:
-    """Spec, window and path are values; without a group the user vouches."""
-    options = parsed()
+    """Spec, window and path are values; for the whole topic the user vouches."""
+    options = parsed(*WHOLE)
     assert (str(options.id), options.window, options.output) == (
         "header:dedup-id",
         Window(days=7),
         Path("out"),
     )
     assert options.vouched
-    assert not parsed("--group", "billing").vouched
-    assert parsed("--group", "billing", "--assume-processed").vouched
+    assert options.group is None
+    assert not parsed(*GROUP).vouched
+    assert parsed(*GROUP, "--assume-processed").vouched
 
 
 def test_settings_reach_the_client_they_are_meant_for() -> None:
     """Common settings go to both clients, an equals sign may be in a value, and a client's own setting wins."""
     options = parsed(
-        "--kafka-config", "security.protocol=SSL", "--kafka-config", "a=1", "--reader-config", "a=2", "--admin-config", "x=y=z"
+        *GROUP, "--kafka-config", "security.protocol=SSL", "--kafka-config", "a=1", "--reader-config", "a=2", "--admin-config", "x=y=z"
     )  # fmt: skip
     assert options.reader_config == {"security.protocol": "SSL", "a": "2"}
     assert options.admin_config == {"security.protocol": "SSL", "a": "1", "x": "y=z"}
@@ -55,17 +58,19 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
-        (["--window", "0d"], "window of zero"),
-        (["--window", "a week"], "'a week'"),
-        (["--id", "headr:x"], "'headr:x'"),
-        (["--id", "py:no_such_module:f"], "no_such_module"),
-        (["--kafka-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
-        (["--kafka-config", "group.id"], "'group.id' is no setting"),
-        (["--admin-config", "=1"], "'=1'"),
-        (["--assume-processed"], "--assume-processed needs --group"),
-        (["--dead-letters", "x"], "--dead-letters needs --group"),
-        (["--group", "g", "--dead-letters", ""], "--dead-letters is empty"),
-        (["--topic", ""], "--topic is empty"),
+        ([*GROUP, "--window", "0d"], "window of zero"),
+        ([*GROUP, "--window", "a week"], "'a week'"),
+        ([*GROUP, "--id", "headr:x"], "'headr:x'"),
+        ([*GROUP, "--id", "py:no_such_module:f"], "no_such_module"),
+        ([*GROUP, "--kafka-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
+        ([*GROUP, "--kafka-config", "group.id"], "'group.id' is no setting"),
+        ([*GROUP, "--admin-config", "=1"], "'=1'"),
+        ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
+        ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
+        ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
+        ([*WHOLE, "--dead-letters", "x"], "--dead-letters needs --group"),
+        ([*GROUP, "--dead-letters", ""], "--dead-letters is empty"),
+        ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
         (["--over"], "--over"),
     ],
