@@ -78,6 +78,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
         *["json:/a~2", "json:/a~", "json:#/a", "py", "py:", "py:math", "py:math:", "py::f", "py:math:nope"],
         *["py:no.such.module:f", "py:math:pi", "py:a b:c", "py:math:sin:cos", "key:", "key:x", "value:x"],
         *["cloudevents:", "Key", "HEADER:x", "headers:x", "header:50%", "header:%zz", "header:%FF"],
+        *["offset", "topic", "partition", "timestamp", "topic+partition+offset"],
         *["header:%ED%A0%80", "header:a+b", "dedup-id"],
     ],
 )
