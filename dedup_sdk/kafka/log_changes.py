@@ -99,7 +99,9 @@ def _up_to_where_the_broker_says(
     """Return up to where what was read in order, and completed, is in the log still; None where the broker does not say."""
     same_until = start.same_until
     if same_until is None and not start.suspect:
-        same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
+        # Above its end the client says first that the offset is not there, which tells nothing.
+        within = replace(start, offset=min(start.offset, end))
+        same_until = yield from until_where_it_is_the_same(within, held.topic, held.partition, client)
     return None if same_until is None else max(first, min(same_until, start.offset, end))
 
 
@@ -167,7 +169,8 @@ def _is_another(
     if progress.epoch is not None:
         reader = client.tail_reader(held.topic, held.partition)
         try:
-            return (yield from reader.same_until(end, progress.epoch)) < end
+            same_until = yield from reader.same_until(end, progress.epoch)
+            return same_until is not None and same_until < end
         finally:
             reader.close()
     window_ms = held.window.time_ms

@@ -122,9 +122,10 @@ class TailReader:
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
 
-    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int | None]:
         """Return up to where the log before ``offset`` is the one of that leader epoch, as the broker says: ``offset`` if all is.
 
+        None where the log has no such offset (give none above its end), so that nobody says.
         Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
         """
         self._clean = False
@@ -152,7 +153,7 @@ class TailReader:
                 if trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
                     # Any other offset that is not there says nothing of what was before it.
                     parted = parted_at(trouble.str())
-                    return offset if parted is None else min(offset, parted)
+                    return None if parted is None else min(offset, parted)
                 if trouble is None or self._ended(message) >= 0:
                     return offset
 

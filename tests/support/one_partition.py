@@ -70,7 +70,7 @@ class ListReader(TailReader):
         first = max(timestamp_ms, 0)
         return first if first < len(self._world.log) else None
 
-    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int | None]:
         """See `TailReader`."""
         yield
         return min(offset, self._world.ends.get(leader_epoch, len(self._world.log)))

@@ -87,7 +87,7 @@ class ModelReader(TailReader):
         found = (entry.offset for entry in self._log.entries if entry.timestamp_ms >= max(timestamp_ms, 0))
         return next(found, None)
 
-    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int]:
+    def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int | None]:
         """See `TailReader`."""
         yield
         return min(offset, self._log.end_of(leader_epoch))
