@@ -43,6 +43,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("slow-handler", "classic", 4),
         ("transactions", "cooperative", 5),
         ("hostile-ids", "consumer", 6),
+        ("snapshots", "classic", 7),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
