@@ -63,23 +63,30 @@ class Intake(Placement):
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         self._turns.begin_loop()
         try:
-            while True:
-                try:
-                    self._mend()
-                    return self._gather(count, until, at_most)
-                except StoreFullError:
-                    # Where nothing can be kept in memory instead: recovery waits for room.
-                    self._doubtful = True
-                except StoreCorruptError:
-                    if not self._survives_damage():
-                        raise
+            try:
+                got = self._gather_safely(count, until, at_most)
+            finally:
+                self._turns.end_loop()
+                self._collector.resume()
         except BaseException:
             # The next call comes here again, whatever is ready.
             self._tidy_at = 0.0
             raise
-        finally:
-            self._turns.end_loop()
-            self._collector.resume()
+        # Last of all: an interruption before this line has the messages come again.
+        self._torn = Doubt.NOTHING
+        return got
+
+    def _gather_safely(self, count: int, until: float, at_most: int) -> list[Any]:
+        while True:
+            try:
+                self._mend()
+                return self._gather(count, until, at_most)
+            except StoreFullError:
+                # Where nothing can be kept in memory instead: recovery waits for room.
+                self._doubtful = True
+            except StoreCorruptError:
+                if not self._survives_damage():
+                    raise
 
     def _survives_damage(self) -> bool:
         """Whether to go on: the next round reads from what is completed, and its recovery sets the damaged store aside.
@@ -107,8 +114,6 @@ class Intake(Placement):
                 with self._lock:
                     got = self._hand_over(count)
             if got or late:
-                # Last of all: an interruption before this line has the messages come again.
-                self._torn = Doubt.NOTHING
                 return got
 
     def _hear_and_hand_over(self, count: int) -> list[Any]:

@@ -12,8 +12,10 @@ import pytest
 from dedup_sdk import StoreError
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.intake import Intake
 from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.store.memory import MemoryPartition
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
 
@@ -115,6 +117,33 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     consumer._ready = real
 
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Turns, "end_loop"), (Collector, "resume")])
+def test_an_interruption_of_the_last_step_costs_no_message(
+    *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """A message that was found, and whose call is torn on its way out, comes again."""
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    got = poll_some(consumer, 5)
+    gather = Intake._gather
+    raised: list[list[int]] = []
+
+    def then_torn(self: Any, *arguments: Any) -> list[Any]:
+        found = gather(self, *arguments)
+        if found and not raised:
+            raised.append(once_after(monkeypatch, owner, name, Interrupted()))
+        return found
+
+    monkeypatch.setattr(Intake, "_gather", then_torn)
+    consumer._tidy_at = 0.0
+    got += poll_through(consumer, 15)
+    send("end")
+    got += wait_for_value(consumer, "end")
+
+    assert raised == [[1]]
+    assert set(values(got)) == {*map(str, range(20)), "end"}
 
 
 class Nuisance:
