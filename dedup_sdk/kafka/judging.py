@@ -68,6 +68,9 @@ class Judge:
             if held is None:
                 continue
             part = columns if len(runs) == 1 else columns.cut(run.rows)
+            if held.lane.is_another_log(part.offsets, part.leader_epochs):
+                self._session.doubt(run.topic, run.partition)
+                continue
             held.lane.reveals = self._observing
             try:
                 chunks = held.admit(
@@ -144,6 +147,10 @@ class _Columns(NamedTuple):
     offsets: list[int]
     timestamps: Int64s
     ids: Ids
+
+    def leader_epochs(self) -> list[int | None]:
+        """Return the leader epoch in which each was written, None where the broker does not say."""
+        return [message.leader_epoch() for message in self.messages]
 
     def cut(self, rows: slice) -> _Columns:
         """Return some rows of every column."""

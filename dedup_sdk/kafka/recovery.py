@@ -78,21 +78,61 @@ def recover(
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
     start = yield from start_in_the_log(start, held, engine, client, settings, chosen.dead_letters)
-    plan = _plan(held, start, client, chosen)
-    if plan.replay_to > plan.replay_from and not start.suspect:
-        # Before anything is folded: what the log has now, nobody has handled.
-        same_until = yield from until_where_it_is_the_same(start, assigned.topic, assigned.partition, client)
-        if same_until is not None and same_until < start.offset:
-            start = yield from start_in_the_log(
-                replace(start, suspect=True, same_until=same_until),
-                held,
-                engine,
-                client,
-                settings,
-                chosen.dead_letters,
+    until = None if chosen.timeout_s is None else began + chosen.timeout_s
+    while True:
+        parted = yield from _parted_before_a_replay(start, held, client, chosen)
+        if parted is None:
+            assigned.start_again(start)
+            plan, notes = yield from _start_and_replay(
+                assigned, start, held, engine, client, settings, chosen, until=until
             )
-            plan = _plan(held, start, client, chosen)
-    assigned.start_again(start)
+            if plan.replay_to == plan.replay_from:
+                break
+            parted = yield from _parted_before(start, held, client)
+            if parted is None:
+                break
+            # It was cut meanwhile: among what was replayed may be what nobody has handled.
+            held.loaded = None
+        suspect = replace(start, suspect=True, same_until=parted)
+        start = yield from start_in_the_log(suspect, held, engine, client, settings, chosen.dead_letters)
+    assigned.held = held
+    if start.metadata is not None:
+        assigned.complete = start.metadata.complete
+    else:
+        assigned.complete = start.new and plan.progress.since_ms is None
+    assigned.seconds = time.monotonic() - began
+    assigned.note = ", ".join(notes)
+
+
+def _parted_before_a_replay(
+    start: Start, held: Partition, client: Client, chosen: RecoverySettings
+) -> Generator[None, None, int | None]:
+    """The same as `_parted_before`, asked where something is to be folded: what the log has now, nobody has handled."""
+    plan = _plan(held, start, client, chosen)
+    if start.suspect or plan.replay_to == plan.replay_from:
+        return None
+    return (yield from _parted_before(start, held, client))
+
+
+def _parted_before(start: Start, held: Partition, client: Client) -> Generator[None, None, int | None]:
+    """Return where the log parts from the one that the group committed, None where it does not, or nobody can say."""
+    same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
+    return same_until if same_until is not None and same_until < start.offset else None
+
+
+def _start_and_replay(
+    assigned: Assigned,
+    start: Start,
+    held: Partition,
+    engine: Deduplicator,
+    client: Client,
+    settings: ClientSettings,
+    chosen: RecoverySettings,
+    *,
+    until: float | None,
+) -> Generator[None, None, tuple[StartPlan, list[str]]]:
+    """Begin with the store, a snapshot or nothing, and fold what is missing; return what was planned, and notes for the log."""
+    plan = _plan(held, start, client, chosen)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)
@@ -117,7 +157,6 @@ def recover(
     if plan.replay_to > plan.replay_from:
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
-            until = None if chosen.timeout_s is None else began + chosen.timeout_s
             yield from _replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause",
@@ -125,13 +164,7 @@ def recover(
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
-    assigned.held = held
-    if start.metadata is not None:
-        assigned.complete = start.metadata.complete
-    else:
-        assigned.complete = start.new and plan.progress.since_ms is None
-    assigned.seconds = time.monotonic() - began
-    assigned.note = ", ".join(notes)
+    return plan, notes
 
 
 def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:

@@ -100,6 +100,13 @@ class Session(Holdings):
         self.move(*coordinates, offset, log_changed=True)
         return True
 
+    def doubt(self, topic: str, partition: int) -> None:
+        """Recover an active partition anew: what comes is not what was completed there."""
+        assigned = self.assigned[topic, partition]
+        known = self._history(assigned)
+        if known is not None:
+            self._begin_again(assigned, replace(self._where_it_stood(assigned, known), suspect=True))
+
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover anew where the log is not the one that was completed, or ends below it.
 

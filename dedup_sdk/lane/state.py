@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ class LaneState:
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
         self.epoch = progress.epoch
+        self._known_end = max([progress.high, *(end for _, end in progress.done)])
+        self._known_epoch = progress.epoch
         self.ring = Ring(window.count, progress.accepted) if window.count else None
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
@@ -121,6 +124,20 @@ class LaneState:
         is completed: what was written up to it ends no earlier.
         """
         self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
+
+    def is_another_log(self, offsets: Sequence[int], epochs: Callable[[], Iterable[int | None]]) -> bool:
+        """Whether records that come again, ascending by offset, are others than what was completed there when the store was opened.
+
+        What was completed was written in the leader epoch that was noted then, or before; ``epochs`` tells those of the records, and is
+        asked only where that can matter.
+        """
+        known = self._known_epoch
+        if known is None or offsets[0] >= self._known_end:
+            return False
+        return any(
+            offset < self._known_end and epoch is not None and epoch > known
+            for offset, epoch in zip(offsets, epochs(), strict=True)
+        )
 
     def learn_epoch(self, epoch: int | None) -> None:
         """Take over what others say of the leader epoch of the last record below ``high``, where nothing is known here."""

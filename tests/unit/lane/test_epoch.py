@@ -28,3 +28,23 @@ def test_what_is_known_here_is_better(before: int | None, learned: int | None, a
     one = lane(before)
     one.learn_epoch(learned)
     assert one.progress.epoch == after
+
+
+@pytest.mark.parametrize(
+    ("known", "offsets", "epochs", "another"),
+    [
+        (3, [8, 9], [3, 3], False),
+        (3, [8, 9], [2, 3], False),
+        (3, [8, 9, 10], [3, 4, 4], True),
+        (3, [10, 11], [4, 4], True),
+        (3, [12, 13], [4, 4], False),
+        (3, [8, 9], [None, None], False),
+        (None, [8, 9], [4, 4], False),
+    ],
+)
+def test_what_comes_again_is_no_younger_than_when_it_was_completed(
+    known: int | None, offsets: list[int], epochs: list[int | None], *, another: bool
+) -> None:
+    """A record at a completed offset, of a leader epoch after the noted one, is another record."""
+    one = Lane(Window(hours=1), Progress(low=0, high=9, done=((10, 12),), epoch=known))
+    assert one.is_another_log(offsets, lambda: epochs) is another
