@@ -108,8 +108,10 @@ def _parted_before_a_replay(
     start: Start, held: Partition, client: Client, chosen: RecoverySettings
 ) -> Generator[None, None, int | None]:
     """The same as `_parted_before`, asked where something is to be folded: what the log has now, nobody has handled."""
+    if start.suspect or start.new:
+        return None
     plan = _plan(held, start, client, chosen)
-    if start.suspect or plan.replay_to == plan.replay_from:
+    if plan.replay_to == plan.replay_from:
         return None
     return (yield from _parted_before(start, held, client))
 
