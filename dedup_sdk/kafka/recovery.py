@@ -86,18 +86,25 @@ def recover(
             plan, notes = yield from _start_and_replay(
                 assigned, start, held, engine, client, settings, chosen, until=until
             )
-            if plan.replay_to == plan.replay_from:
-                break
-            parted = yield from _parted_before(start, held, client)
+            if plan.replay_to > plan.replay_from:
+                parted = yield from _parted_before(start, held, client)
             if parted is None:
-                break
+                _note_the_end(assigned, start, held, plan, notes, began=began)
+                return
             # It was cut meanwhile: among what was replayed may be what nobody has handled.
             held.loaded = None
         suspect = replace(start, suspect=True, same_until=parted)
         start = yield from start_in_the_log(suspect, held, engine, client, settings, chosen.dead_letters)
+
+
+def _note_the_end(
+    assigned: Assigned, start: Start, held: Partition, plan: StartPlan, notes: list[str], *, began: float
+) -> None:
     assigned.held = held
     if start.metadata is not None:
         assigned.complete = start.metadata.complete
+        if held.lane.high == start.offset:
+            held.lane.learn_epoch(start.metadata.epoch)
     else:
         assigned.complete = start.new and plan.progress.since_ms is None
     assigned.seconds = time.monotonic() - began

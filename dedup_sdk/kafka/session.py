@@ -283,8 +283,6 @@ class Session(Holdings):
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
         for assigned, start in starts:
             assigned.enter(State.ACTIVE)
-            if assigned.held is not None and assigned.held.lane.high == start.offset:
-                assigned.held.lane.learn_epoch(assigned.leader_epoch)
             if assigned.stopped:
                 self._place_again(assigned, start.offset)
             elif start.seek or assigned.leader_epoch is not None:
