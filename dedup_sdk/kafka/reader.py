@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
@@ -129,33 +129,41 @@ class TailReader:
         Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
         """
         self._clean = False
-        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
-        sought = False
+        # Only a seek has the client ask the broker, and one before something has come may be overtaken by the assignment.
+        self._consumer.assign([TopicPartition(self._topic, self._partition, max(offset - 1, 0))])
+        fetched = sought = False
         heard = time.monotonic()
         while True:
             yield
-            if not sought:
-                # Only a seek has the client ask the broker; what was assigned a moment ago cannot be moved yet.
-                try:
-                    self._consumer.seek(
-                        TopicPartition(self._topic, self._partition, offset, "", leader_epoch)
-                    )
-                    sought = True
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
-                        raise
-                    time.sleep(_PAUSE_S)
+            if fetched and not sought:
+                sought = self._sought(TopicPartition(self._topic, self._partition, offset, "", leader_epoch))
                 continue
             arrived: list[Any] = self._consumer.consume(1, _SLICE_S)
             heard = self._heard(heard, offset, offset, arrived=bool(arrived))
             for message in arrived:
                 trouble = message.error()
-                if trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+                missing = trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+                if sought and missing:
                     # Any other offset that is not there says nothing of what was before it.
                     parted = parted_at(trouble.str())
                     return None if parted is None else min(offset, parted)
-                if trouble is None or self._ended(message) >= 0:
-                    return offset
+                if missing:
+                    self._consumer.assign([TopicPartition(self._topic, self._partition, OFFSET_BEGINNING)])
+                elif trouble is None or self._ended(message) >= 0:
+                    if sought:
+                        return offset
+                    fetched = True
+
+    def _sought(self, target: TopicPartition) -> bool:
+        """Move where the partition is read; False while the client cannot yet."""
+        try:
+            self._consumer.seek(target)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                raise
+            time.sleep(_PAUSE_S)
+            return False
+        return True
 
     def newest_before(self, end: int, start: int) -> Generator[None, None, int | None]:
         """Return the newest timestamp (ms) among the last records before ``end``, None when no record has one.
