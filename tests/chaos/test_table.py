@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,30 @@ def test_a_report_says_whether_promises_were_kept() -> None:
     assert (printed["seed"], printed["faults"], printed["lost"]) == (7, {"kill": 2}, 0)
     total = command.summary([report, report], 7)
     assert (total["faults"], total["promises_kept"]) == ({"kill": 4}, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "stuck", "doubt"),
+    [
+        ({}, (), False),
+        ({"unexplained": 1}, (), True),
+        ({}, ("a worker hangs",), True),
+        ({"lost": 1}, (), False),
+        ({"lost": 1, "unexplained": 3}, (), False),
+        ({"premature": 1, "unexplained": 1}, (), False),
+    ],
+)
+def test_only_what_a_busy_machine_may_have_made_is_in_doubt(
+    found: dict[str, Any], stuck: tuple[str, ...], *, doubt: bool
+) -> None:
+    """A lost message, or one that was committed too early, is never played again until it goes well."""
+    fine = judge(History(log=[], calls=[], window_ms=1))
+    report = Report(
+        scenario="kill", choice=Choice(seed=7, seconds=1), judgement=replace(fine, **found), faults={}, resent=0,
+        rebalances=1, seconds=1.0, stuck=stuck,
+    )  # fmt: skip
+    assert command.in_doubt(report) is doubt
+    assert command.in_doubt(None)
 
 
 def test_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
