@@ -76,7 +76,7 @@ def play(scenario: Scenario, choice: Choice, bed: Bed, asked: argparse.Namespace
     try:
         with within(2 * choice.seconds + _OVERHEAD_S, scenario.name):
             report = direct(scenario, choice, bed, keep=asked.keep)
-    except (KafkaException, TimeoutError, RuntimeError) as error:
+    except (KafkaException, OSError, RuntimeError) as error:
         sys.stderr.write(f"{scenario.name}: could not be judged: {error}\n")
         sys.stderr.writelines(f"  {note}\n" for note in getattr(error, "__notes__", ()))
         return None

@@ -169,7 +169,7 @@ class Stage:
     def _see_set_aside(self) -> None:
         """Note stores that workers found damaged: what was not committed then comes again to the same worker."""
         for run in self.crew.alive:
-            for folder in set(run.store.rglob("*.damaged-*")) - self._set_aside:
+            for folder in _damaged_stores(run.store) - self._set_aside:
                 self._set_aside.add(folder)
                 at_ns = time.monotonic_ns()
                 safe = self.watch.before(at_ns - _NOTICED_WITHIN_NS)
@@ -373,3 +373,11 @@ class Stage:
     def places(self) -> list[TopicPartition]:
         """Return the topic's partitions."""
         return [TopicPartition(self.topic, partition) for partition in range(self.watch.partitions)]
+
+
+def _damaged_stores(store: Path) -> set[Path]:
+    """Return the folders that were set aside below a store; none while folders go that are being looked into: the next look finds them."""
+    try:
+        return set(store.rglob("*.damaged-*"))
+    except FileNotFoundError:
+        return set()
