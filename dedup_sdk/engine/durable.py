@@ -140,6 +140,11 @@ class Durable:
             return True
         return ring is not None and _SHARE_OF_WINDOW * (ring.accepted - self._flushed_number) > ring.size
 
+    def _forget_steps(self) -> None:
+        """Begin with a journal of its own: what an earlier beginning had to write is not owed any more."""
+        self._steps = self._journaled = 0
+        self._owed = []
+
     def _note_flush(self) -> None:
         ring = self.lane.ring
         self._flushed_ms, self._flushed_number = self._clock_ms, 0 if ring is None else ring.accepted

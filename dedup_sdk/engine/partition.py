@@ -73,6 +73,7 @@ class Partition(Durable):
         """
         loaded, self.loaded = self.loaded, None
         self.begun = begun
+        self._forget_steps()
         if plan.keep and loaded is not None:
             self._lane = Lane(self.window, plan.progress, loaded.recent)
             self.store.append(plan.progress, NO_MARKS)
@@ -90,6 +91,7 @@ class Partition(Durable):
         ``without``: offset -> digest (16 bytes) of records that must leave no mark.
         """
         self.store.install(snapshot, plan.progress, without)
+        self._forget_steps()
         self.loaded = None
         self._lane = Lane(self.window, plan.progress)
         self._set_clock()

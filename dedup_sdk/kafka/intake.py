@@ -7,20 +7,24 @@ it reads again from where it is certain. So what is interrupted costs no message
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Literal
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.placement import Placement
+
+logger = logging.getLogger("dedup_sdk")
 
 TIDY_S = 0.1
 """Seconds that implicit completion may wait before it is written, and between two looks at the group."""
@@ -28,6 +32,7 @@ MOST_UNWRITTEN = 20_000
 """Records of a partition that ``durability="commit"`` keeps in memory at most, before they are written all the same."""
 _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
+_ASK_AGAIN_S = 0.05
 
 
 Durability = Literal["record", "batch", "commit"]
@@ -216,9 +221,7 @@ class Intake(Placement):
             errors = list(map(Message.error, batch))
             first = next((row for row, error in enumerate(errors) if error is not None), len(batch))
             if first == 0:
-                if not self._session.absorbs(batch[0]):
-                    self._hand.apart.append(batch[0])
-                self._fetched = batch[1:]
+                self._take_event(batch)
                 return
             judged = self._judge.judge(batch[:first])
             self._hand.fill(judged)
@@ -226,6 +229,20 @@ class Intake(Placement):
             if judged.error is not None:
                 self._guard.keep(judged.error)
                 self._doubtful |= isinstance(judged.error, StoreError)
+
+    def _take_event(self, batch: list[Any]) -> None:
+        """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""
+        try:
+            absorbed = self._session.absorbs(batch[0])
+        except KafkaException as error:
+            if not passes(error):
+                raise
+            logger.warning("%s[%d]: %s; asking again", batch[0].topic(), batch[0].partition(), error)
+            time.sleep(_ASK_AGAIN_S)
+            return
+        if not absorbed:
+            self._hand.apart.append(batch[0])
+        self._fetched = batch[1:]
 
     def _mend(self) -> None:
         """Put right what an interruption left: read again from where each partition certainly is."""

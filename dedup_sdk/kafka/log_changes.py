@@ -57,7 +57,7 @@ def start_in_the_log(
     first, end = _bounds(held, client)
     loaded = held.loaded
     known = max(start.offset, 0 if loaded is None else loaded.progress.high)
-    if known <= end and not start.suspect:
+    if max(known, 0 if loaded is None else _completed_end(loaded)) <= end and not start.suspect:
         if loaded is None or start.reopened or _completed_end(loaded) <= start.offset:
             return start
         begin = max(first, start.offset)
@@ -84,8 +84,8 @@ def start_in_the_log(
     metadata = start.metadata
     if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
         metadata = replace(metadata, low=offset, complete=False)
-    if metadata is not None and (same_until is None or offset > same_until):
-        # What lies behind it is of an epoch that nobody noted.
+    if metadata is not None and (same_until is None or offset > same_until or same_until <= first):
+        # What lies behind it is of an epoch that nobody noted; or the log knows nothing of the one that was.
         metadata = replace(metadata, epoch=None)
     acknowledged = None if start.acknowledged is None else min(start.acknowledged, offset)
     return replace(
@@ -98,7 +98,7 @@ def _up_to_where_the_broker_says(
 ) -> Generator[None, None, int | None]:
     """Return up to where what was read in order, and completed, is in the log still; None where the broker does not say."""
     same_until = start.same_until
-    if same_until is None and not start.suspect:
+    if same_until is None:
         # Above its end the client says first that the offset is not there, which tells nothing.
         within = replace(start, offset=min(start.offset, end))
         same_until = yield from until_where_it_is_the_same(within, held.topic, held.partition, client)

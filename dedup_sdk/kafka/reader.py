@@ -27,12 +27,16 @@ _error: Callable[[Any], Any] = Message.error
 
 
 class Slice(NamedTuple):
-    """Records ``[start, end)`` of a replay, as columns; ``end`` is a position, so holes are passed."""
+    """Records ``[start, end)`` of a replay, as columns; ``end`` is a position, so holes are passed.
+
+    ``epoch``: the leader epoch of the last of them, None where there is none or the broker does not say.
+    """
 
     offsets: list[int]
     timestamps: Int64s
     digests: list[bytes | None]
     end: int
+    epoch: int | None = None
 
 
 class TailReader:
@@ -92,6 +96,7 @@ class TailReader:
                     timestamps_ms(records),
                     spec.digests(MessageFields(records)).digests,
                     min(position, end),
+                    records[-1].leader_epoch() if records else None,
                 )
         self._consumer.unassign()
         self._clean = True

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError, StoreError, StoreLockedError
@@ -23,8 +21,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.metadata import log_name
-from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.replay_watch import ReplayWatch
+from dedup_sdk.kafka.replay import replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
@@ -33,8 +30,6 @@ from dedup_sdk.store.protocol import Identity
 
 logger = logging.getLogger("dedup_sdk")
 
-ROOM_LOOK_S = 0.2
-"""Seconds between two looks whether a full disk has room again."""
 LOCK_NEWS_S = 1.0
 """Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
 LOCK_LOOK_S = 0.01
@@ -83,11 +78,9 @@ def recover(
         parted = yield from _parted_before_a_replay(start, held, client, chosen)
         if parted is None:
             assigned.start_again(start)
-            plan, notes = yield from _start_and_replay(
+            plan, notes, parted = yield from _start_and_replay(
                 assigned, start, held, engine, client, settings, chosen, until=until
             )
-            if plan.replay_to > plan.replay_from:
-                parted = yield from _parted_before(start, held, client)
             if parted is None:
                 _note_the_end(assigned, start, held, plan, notes, began=began)
                 return
@@ -139,8 +132,11 @@ def _start_and_replay(
     chosen: RecoverySettings,
     *,
     until: float | None,
-) -> Generator[None, None, tuple[StartPlan, list[str]]]:
-    """Begin with the store, a snapshot or nothing, and fold what is missing; return what was planned, and notes for the log."""
+) -> Generator[None, None, tuple[StartPlan, list[str], int | None]]:
+    """Begin with the store, a snapshot or nothing, and fold what is missing.
+
+    Return what was planned, notes for the log, and where the log parts from what was committed if it was cut meanwhile.
+    """
     plan = _plan(held, start, client, chosen)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
@@ -163,17 +159,19 @@ def _start_and_replay(
         held.start(plan)
     notes += _of_another_store(assigned, held, plan)
     yield
+    parted: int | None = None
     if plan.replay_to > plan.replay_from:
         reader = client.tail_reader(assigned.topic, assigned.partition)
         try:
-            yield from _replay(
+            parted = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause",
             )  # fmt: skip
         finally:
             reader.close()
         notes.append(f"replayed {assigned.replayed} records")
-    return plan, notes
+        parted = parted if parted is not None else (yield from _parted_before(start, held, client))
+    return plan, notes, parted
 
 
 def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:
@@ -316,77 +314,3 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.
         plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))
     return plan
-
-
-def _replay(
-    assigned: Assigned,
-    held: Partition,
-    plan: StartPlan,
-    given_up: GivenUp,
-    *,
-    reader: TailReader,
-    engine: Deduplicator,
-    until: float | None,
-    waits_for_room: bool,
-) -> Generator[None, None, None]:
-    first, last = reader.bounds()
-    if plan.replay_to > last:
-        raise RecoveryError(
-            f"{held.topic}[{held.partition}]: the group committed {plan.replay_to}, but the log ends at {last}; was the topic "
-            "truncated or made anew? Reset the group's offsets"
-        )
-    begin = there = min(max(plan.replay_from, first), plan.replay_to)
-    if given_up.unknown:
-        held.skip_to(plan.replay_to)
-        return
-    window = engine.strategy.window
-    if plan.whole and window.time_ms is not None and window.count is None:
-        begin = yield from _one_window_back(held, reader, there, plan.replay_to)
-        # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
-        first = max(first, reader.bounds()[0])
-        there = min(max(plan.replay_from, first), plan.replay_to)
-        begin = max(begin, there)
-    if first > plan.replay_from and begin == there:
-        # Had the window begun behind it, nothing that is gone could matter.
-        logger.warning(
-            "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
-            held.topic, held.partition, plan.replay_from, first,
-        )  # fmt: skip
-        held.lane.forget_all()
-    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
-    for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
-        if watch.is_over:
-            held.skip_to(plan.replay_to)
-            detail = (
-                "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
-            )
-            engine.tell(
-                PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail)
-            )
-            return
-        if piece is not None:
-            held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
-            assigned.replayed += len(piece.offsets)
-            watch.note(piece.end)
-            engine.trim()
-        yield
-        while held.choked and waits_for_room:
-            # What is folded now could not be kept; meanwhile others recover.
-            assigned.ask_at = time.monotonic() + ROOM_LOOK_S
-            yield
-    if held.lane.high < plan.replay_to:
-        held.fold([], np.empty(0, np.int64), [], plan.replay_to)
-
-
-def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Generator[None, None, int]:
-    """Return where a fold may begin that gives every mark alive at ``end``, and note from when the marks are known."""
-    newest_ms = yield from reader.newest_before(end, low)
-    if newest_ms is None:
-        return low
-    # A record from the future counts as now: what the window reaches from there is not all that it reaches.
-    since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
-    first = reader.first_at(since_ms)
-    if first is None or first <= low:
-        return low
-    held.lane.since_ms = since_ms
-    return min(first, end)

@@ -240,6 +240,7 @@ class Session(Holdings):
         try:
             assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
             assigned.requested = committed_already(assigned.start)
+            assigned.leader_epoch = None if assigned.start.metadata is None else assigned.start.metadata.epoch
         except KafkaException as error:
             now = time.monotonic()
             assigned.ask_at = now + ASK_AGAIN_S
@@ -285,9 +286,13 @@ class Session(Holdings):
             assigned.enter(State.ACTIVE)
             if assigned.stopped:
                 self._place_again(assigned, start.offset)
+                if assigned.leader_epoch is not None:
+                    self._client.seek(
+                        assigned.topic, assigned.partition, start.offset, leader_epoch=assigned.leader_epoch
+                    )
             elif start.seek or assigned.leader_epoch is not None:
                 # With the epoch the client asks the broker whether the log still has what lies before.
-                epoch = None if start.suspect else assigned.leader_epoch
+                epoch = assigned.leader_epoch
                 self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)

@@ -89,13 +89,15 @@ def play(scenario: Scenario, choice: Choice, bed: Bed, asked: argparse.Namespace
 
 
 def in_doubt(report: Report | None) -> bool:
-    """Whether a busy machine may have made the outcome: nobody could judge it, or more was doubled than the faults explain.
+    """Whether the machine may have made the outcome: nobody could judge it, more was doubled than the faults explain, or a commit went back.
 
     What was lost, out of order, committed too early or done by somebody who had lost the partition is no matter of the machine.
     """
-    if report is None or set(report.broken) == {"unexplained"}:
+    if report is None:
         return True
-    return bool(report.stuck) and not report.broken
+    if report.broken:
+        return set(report.broken) <= {"unexplained", "regressed"}
+    return bool(report.stuck)
 
 
 def _told(report: Report) -> Iterable[str]:

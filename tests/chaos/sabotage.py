@@ -71,7 +71,7 @@ def _skip_tail_replay() -> None:
 
         return nothing
 
-    _replace(recovery, "_replay", make)
+    _replace(recovery, "replay", make)
 
 
 def _ignore_lost() -> None:
@@ -170,7 +170,7 @@ def _empty_after_damage() -> None:
 
         return replayed
 
-    _replace(recovery, "_replay", make)
+    _replace(recovery, "replay", make)
 
 
 def _forget_recent(durable: Durable) -> None:

@@ -59,6 +59,7 @@ def test_a_report_says_whether_promises_were_kept() -> None:
     [
         ({}, (), False),
         ({"unexplained": 1}, (), True),
+        ({"regressed": 2}, (), True),
         ({}, ("a worker hangs",), True),
         ({"lost": 1}, (), False),
         ({"lost": 1, "unexplained": 3}, (), False),

@@ -14,7 +14,7 @@ from dedup_sdk import decision
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka import commits
+from dedup_sdk.kafka import commits, recovery
 from dedup_sdk.kafka.commits import Commits
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.session import Session
@@ -26,7 +26,7 @@ from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
@@ -146,6 +146,16 @@ def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(judging, "decide", trusting)
 
 
+def believe_every_log(patch: pytest.MonkeyPatch) -> None:
+    """What was completed of a log is taken for what the log has now."""
+
+    def believe(start: Any, *_: Any) -> Generator[None, None, Any]:
+        yield
+        return start
+
+    patch.setattr(recovery, "start_in_the_log", believe)
+
+
 def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
     """A mark that is newer than the record is no mark."""
     decide, marked = decision.decide, decision.decide_marked
@@ -175,6 +185,7 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
         ("impatience", claim_what_was_skipped),
         ("impatience", trust_an_old_mark),
         ("wild-times", believe_no_clock_that_goes_back),
+        ("truncation", believe_every_log),
     ],
 )
 def test_a_broken_rule_is_seen(

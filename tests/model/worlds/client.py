@@ -73,7 +73,11 @@ class ModelReader(TailReader):
             within = [entry for entry in entries if entry.offset < end]
             times = np.asarray([entry.timestamp_ms for entry in within], np.int64)
             yield Slice(
-                [entry.offset for entry in within], times, [entry.digest for entry in within], position
+                [entry.offset for entry in within],
+                times,
+                [entry.digest for entry in within],
+                position,
+                within[-1].epoch if within else None,
             )
             if position >= self._log.end:
                 return

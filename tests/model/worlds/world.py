@@ -70,7 +70,5 @@ WORLDS = {
     "wild-times": World(times="wild", fuses=0.03, repeats=0.7),
     "wild-rings": World(times="wild", window=Window(milliseconds=60, count=3), fuses=0.03, repeats=0.7),
     "operators": World(operators=0.03, fuses=0.02),
+    "truncation": World(truncations=0.015, poison=0.0),
 }
-
-OPEN = {"truncation": World(truncations=0.015, poison=0.0)}
-"""Worlds that still break a promise: see docs/model.md. They run by the command only."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window, key
+from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window, key
 from dedup_sdk.errors import StoreFullError
+from dedup_sdk.ids import digest_one
+from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.paths import list_partitions
 from tests.support.disks import FullStore
 
@@ -200,3 +202,26 @@ def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
     assert deduplicator.effective_window_ms == 24 * HOUR_MS
     assert int(np.int64(deduplicator.partitions["t", 0].store.stats().marks)) >= 900
     deduplicator.shut()
+
+
+def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> None:
+    """A recovery that begins again, because the log was cut under it, does not remember what its first round had folded."""
+    deduplicator = Deduplicator(
+        Lookup(id=key(), window=Window(hours=1)), store=MemoryStore(), bears_full_disk=True
+    )
+    held = deduplicator.attach("t", 0)
+    held.start(plan_start(None, committed=10, low=0, complete=True))
+    append = held.store.append
+
+    def full(*_: object) -> None:
+        raise StoreFullError("no room")
+
+    held.store.append = full  # type: ignore[assignment, method-assign]
+    held.fold([0], np.array([5], np.int64), [digest_one(b"unhandled")], 10)
+    held.store.append = append  # type: ignore[method-assign]
+    held.loaded = None
+    held.start(plan_start(None, committed=0, low=0, complete=True))
+    assert held.write_again()
+    loaded = held.store.load()
+    assert loaded is not None
+    assert (loaded.recent.count, loaded.progress.high) == (0, 0)

@@ -1,0 +1,113 @@
+"""The tail of a topic folded into a partition's marks: what the group completed, and its store does not have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+
+import numpy as np
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.assigned import Assigned
+from dedup_sdk.kafka.dead_letter_log import GivenUp
+from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.replay_watch import ReplayWatch
+from dedup_sdk.lane.plan import StartPlan
+from dedup_sdk.observe import PartitionEvent
+from dedup_sdk.window import Window
+
+logger = logging.getLogger("dedup_sdk")
+
+ROOM_LOOK_S = 0.2
+"""Seconds between two looks whether a full disk has room again."""
+
+
+def replay(
+    assigned: Assigned,
+    held: Partition,
+    plan: StartPlan,
+    given_up: GivenUp,
+    *,
+    reader: TailReader,
+    engine: Deduplicator,
+    until: float | None,
+    waits_for_room: bool,
+) -> Generator[None, None, int | None]:
+    """Fold what is missing; return None, or the offset of records that cannot be what the group committed: they are of a later epoch."""
+    metadata = None if assigned.start is None else assigned.start.metadata
+    epoch = None if metadata is None else metadata.epoch
+    first, last = reader.bounds()
+    if plan.replay_to > last:
+        raise RecoveryError(
+            f"{held.topic}[{held.partition}]: the group committed {plan.replay_to}, but the log ends at {last}; was the topic "
+            "truncated or made anew? Reset the group's offsets"
+        )
+    if given_up.unknown:
+        held.skip_to(plan.replay_to)
+        return None
+    begin = yield from _where_to_begin(held, plan, reader, engine.strategy.window, first)
+    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
+    for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
+        if watch.is_over:
+            held.skip_to(plan.replay_to)
+            detail = (
+                "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
+            )
+            engine.tell(
+                PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail)
+            )
+            return None
+        if piece is not None and epoch is not None and piece.epoch is not None and piece.epoch > epoch:
+            # Before it is written: nobody would tell it from what was handled any more.
+            return piece.offsets[0]
+        if piece is not None:
+            held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
+            assigned.replayed += len(piece.offsets)
+            watch.note(piece.end)
+            engine.trim()
+        yield
+        while held.choked and waits_for_room:
+            # What is folded now could not be kept; meanwhile others recover.
+            assigned.ask_at = time.monotonic() + ROOM_LOOK_S
+            yield
+    if held.lane.high < plan.replay_to:
+        held.fold([], np.empty(0, np.int64), [], plan.replay_to)
+    return None
+
+
+def _where_to_begin(
+    held: Partition, plan: StartPlan, reader: TailReader, window: Window, first: int
+) -> Generator[None, None, int]:
+    """Return the offset of the first record to fold; what is gone from the log before it, and could matter, is not covered."""
+    begin = there = min(max(plan.replay_from, first), plan.replay_to)
+    if plan.whole and window.time_ms is not None and window.count is None:
+        begin = yield from _one_window_back(held, reader, there, plan.replay_to)
+        # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
+        first = max(first, reader.bounds()[0])
+        there = min(max(plan.replay_from, first), plan.replay_to)
+        begin = max(begin, there)
+    if first > plan.replay_from and begin == there:
+        # Had the window begun behind it, nothing that is gone could matter.
+        logger.warning(
+            "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
+            held.topic, held.partition, plan.replay_from, first,
+        )  # fmt: skip
+        held.lane.forget_all()
+    return begin
+
+
+def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Generator[None, None, int]:
+    """Return where a fold may begin that gives every mark alive at ``end``, and note from when the marks are known."""
+    newest_ms = yield from reader.newest_before(end, low)
+    if newest_ms is None:
+        return low
+    # A record from the future counts as now: what the window reaches from there is not all that it reaches.
+    since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
+    first = reader.first_at(since_ms)
+    if first is None or first <= low:
+        return low
+    held.lane.since_ms = since_ms
+    return min(first, end)
