@@ -18,6 +18,7 @@ _MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.worker im
 _END_S = 30.0
 _LAST_WORDS_S = 0.5
 _PAUSE_S = 0.02
+_SIGNAL_S = 25.0
 
 
 class Run:
@@ -106,7 +107,8 @@ class Run:
         """Ask whether its client reaches the broker; None when it does not answer."""
         asked_ns = time.monotonic_ns()
         self.signal(signal.SIGHUP)
-        until = time.monotonic() + 2 * REACH_S
+        # Its main thread hears signals between two calls of the client, of which a question to a broker takes ten seconds.
+        until = time.monotonic() + REACH_S + _SIGNAL_S
         said: bool | None = None
         while said is None and not self.over and time.monotonic() < until:
             time.sleep(_PAUSE_S)

@@ -7,6 +7,7 @@ another consumer.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import random
@@ -214,12 +215,15 @@ class Worker:
         self.consumer.stop()
 
     def _note_reach(self) -> None:
-        try:
+        reached = threading.Event()
+        # In one more thread, because now and then such a question takes far longer than it may.
+        threading.Thread(target=self._reach, args=(reached,), daemon=True).start()
+        self._journal.reach(reached=reached.wait(REACH_S))
+
+    def _reach(self, reached: threading.Event) -> None:
+        with contextlib.suppress(KafkaException):
             self.consumer.list_topics(timeout=REACH_S)
-        except KafkaException:
-            self._journal.reach(reached=False)
-        else:
-            self._journal.reach(reached=True)
+            reached.set()
 
     def _be_slow(self) -> None:
         self._slow = True
