@@ -49,18 +49,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     unjudged = False
     try:
         with ExitStack() as open_things:
-            with within(_START_S, "the start of the broker"):
-                bed = open_things.enter_context(Bed(asked.seed))
+            bed = start_bed(open_things, asked.seed)
             for scenario, choice in _plan(asked):
                 report = play(scenario, choice, bed, asked)
                 if asked.again and in_doubt(report):
                     sys.stderr.write(f"{scenario.name}: in doubt, and played again with another seed\n")
+                    # On another broker: one that does not come back would spoil this run as well, and all that follow.
+                    end_bed(open_things)
+                    bed = start_bed(open_things, asked.seed)
                     report = play(scenario, replace(choice, seed=choice.seed + _ANOTHER_SEED), bed, asked)
                 if report is not None:
                     reports.append(report)
                 unjudged = unjudged or report is None or bool(report.stuck and not report.choice.broken)
-            with within(_CLOSE_S, "the end of the broker"):
-                open_things.close()
+            end_bed(open_things)
     except DedupError as error:
         sys.stderr.write(f"chaos: {error}\n")
         return 2
@@ -69,6 +70,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(report.broken for report in reports):
         return 1
     return 2 if unjudged else 0
+
+
+def start_bed(open_things: ExitStack, seed: int) -> Bed:
+    """Start a broker, which ends with ``open_things``."""
+    with within(_START_S, "the start of the broker"):
+        return open_things.enter_context(Bed(seed))
+
+
+def end_bed(open_things: ExitStack) -> None:
+    """End the broker."""
+    with within(_CLOSE_S, "the end of the broker"):
+        open_things.close()
 
 
 def play(scenario: Scenario, choice: Choice, bed: Bed, asked: argparse.Namespace) -> Report | None:
