@@ -174,11 +174,11 @@ class LocalKafka:
         After more than a second the broker is out of its own cluster when it goes on, for some 10 ms: wait half a
         second before creating topics.
         """
-        self._signal(signal.SIGSTOP)
+        self._running().freeze()
 
     def resume(self) -> None:
         """Let a paused broker go on (SIGCONT)."""
-        self._signal(signal.SIGCONT)
+        self._running().signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End the broker and remove its data. A later `start` is a new, empty broker. Does nothing when stopped."""
@@ -265,10 +265,10 @@ class LocalKafka:
         telling = [line for line in lines if line and not line.startswith(("at ", "..."))]
         return " | ".join(telling[-_LOG_TAIL_LINES:])[-_LOG_TAIL_CHARACTERS:] or "none"
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _running(self) -> Tethered:
         if self._broker is None:
             raise KafkaHelperError("LocalKafka does not run: start() it first")
-        self._broker.signal(number)
+        return self._broker
 
 
 def _listeners(ports: Mapping[str, int]) -> str:

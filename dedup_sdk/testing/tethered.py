@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 # The kernel's own means (PR_SET_PDEATHSIG) exists on Linux only, needs code between fork and exec, and fires already
 # when the *thread* that started the child ends.
 _WATCH = 'read -r _; kill -KILL "$1" 2>/dev/null; rm -rf -- "$2"'
+
+_FREEZE_S = 5.0
+_LOOK_S = 0.001
 
 
 class Tethered:
@@ -61,6 +66,17 @@ class Tethered:
         """Send a signal to the child; nothing happens when it has ended."""
         with suppress(ProcessLookupError):
             self._child.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop the child with SIGSTOP, and return when all of its threads stand still; nothing happens when it has ended."""
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _FREEZE_S
+        # A thread that runs on another core may go on for a moment, long enough to answer a request.
+        while self.exit_status is None and time.monotonic() < deadline:
+            with suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None:
+                    return
+            time.sleep(_LOOK_S)
 
     def kill(self) -> None:
         """End the child with SIGKILL, also a stopped one, and wait for it. `folder` stays."""
