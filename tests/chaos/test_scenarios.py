@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.bed import Bed
+from tests.chaos.command import in_doubt
 from tests.chaos.director import direct
 from tests.chaos.options import Protocol
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 
 _SECONDS = 5.0
+_TRIES = 3
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -28,7 +32,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
     """Under this fault nothing is lost, what comes twice is within the bound, and commits stay behind the work."""
-    report = direct(SCENARIOS[name], Choice(seed=seed, seconds=_SECONDS, protocol=protocol), bed)
+    choice = Choice(seed=seed, seconds=_SECONDS, protocol=protocol)
+    report = direct(SCENARIOS[name], choice, bed)
+    if in_doubt(report):
+        # What a busy machine may have made, it does not make twice.
+        report = direct(SCENARIOS[name], replace(choice, seed=seed + 100), bed)
     assert report.broken == {}, report.line()
     assert not report.stuck, report.line()
     assert report.faults, report.line()
@@ -49,6 +57,12 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
     """Without the protection that a scenario is about, the oracle finds a broken promise."""
     scenario = SCENARIOS[name]
-    choice = Choice(seed=seed, seconds=_SECONDS, protocol=protocol, broken=scenario.broken)
-    report = direct(scenario, choice, bed)
-    assert report.broken, report.line()
+    lines = []
+    # What is missing does harm only when a fault comes at a bad moment, which none may do in so short a time.
+    for again in range(_TRIES):
+        choice = Choice(seed=seed + 100 * again, seconds=_SECONDS, protocol=protocol, broken=scenario.broken)
+        report = direct(scenario, choice, bed)
+        if report.broken:
+            return
+        lines.append(report.line())
+    pytest.fail("\n".join(lines))
