@@ -76,12 +76,3 @@ def cut_marks(marks: Marks, start: int, end: int) -> Marks:
         marks.timestamps[start:end],
         None if marks.numbers is None else marks.numbers[start:end],
     )
-
-
-def newest_of_each(marks: Marks) -> Marks:
-    """Return each ID once, with its highest offset."""
-    order = np.argsort(marks.offsets, kind="stable").tolist()
-    rows = {marks.digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)]: row for row in order}
-    kept = list(rows.values())
-    numbers = None if marks.numbers is None else marks.numbers[kept]
-    return Marks(b"".join(rows), marks.offsets[kept], marks.timestamps[kept], numbers)

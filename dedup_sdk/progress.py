@@ -38,6 +38,11 @@ class Progress:
     delta: bool = False
 
     @property
+    def completed_end(self) -> int:
+        """The offset after the last one that is completed; only of a whole progress."""
+        return max([self.high, *(end for _, end in self.done)])
+
+    @property
     def begun(self) -> bool:
         """Whether anything is known to be completed or committed, so that ``low`` says where the history begins."""
         return self.high > self.low or bool(self.done) or self.committed is not None

@@ -141,7 +141,7 @@ class Durable:
         return ring is not None and _SHARE_OF_WINDOW * (ring.accepted - self._flushed_number) > ring.size
 
     def _forget_steps(self) -> None:
-        """Begin with a journal of its own: what an earlier beginning had to write is not owed any more."""
+        """Note that the journal is empty, and nothing is owed to it."""
         self._steps = self._journaled = 0
         self._owed = []
 
@@ -165,8 +165,7 @@ class Durable:
         except BaseException:
             lane.put_back(marks)
             raise
-        self._steps = self._journaled = 0
-        self._owed = []
+        self._forget_steps()
         self._note_flush()
         horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
         dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)

@@ -73,6 +73,7 @@ class Partition(Durable):
         """
         loaded, self.loaded = self.loaded, None
         self.begun = begun
+        # What an earlier beginning had to write does not belong to this one.
         self._forget_steps()
         if plan.keep and loaded is not None:
             self._lane = Lane(self.window, plan.progress, loaded.recent)

@@ -71,6 +71,11 @@ class Start:
     acknowledged: int | None = None
     """Of a partition that was reopened: the offset that the broker has confirmed last, None when there was none."""
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The leader epoch that the group's commit tells of what lies before ``offset``; None where it tells none."""
+        return None if self.metadata is None else self.metadata.epoch
+
 
 class Beginning(Enum):
     """How far the commit is that says where a history begins."""
@@ -104,8 +109,6 @@ class Assigned:
     """When (monotonic seconds) that was not answered for the first time."""
     requested: int = -1
     """The last offset that a commit was asked for."""
-    leader_epoch: int | None = None
-    """The leader epoch that the group's commit tells of what lies before ``start``; None where it tells none."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
@@ -129,7 +132,6 @@ class Assigned:
         """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""
         if start is not self.start:
             self.start, self.requested = start, -1
-            self.leader_epoch = None if start.metadata is None else start.metadata.epoch
 
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""

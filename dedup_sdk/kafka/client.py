@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -132,11 +132,9 @@ class Client:
         return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset that is still there and the one after the last."""
-        low, high = Consumer.get_watermark_offsets(
-            self._consumer, TopicPartition(topic, partition), timeout=ASK_S
-        )
-        return low, high
+        """Return the first offset that is still there and the one after the last; see `TailReader.bounds`."""
+        with closing(self.tail_reader(topic, partition)) as reader:
+            return reader.bounds()
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
         """Return where a partition without a valid offset starts by the user's policy."""

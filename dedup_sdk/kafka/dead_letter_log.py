@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,11 +73,8 @@ class GivenUp:
         if self.since_ms is None:
             return False
         if window.time_ms is not None and window.count is None and not self.unknown:
-            reader = client.tail_reader(held.topic, held.partition)
-            try:
+            with closing(client.tail_reader(held.topic, held.partition)) as reader:
                 newest_ms = yield from reader.newest_before(plan.replay_to, plan.replay_from)
-            finally:
-                reader.close()
             reach_ms = window.time_ms + window.time_ms // GRACE
             if newest_ms is None or self.since_ms <= min(newest_ms, _now_ms()) - reach_ms:
                 # What is older is in no window any more.

@@ -85,10 +85,7 @@ class Holdings:
     def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
         """Begin another epoch of a partition."""
         self._epochs[topic, partition] += 1
-        assigned = Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
-        if start is not None and start.metadata is not None:
-            assigned.leader_epoch = start.metadata.epoch
-        return assigned
+        return Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
 
     def gave(self, message: Any) -> bool:
         """Whether a message in flight was handed out since the partition was taken last.

@@ -8,6 +8,7 @@ the one that the store knows.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import NO_MARKS, Int64s, newest_of_each
+from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
@@ -54,11 +55,12 @@ def start_in_the_log(
     ):
         # Asking takes a while, for each partition; the client tells where the log ends below what is to be read next.
         return start
-    first, end = _bounds(held, client)
+    first, end = client.bounds(held.topic, held.partition)
     loaded = held.loaded
-    known = max(start.offset, 0 if loaded is None else loaded.progress.high)
-    if max(known, 0 if loaded is None else _completed_end(loaded)) <= end and not start.suspect:
-        if loaded is None or start.reopened or _completed_end(loaded) <= start.offset:
+    known = start.offset if loaded is None else max(start.offset, loaded.progress.high)
+    completed = known if loaded is None else max(known, loaded.progress.completed_end)
+    if completed <= end and not start.suspect:
+        if loaded is None or start.reopened or completed == start.offset:
             return start
         begin = max(first, start.offset)
         if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin)):
@@ -109,22 +111,10 @@ def until_where_it_is_the_same(
     start: Start, topic: str, partition: int, client: Client
 ) -> Generator[None, None, int | None]:
     """Ask the broker up to where its log is the one that the group committed ``start`` of; None where nobody can say."""
-    if start.metadata is None or start.metadata.epoch is None:
+    if start.leader_epoch is None:
         return None
-    reader = client.tail_reader(topic, partition)
-    try:
-        return (yield from reader.same_until(start.offset, start.metadata.epoch))
-    finally:
-        reader.close()
-
-
-def _bounds(held: Partition, client: Client) -> tuple[int, int]:
-    """Return where the log begins and ends; not asked of the consumer, whose fetches for other partitions may be in the way."""
-    reader = client.tail_reader(held.topic, held.partition)
-    try:
-        return reader.bounds()
-    finally:
-        reader.close()
+    with closing(client.tail_reader(topic, partition)) as reader:
+        return (yield from reader.same_until(start.offset, start.leader_epoch))
 
 
 def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
@@ -138,13 +128,9 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
         # Among recent marks an offset that is read again is in flight; what had it before would be taken for that.
-        held.store.flush(progress, newest_of_each(recent))
+        held.store.flush(progress, recent)
         recent = NO_MARKS
     return replace(loaded, progress=progress, recent=recent)
-
-
-def _completed_end(loaded: Loaded) -> int:
-    return max([loaded.progress.high, *(end for _, end in loaded.progress.done)])
 
 
 def _was_completed(progress: Progress, offset: int) -> bool:
@@ -165,14 +151,11 @@ def _is_another(
     Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
     """
     progress = loaded.progress
-    end = _completed_end(loaded)
+    end = progress.completed_end
     if progress.epoch is not None:
-        reader = client.tail_reader(held.topic, held.partition)
-        try:
+        with closing(client.tail_reader(held.topic, held.partition)) as reader:
             same_until = yield from reader.same_until(end, progress.epoch)
-            return same_until is not None and same_until < end
-        finally:
-            reader.close()
+        return same_until is not None and same_until < end
     window_ms = held.window.time_ms
     if held.window.count is not None or window_ms is None or progress.newest_ms > held.now_ms():
         # A mark may be gone for its number, or for a time from the future.
@@ -184,8 +167,7 @@ def _is_another(
         progress.newest_ms - window_ms, -1 if progress.since_ms is None else progress.since_ms
     )
     strange: set[int] = set()
-    reader = client.tail_reader(held.topic, held.partition)
-    try:
+    with closing(client.tail_reader(held.topic, held.partition)) as reader:
         for piece in reader.slices(begin, end, engine.strategy.id):
             if piece is not None:
                 proven = search.look(piece)
@@ -203,8 +185,6 @@ def _is_another(
                     and _was_completed(progress, piece.offsets[row])
                 }
             yield
-    finally:
-        reader.close()
     if strange and dead_letters is not None:
         given_up = yield from dead_letters.read(held.topic, held.partition)
         if given_up.since_ms is not None:
@@ -232,8 +212,7 @@ def _common_end(
     window_ms = held.window.time_ms
     floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
     search = _Search(held, loaded)
-    reader = client.tail_reader(held.topic, held.partition)
-    try:
+    with closing(client.tail_reader(held.topic, held.partition)) as reader:
         if window_ms is not None:
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
@@ -244,8 +223,6 @@ def _common_end(
                 yield
             if search.proven:
                 return search.end if search.parted else stop
-    finally:
-        reader.close()
     return floor
 
 

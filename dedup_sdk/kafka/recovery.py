@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -97,7 +98,7 @@ def _note_the_end(
     if start.metadata is not None:
         assigned.complete = start.metadata.complete
         if held.lane.high == start.offset:
-            held.lane.learn_epoch(start.metadata.epoch)
+            held.lane.learn_epoch(start.leader_epoch)
     else:
         assigned.complete = start.new and plan.progress.since_ms is None
     assigned.seconds = time.monotonic() - began
@@ -108,7 +109,7 @@ def _parted_before_a_replay(
     start: Start, held: Partition, client: Client, chosen: RecoverySettings
 ) -> Generator[None, None, int | None]:
     """The same as `_parted_before`, asked where something is to be folded: what the log has now, nobody has handled."""
-    if start.suspect or start.new:
+    if start.suspect or start.leader_epoch is None:
         return None
     plan = _plan(held, start, client, chosen)
     if plan.replay_to == plan.replay_from:
@@ -161,14 +162,11 @@ def _start_and_replay(
     yield
     parted: int | None = None
     if plan.replay_to > plan.replay_from:
-        reader = client.tail_reader(assigned.topic, assigned.partition)
-        try:
+        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
             parted = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause",
             )  # fmt: skip
-        finally:
-            reader.close()
         notes.append(f"replayed {assigned.replayed} records")
         parted = parted if parted is not None else (yield from _parted_before(start, held, client))
     return plan, notes, parted

@@ -37,8 +37,7 @@ def replay(
     waits_for_room: bool,
 ) -> Generator[None, None, int | None]:
     """Fold what is missing; return None, or the offset of records that cannot be what the group committed: they are of a later epoch."""
-    metadata = None if assigned.start is None else assigned.start.metadata
-    epoch = None if metadata is None else metadata.epoch
+    epoch = None if assigned.start is None else assigned.start.leader_epoch
     first, last = reader.bounds()
     if plan.replay_to > last:
         raise RecoveryError(

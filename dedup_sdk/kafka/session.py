@@ -100,12 +100,16 @@ class Session(Holdings):
         self.move(*coordinates, offset, log_changed=True)
         return True
 
-    def doubt(self, topic: str, partition: int) -> None:
-        """Recover an active partition anew: what comes is not what was completed there."""
+    def doubt(self, topic: str, partition: int, same_until: int | None = None) -> None:
+        """Recover an active partition anew: what comes is not what was completed there.
+
+        ``same_until``: up to where it is, as far as the broker says.
+        """
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
         if known is not None:
-            self._begin_again(assigned, replace(self._where_it_stood(assigned, known), suspect=True))
+            start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
+            self._begin_again(assigned, start)
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover anew where the log is not the one that was completed, or ends below it.
@@ -117,8 +121,7 @@ class Session(Holdings):
             return False
         if same_until is None and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
             return False
-        start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
-        self._begin_again(assigned, start)
+        self.doubt(assigned.topic, assigned.partition, same_until)
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
@@ -240,7 +243,6 @@ class Session(Holdings):
         try:
             assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
             assigned.requested = committed_already(assigned.start)
-            assigned.leader_epoch = None if assigned.start.metadata is None else assigned.start.metadata.epoch
         except KafkaException as error:
             now = time.monotonic()
             assigned.ask_at = now + ASK_AGAIN_S
@@ -284,15 +286,13 @@ class Session(Holdings):
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
         for assigned, start in starts:
             assigned.enter(State.ACTIVE)
+            elsewhere = start.seek
             if assigned.stopped:
                 self._place_again(assigned, start.offset)
-                if assigned.leader_epoch is not None:
-                    self._client.seek(
-                        assigned.topic, assigned.partition, start.offset, leader_epoch=assigned.leader_epoch
-                    )
-            elif start.seek or assigned.leader_epoch is not None:
+                elsewhere = False
+            if elsewhere or start.leader_epoch is not None:
                 # With the epoch the client asks the broker whether the log still has what lies before.
-                epoch = assigned.leader_epoch
+                epoch = start.leader_epoch
                 self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)

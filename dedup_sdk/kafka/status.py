@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import Assigned, State
 from dedup_sdk.observe import Hindrance, PartitionStatus
 
@@ -12,22 +13,20 @@ from dedup_sdk.observe import Hindrance, PartitionStatus
 def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
     """Return the status of one partition; a few look-ups, no question to a broker or a disk."""
     held = engine.partitions.get((assigned.topic, assigned.partition))
-    started = held is not None and held.started
+    begun = held if held is not None and held.started else None
     return PartitionStatus(
         topic=assigned.topic,
         partition=assigned.partition,
         state=assigned.state.value,
-        hindrances=tuple(_hindrances(assigned, engine)),
-        position=held.lane.position if held is not None and started else None,
-        in_flight=held.lane.in_flight if held is not None and started else 0,
-        effective_window_ms=held.effective_window_ms if held is not None and started else None,
+        hindrances=tuple(_hindrances(assigned, held)),
+        position=None if begun is None else begun.lane.position,
+        in_flight=0 if begun is None else begun.lane.in_flight,
+        effective_window_ms=None if begun is None else begun.effective_window_ms,
         detail=assigned.note,
     )
 
 
-def _hindrances(assigned: Assigned, engine: Deduplicator) -> Iterator[Hindrance]:
-    held = engine.partitions.get((assigned.topic, assigned.partition))
-    started = held is not None and held.started
+def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
     if assigned.state is State.RECOVERING:
         if assigned.start is None:
             yield "offsets"
@@ -42,5 +41,5 @@ def _hindrances(assigned: Assigned, engine: Deduplicator) -> Iterator[Hindrance]
         yield "backlog"
     if assigned.user_paused:
         yield "paused"
-    if held is not None and started and assigned.held is not None and not held.covered:
+    if held is not None and held.started and assigned.held is not None and not held.covered:
         yield "uncovered"

@@ -53,7 +53,7 @@ class LaneState:
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
         self.epoch = progress.epoch
-        self._known_end = max([progress.high, *(end for _, end in progress.done)])
+        self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
         self.ring = Ring(window.count, progress.accepted) if window.count else None
         self.recent = RecentMarks()

@@ -86,7 +86,7 @@ class PartitionStore(Protocol):
     def flush(self, progress: Progress, marks: Marks) -> None:
         """Turn recent marks into a sorted file and drop the whole journal, atomically as seen after a crash.
 
-        ``marks`` are all recent marks worth keeping, each ID once, in any order; ``progress`` is the newest. What is in the
+        ``marks`` are all recent marks worth keeping, in any order, an ID's highest offset counts; ``progress`` is the newest. What is in the
         journal and not in ``marks`` is forgotten.
         """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.model.group_life import GroupLife
-from tests.model.worlds.life import quiet
+from tests.model.worlds.quiet import quiet
 from tests.model.worlds.world import World
 
 

@@ -12,8 +12,8 @@ from dedup_sdk.window import Window
 from tests.model.worlds.broker import TOPIC, Broker, Log
 from tests.model.worlds.client import OutOfRange
 from tests.model.worlds.disk import Disk
-from tests.model.worlds.life import quiet
 from tests.model.worlds.member import Member
+from tests.model.worlds.quiet import quiet
 from tests.model.worlds.world import World
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.model.lows import WAYS, Way, row_of
-from tests.model.worlds.life import quiet
+from tests.model.worlds.quiet import quiet
 from tests.model.worlds.world import World
 from tests.support.pages import ROOT
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk.kafka import session
 from dedup_sdk.store.memory import MemoryStore
 from tests.model.worlds.broker import TOPIC, Broker, Log
 from tests.model.worlds.disk import CrashError, Disk
 from tests.model.worlds.member import Member, Told
 from tests.model.worlds.oracle import BrokenPromiseError, Oracle
+from tests.model.worlds.quiet import quiet
 from tests.model.worlds.world import FAR_FUTURE_MS, WALL_CLOCK_MS, World
 
 if TYPE_CHECKING:
@@ -389,18 +385,3 @@ class Life:
         if any(left):
             raise BrokenPromiseError(f"unbounded: nothing is in flight, and yet something is kept: {left}")
         return True
-
-
-@contextmanager
-def quiet(world: World) -> Iterator[None]:
-    """One step of recovery a poll, a wall clock that stands still, and no lines in the log."""
-    logger = logging.getLogger("dedup_sdk")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logger, "disabled", True)
-        ticks = itertools.count()
-        clock = SimpleNamespace(monotonic=lambda: 0.6 * session.SLICE_S * next(ticks))
-        patch.setattr(session, "time", clock)
-        if world.parking is not None:
-            patch.setattr(session, "MOST_WAITING", world.parking)
-        patch.setattr(time, "time", lambda: WALL_CLOCK_MS / 1000)
-        yield

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.machine import LOG, Machine
 from tests.support.one_partition import TOPIC, Cluster
-from tests.unit.kafka.test_log_changes import LOG, Machine
 
 
 def kill(machine: Machine) -> None:

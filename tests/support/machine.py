@@ -1,0 +1,143 @@
+"""A consumer of one partition without a client: it recovers and handles what the log has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from dedup_sdk import (
+    Lookup,
+    MemoryStore,
+    PartitionEvent,
+    VerdictEvent,
+    VerdictKind,
+    Window,
+    key,
+)
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.settings import Reset, client_settings
+from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.partition import Partition
+
+LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
+DAY = Window(days=1)
+
+
+class Listener:
+    """An observer of verdicts and of partition events."""
+
+    def __init__(self) -> None:
+        self.events: list[PartitionEvent] = []
+
+    def __call__(self, event: VerdictEvent) -> None:
+        """Verdicts are not looked at."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+class OutOfRange:
+    """The client's event for an offset that the log does not have."""
+
+    def __init__(self, reason: str = "Offset out of range") -> None:
+        self._reason = reason
+
+    def topic(self) -> str:
+        """As a message."""
+        return TOPIC
+
+    def partition(self) -> int:
+        """As a message."""
+        return 0
+
+    def error(self) -> Any:
+        """As a message."""
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
+
+
+class Machine:
+    """A consumer on a disk of its own that handles everything up to the end of the log."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        memory: MemoryStore | None = None,
+        reset: Reset = "earliest",
+        dead_letters: Any = None,
+        window: Window = DAY,
+    ) -> None:
+        self.cluster, self.listener = cluster, Listener()
+        self.memory = MemoryStore() if memory is None else memory
+        config = client_settings({"group.id": "g", "auto.offset.reset": reset})
+        self.engine = Deduplicator(
+            Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
+        )
+        self.client, self.guard = ListClient(cluster), Guard()
+        chosen = RecoverySettings(
+            snapshot=(), on_rewind="reprocess", history="none", dead_letters=dead_letters
+        )
+        self.session = Session(self.engine, self.client, config, chosen, self.guard)
+        self.session.take([TopicPartition(TOPIC, 0)])
+
+    def up_to_date(self) -> Partition:
+        """Recover; the broker answers every commit."""
+        for _ in range(50):
+            self.session.work()
+            self.guard.raise_kept()
+            for offsets in self.client.unanswered:
+                [self.cluster.committed] = offsets
+                self.session.commits.answered(None, offsets)
+            self.client.unanswered.clear()
+            assigned = self.session.assigned[TOPIC, 0]
+            if assigned.state is State.ACTIVE and assigned.held is not None:
+                if assigned.held.lane.position <= len(self.cluster.log):
+                    return assigned.held
+                # What the client says of an offset beyond the end of the log.
+                assert self.session.absorbs(OutOfRange())
+        raise AssertionError("it does not come up to date")
+
+    def handle_all(self) -> list[tuple[int, VerdictKind]]:
+        """Handle what is to be delivered up to the end of the log; return the offsets and verdicts."""
+        held, delivered = self.up_to_date(), []
+        start, end = held.lane.position, len(self.cluster.log)
+        if start < end:
+            offsets = list(range(start, end))
+            ids = ids_of(self.cluster, start, end)
+            timestamps = self.cluster.timestamps(start, end)
+            chunks: list[Any] = held.admit(offsets, timestamps, ids, offsets, discard_unkeyed=False)
+            for chunk in chunks:
+                verdicts = [(offset, chunk.verdict(row)) for row, offset in enumerate(chunk.offsets)]
+                delivered += [(offset, verdict.kind) for offset, verdict in verdicts if verdict.deliver]
+                held.complete_chunk(chunk)
+        return delivered
+
+    def leave(self) -> None:
+        """Hand the partition over in order."""
+        self.session.give_back([TopicPartition(TOPIC, 0)])
+
+
+def lived(cluster: Cluster) -> MemoryStore:
+    """The disk of a machine that has handled the whole log."""
+    machine = Machine(cluster)
+    machine.handle_all()
+    machine.leave()
+    return machine.memory
+
+
+def killed(cluster: Cluster) -> MemoryStore:
+    """The disk of a machine that has handled the whole log, and was killed before it committed that."""
+    machine = Machine(cluster)
+    machine.handle_all()
+    machine.up_to_date().persist()
+    machine.engine.lose(TOPIC, 0)
+    assert cluster.committed is not None
+    assert cluster.committed.offset < len(cluster.log)
+    return machine.memory
