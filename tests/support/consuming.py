@@ -21,6 +21,8 @@ PATIENCE_S = 30.0
 """Seconds after which something that has to come is taken for lost."""
 QUIET_S = 0.4
 """Seconds in which something that must not come would have come."""
+SILENT_S = 4.0
+"""The same where the client has not been told yet what there is: a busy machine, a log that ends in holes."""
 
 
 def lookup(**settings: Any) -> Lookup:
@@ -63,17 +65,29 @@ def poll_some(consumer: Any, count: int, *, patience_s: float = PATIENCE_S) -> l
 
 
 def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
-    """Poll until a partition is ours and nothing has come for some time; return what came."""
+    """Poll until a partition is ours, read to its end, and nothing has come for some time; return what came."""
     got: list[Any] = []
     heard = began = time.monotonic()
-    while time.monotonic() - heard < seconds:
+    while True:
         message = consumer.poll(0.1)
+        now = time.monotonic()
         if message is not None:
             got.append(message)
         if message is not None or consumer._session.recovering or not consumer._session.assigned:
-            heard = time.monotonic()
+            heard = now
+        if now - heard >= (seconds if _read_to_the_end(consumer) else max(seconds, SILENT_S)):
+            return got
         assert heard - began < PATIENCE_S, f"it does not come to rest: {values(got)[:20]}"
-    return got
+
+
+def _read_to_the_end(consumer: Any) -> bool:
+    """Whether the client has had every record that it knows of; never so where a log ends in holes, or a partition is paused."""
+    for status in consumer.partition_statuses:
+        at = TopicPartition(status.topic, status.partition)
+        _, end = Consumer.get_watermark_offsets(consumer, at, cached=True)
+        if end < 0 or max(Consumer.position(consumer, [at])[0].offset, status.position or 0) < end:
+            return False
+    return True
 
 
 def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[Any]:
