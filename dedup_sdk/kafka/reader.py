@@ -6,6 +6,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -47,7 +48,7 @@ class TailReader:
         self._readers = readers
         self._consumer: Consumer = readers.take()
         self._clean = True
-        """Whether nothing of what was asked for can still come."""
+        """Whether the connections may serve another: nothing that was asked for can still come, and no question has failed."""
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last.
@@ -56,13 +57,15 @@ class TailReader:
         records that may be long in coming.
         """
         asked = TopicPartition(self._topic, self._partition)
-        low, high = self._consumer.get_watermark_offsets(asked, timeout=ASK_S)
+        with self._failing_once():
+            low, high = self._consumer.get_watermark_offsets(asked, timeout=ASK_S)
         return low, high
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """Return the first offset whose record is not older than the timestamp, None when the broker names none."""
         asked = [TopicPartition(self._topic, self._partition, max(timestamp_ms, 0))]
-        answer = self._consumer.offsets_for_times(asked, timeout=ASK_S)[0]
+        with self._failing_once():
+            answer = self._consumer.offsets_for_times(asked, timeout=ASK_S)[0]
         if answer.error is not None:
             raise RecoveryError(
                 f"{self._topic}[{self._partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"
@@ -158,6 +161,15 @@ class TailReader:
                     if sought:
                         return offset
                     fetched = True
+
+    @contextmanager
+    def _failing_once(self) -> Iterator[None]:
+        """A client believes for minutes what it was told of a partition's leader: where a question fails, the next one is another's."""
+        try:
+            yield
+        except KafkaException:
+            self._clean = False
+            raise
 
     def _sought(self, target: TopicPartition) -> bool:
         """Move where the partition is read; False while the client cannot yet."""
