@@ -5,24 +5,39 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
+from tests.model.last_id.history import LastIdHistory
 from tests.model.worlds.life import Life
-from tests.model.worlds.world import WORLDS
+from tests.model.worlds.world import WORLDS, World
+
+
+def _live(world: World, seed: int) -> str:
+    return Life(world, seed).run()
+
+
+HISTORIES: dict[str, Callable[[int], str]] = {
+    **{name: partial(_live, world) for name, world in WORLDS.items()},
+    "last-id": lambda seed: LastIdHistory(seed).run(),
+}
+"""Everything that can be lived through, by name: a seed becomes ``ok`` or what broke."""
 
 
 def main() -> int:
     """Run; exit status 1 when a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
-    parser.add_argument("world", choices=["all", *WORLDS])
+    parser.add_argument("world", choices=["all", *HISTORIES])
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     asked = parser.parse_args()
-    worlds = WORLDS if asked.world == "all" else {asked.world: WORLDS[asked.world]}
     broken = 0
-    for name, world in worlds.items():
+    for name, live in HISTORIES.items():
+        if asked.world not in ("all", name):
+            continue
         seen: Counter[str] = Counter()
         for seed in range(asked.first, asked.first + asked.seeds):
-            outcome = Life(world, seed).run()
+            outcome = live(seed)
             seen[outcome.partition(":")[0]] += 1
             if outcome != "ok":
                 broken += 1

@@ -13,7 +13,8 @@ leaked
 repeated
     a host that still has its disk delivered again what it had completed itself.
 
-Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`.
+Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`, comparing with the last ID in
+`tests.model.last_id`.
 """
 
 from __future__ import annotations

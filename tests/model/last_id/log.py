@@ -1,0 +1,100 @@
+"""Random logs of several sources: IDs in some disorder, sent again, of changing origin, some malformed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.model.last_id.rule import Order
+
+_MALFORMED = -1
+
+
+class Ident(NamedTuple):
+    """A number that an origin gave; those of different origins have no order."""
+
+    origin: int
+    number: int
+
+
+class Row(NamedTuple):
+    """A record: its source, and its ID."""
+
+    lane: int
+    ident: Ident
+
+    @property
+    def is_malformed(self) -> bool:
+        """Whether its ID has no place in any order."""
+        return self.ident.origin == _MALFORMED
+
+
+def compare(one: Ident, other: Ident) -> Order:
+    """Compare what comes of the same origin."""
+    if one.origin != other.origin or _MALFORMED in (one.origin, other.origin):
+        return Order.UNCOMPARABLE
+    if one.number == other.number:
+        return Order.SAME
+    return Order.NEWER if one.number > other.number else Order.OLDER
+
+
+@dataclass
+class _Numbers:
+    """The numbers of one origin of one source, each overtaking at most ``depth`` others, overtaken by at most as many."""
+
+    random: random.Random
+    depth: int
+    next: int = 0
+    overtaken: dict[int, int] = field(default_factory=dict)
+    seen: list[int] = field(default_factory=list)
+
+    def draw(self) -> int:
+        while len(self.overtaken) <= self.depth:
+            self.next += self.random.choice([1, 1, 1, 2, 7])
+            self.overtaken[self.next] = 0
+        waiting = list(self.overtaken)
+        # One that is due goes before anything newer does.
+        due = [index for index, number in enumerate(waiting) if self.overtaken[number] >= self.depth]
+        index = self.random.randrange((due[0] if due else len(waiting) - 1) + 1)
+        if self.random.random() < 0.5:
+            index = 0
+        for number in waiting[:index]:
+            self.overtaken[number] += 1
+        del self.overtaken[waiting[index]]
+        self.seen.append(waiting[index])
+        return waiting[index]
+
+    def again(self, *, wild: bool) -> int:
+        near = sorted(self.seen)[-self.depth - 1 :]
+        return self.random.choice(self.seen if wild else near)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """What a log may contain; ``wild``: what is sent again may lie anywhere, not only inside the depth."""
+
+    depth: int
+    lanes: int = 2
+    origins: int = 1
+    malformed: float = 0.0
+    wild: bool = False
+
+
+def draw_log(chooser: random.Random, length: int, manners: Manners) -> list[Row]:
+    """Draw a log."""
+    numbers: dict[tuple[int, int], _Numbers] = {}
+    origins = [0] * manners.lanes
+    rows = []
+    for _ in range(length):
+        lane = chooser.randrange(manners.lanes)
+        if chooser.random() < 0.1:
+            origins[lane] = chooser.randrange(manners.origins)
+        held = numbers.setdefault((lane, origins[lane]), _Numbers(chooser, manners.depth))
+        if chooser.random() < manners.malformed:
+            rows.append(Row(lane, Ident(_MALFORMED, chooser.randrange(3))))
+        elif held.seen and chooser.random() < 0.4:
+            rows.append(Row(lane, Ident(origins[lane], held.again(wild=manners.wild))))
+        else:
+            rows.append(Row(lane, Ident(origins[lane], held.draw())))
+    return rows

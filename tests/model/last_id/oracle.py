@@ -1,0 +1,154 @@
+"""What must hold for compare-with-the-last-one, told from the whole log and from what the handlers did.
+
+lost
+    a record is taken for a duplicate, or for completed, and no handler did its work; a commit passes one that is not over; one
+    is discarded below the floor that was not late by more than the depth.
+doubled
+    a record is delivered as fresh, although the group had completed its ID before.
+doubted
+    a record is delivered in doubt, although what makes it doubtful is not in the log.
+repeated
+    a record is delivered again by a disk that knew of its completion.
+rebuilt otherwise
+    what was lived through and what is folded anew from the same log are not the same.
+"""
+
+from __future__ import annotations
+
+from tests.model.last_id.host import Lanes, Said, Store
+from tests.model.last_id.log import Ident, Row, compare
+from tests.model.last_id.rule import Answer, LastIdRule, Order
+
+
+class BrokenPromiseError(Exception):
+    """A promise is broken; the first words say which."""
+
+
+class Oracle:
+    """What became of every record; ``exact``: nobody meddled with offsets and nothing left the log, so that doubts have to be in it.
+
+    ``orderly``: the log keeps to the depth, so that also a lane of which not all is known doubles nothing unseen.
+    """
+
+    def __init__(self, log: list[Row], rule: LastIdRule[Ident], *, orderly: bool) -> None:
+        self._log, self._rule, self._orderly = log, rule, orderly
+        self.exact = True
+        self.meddled = False
+        self.handled: set[int] = set()
+        self.dead: set[int] = set()
+        self.settled: set[int] = set()
+
+    # --- as it happens -----------------------------------------------------------------------------------------------
+
+    def redelivered(self, offset: int) -> None:
+        """Judge that a record was taken for completed."""
+        if offset not in self.settled:
+            raise BrokenPromiseError(f"lost: nobody completed {offset}, {self._log[offset]}")
+
+    def answered(self, said: Said, *, on_disk: bool) -> None:
+        """Judge what is said of a record; ``on_disk``: this host's disk knows that it is completed."""
+        offset, answer = said.offset, said.answer
+        if answer is Answer.DUPLICATE:
+            # Where the late are discarded, one that comes again after that is one more of them.
+            discarded = self._rule.below_floor == "discard" and self._is_late(offset)
+            if not discarded and not any(earlier in self.handled for earlier in self._earlier(offset)):
+                raise BrokenPromiseError(f"lost: {offset}, {self._log[offset]}, is a duplicate of nothing")
+            self.settled.add(offset)
+            return
+        if not self._rule.delivers(answer):
+            if not self._is_late(offset):
+                raise BrokenPromiseError(
+                    f"lost: {offset}, {self._log[offset]}, is discarded, and is not late"
+                )
+            self.settled.add(offset)
+            return
+        if on_disk and not self.meddled:
+            raise BrokenPromiseError(f"repeated: {offset}, {self._log[offset]}")
+        if answer is Answer.FRESH:
+            self._fresh(said)
+        elif not self._is_doubtful(said):
+            raise BrokenPromiseError(f"doubted: {offset}, {self._log[offset]}, for {answer.name}")
+
+    def ended(self, offset: int, *, dead: bool) -> None:
+        """Note that a handler did its work, or that a record was given up."""
+        self.settled.add(offset)
+        (self.dead if dead else self.handled).add(offset)
+
+    def committed(self, start: int, offset: int) -> None:
+        """Judge a commit of a member that began at ``start``."""
+        missing = set(range(start, offset)) - self.settled
+        if missing:
+            raise BrokenPromiseError(f"lost: the commit of {offset} passes {min(missing)}")
+
+    def kept(self, store: Store) -> None:
+        """Judge what a store keeps."""
+        if not self.exact:
+            return
+        lanes: Lanes = {}
+        for offset in range(store.low, store.high):
+            row = self._log[offset]
+            lane = (
+                None if offset in self.dead else self._rule.fold(lanes.get(row.lane), row.ident, whole=True)
+            )
+            if lane is not None:
+                lanes[row.lane] = lane
+        if lanes != store.lanes:
+            raise BrokenPromiseError(f"rebuilt otherwise: {lanes} before {store.high}, lived {store.lanes}")
+
+    # --- what the log says ------------------------------------------------------------------------------------------
+
+    def _earlier(self, offset: int) -> list[int]:
+        row = self._log[offset]
+        return [earlier for earlier in range(offset) if self._log[earlier] == row]
+
+    def _newer_before(self, offset: int) -> set[Ident]:
+        row = self._log[offset]
+        return {
+            other.ident
+            for other in self._log[:offset]
+            if other.lane == row.lane and compare(other.ident, row.ident) is Order.NEWER
+        }
+
+    def _is_late(self, offset: int) -> bool:
+        return len(self._newer_before(offset)) > self._rule.reorder_depth
+
+    def _fresh(self, said: Said) -> None:
+        offset = said.offset
+        whole = self.exact and not self._restarts(offset)
+        if self.meddled or not (whole or self._orderly):
+            return
+        before = [each for each in self._earlier(offset) if each in self.handled]
+        # What another member completed, and has not committed, this one cannot know.
+        known = [each for each in before if each < said.high or each in said.ahead]
+        if known:
+            raise BrokenPromiseError(f"doubled: {offset}, {self._log[offset]}, was completed at {known[0]}")
+
+    def _is_doubtful(self, said: Said) -> bool:
+        offset, answer = said.offset, said.answer
+        row = self._log[offset]
+        if row.is_malformed or self.meddled:
+            return True
+        if answer is Answer.BELOW_FLOOR:
+            return self._is_late(offset)
+        if not self.exact:
+            return True  # what it hangs on may have left the log
+        passed = [
+            other.ident
+            for place, other in enumerate(self._log[: said.high])
+            if other.lane == row.lane and not other.is_malformed and place not in self.dead
+        ]
+        if answer is Answer.UNCOMPARABLE:
+            return bool(passed) and passed[-1].origin != row.ident.origin
+        if not self._orderly:
+            return True
+        others = [place for place, ident in enumerate(passed) if ident.origin != row.ident.origin]
+        return bool(others) and len({*passed[others[-1] :]}) - 1 < self._rule.enough
+
+    def _restarts(self, offset: int) -> bool:
+        row = self._log[offset]
+        origins = {
+            other.ident.origin
+            for other in self._log[: offset + 1]
+            if other.lane == row.lane and not other.is_malformed
+        }
+        return len(origins) > 1

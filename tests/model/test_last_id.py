@@ -1,0 +1,213 @@
+"""Compare-with-the-last-one survives every history, and the oracle sees when a step of its rule is broken."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.model.last_id.history import LastIdHistory, MakeHost, MakeRule
+from tests.model.last_id.host import Beginning, LastIdHost, Said, Store
+from tests.model.last_id.log import Ident, Row
+from tests.model.last_id.rule import Answer, Lane, LastIdRule, Order
+
+SEEDS = 3 * int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
+FIRST = int(os.environ.get("DEDUP_MODEL_FIRST", "0"))
+_CATCHING = 500
+
+
+def test_no_history_breaks_a_promise() -> None:
+    """Nothing is lost; nothing is doubled inside the depth, nor doubted without a reason; what is rebuilt is what was lived."""
+    assert Counter(LastIdHistory(seed).run() for seed in range(FIRST, FIRST + SEEDS)) == {"ok": SEEDS}
+
+
+# --- broken variants: what a host does --------------------------------------------------------------------------------
+
+
+class CommitsThePosition(LastIdHost):
+    """What was read is committed, done or not."""
+
+    @property
+    def to_commit(self) -> int:
+        """See `LastIdHost`."""
+        return max([super().to_commit, *(offset + 1 for offset in self._in_flight)])
+
+
+class MarksAtAccept(LastIdHost):
+    """The mark moves when a record is handed out."""
+
+    def admit(self, offset: int) -> Said | None:
+        """See `LastIdHost`."""
+        said = super().admit(offset)
+        if said is not None:
+            self._fold(self.live, self._log[offset])
+        return said
+
+
+class MarksPastGaps(LastIdHost):
+    """The mark moves with completion, past what is not completed yet."""
+
+    def _complete(self, offset: int, row: Row | None) -> None:
+        if row is not None:
+            self._fold(self.live, row)
+        super()._complete(offset, row)
+
+
+class ForgetsTheGapSet(LastIdHost):
+    """Only the mark is written down."""
+
+    def write(self) -> None:
+        """See `LastIdHost`."""
+        super().write()
+        assert self.disk is not None
+        lanes = self.disk.lanes
+        self.disk.lanes = {name: replace(lane, kept=lane.kept[-1:]) for name, lane in lanes.items()}
+
+
+class ForgetsWhatIsAhead(LastIdHost):
+    """Of what is completed above the watermark only the offsets are written down."""
+
+    def write(self) -> None:
+        """See `LastIdHost`."""
+        super().write()
+        assert self.disk is not None
+        self.disk.ahead = dict.fromkeys(self.disk.ahead)
+
+
+class IgnoresDeadLetters(LastIdHost):
+    """A replay takes what was given up for handled."""
+
+    def _replay(self, store: Store, at: int, dead: frozenset[int]) -> None:
+        super()._replay(store, at, dead & frozenset())
+
+
+class SkipsTheTail(LastIdHost):
+    """What another member completed counts as known."""
+
+    def _replay(self, store: Store, at: int, dead: frozenset[int]) -> None:  # noqa: ARG002
+        store.high = at
+
+
+class ClaimsWhatIsGone(LastIdHost):
+    """A lane whose history has left the log in part passes for one that is known."""
+
+    def _move(self, store: Store, offset: int) -> None:
+        store.high = offset
+
+
+class KeepsLanesWhenSetBack(LastIdHost):
+    """A group that is set back is judged by what it knew."""
+
+    def assign(self, beginning: Beginning) -> None:
+        """See `LastIdHost`."""
+        known = None if self.disk is None else self.disk.lanes
+        super().assign(beginning)
+        self.live.lanes = {**self.live.lanes, **(known or {})}
+
+
+class MixesTheLanes(LastIdHost):
+    """All sources share one mark."""
+
+    def assign(self, beginning: Beginning) -> None:
+        """See `LastIdHost`."""
+        mixed = [row._replace(lane=0) for row in beginning.log]
+        super().assign(replace(beginning, log=mixed))
+
+
+# --- broken variants: what the rule says ------------------------------------------------------------------------------
+
+
+class NotNewerIsADuplicate(LastIdRule[Ident]):
+    """Below the mark nothing is remembered, and all taken for seen."""
+
+    def judge(self, lane: Lane[Ident] | None, *arguments: object, **named: object) -> Answer:
+        """See `LastIdRule`."""
+        answer = super().judge(lane, *arguments, **named)  # type: ignore[arg-type]
+        ident = arguments[0]
+        assert isinstance(ident, Ident)
+        older = lane is not None and self.compare(ident, lane.kept[-1]) is Order.OLDER
+        return Answer.DUPLICATE if older else answer
+
+
+class UncomparableIsADuplicate(LastIdRule[Ident]):
+    """What the order does not know is not delivered."""
+
+    def delivers(self, answer: Answer) -> bool:
+        """See `LastIdRule`."""
+        return super().delivers(answer) and answer is not Answer.UNCOMPARABLE
+
+
+class NeverRestarts(LastIdRule[Ident]):
+    """An uncomparable ID leaves the mark where it is."""
+
+    def fold(self, lane: Lane[Ident] | None, ident: Ident, *, whole: bool) -> Lane[Ident] | None:
+        """See `LastIdRule`."""
+        unknown = lane is not None and self.compare(ident, lane.kept[-1]) is Order.UNCOMPARABLE
+        return lane if unknown else super().fold(lane, ident, whole=whole)
+
+
+class RestartsAtTheMalformed(LastIdRule[Ident]):
+    """An ID without a place in the order is a mark like any other."""
+
+    def is_well_formed(self, ident: Ident) -> bool:  # noqa: ARG002
+        """See `LastIdRule`."""
+        return True
+
+
+class TrustsARestart(LastIdRule[Ident]):
+    """A lane that begins anew passes for one of which all is known."""
+
+    def restart(self, ident: Ident) -> Lane[Ident]:
+        """See `LastIdRule`."""
+        return Lane((ident,))
+
+
+class TrustsTooEarly(LastIdRule[Ident]):
+    """A lane passes for known as soon as its gap set is full."""
+
+    @property
+    def enough(self) -> int:
+        """See `LastIdRule`."""
+        return self.reorder_depth + 1
+
+
+class KeepsTooFew(LastIdRule[Ident]):
+    """The gap set is smaller than the depth."""
+
+    def fold(self, lane: Lane[Ident] | None, ident: Ident, *, whole: bool) -> Lane[Ident] | None:
+        """See `LastIdRule`."""
+        folded = super().fold(lane, ident, whole=whole)
+        return folded and replace(folded, kept=folded.kept[-max(1, self.reorder_depth) :])
+
+
+@pytest.mark.parametrize(
+    ("harm", "make_host", "make_rule"),
+    [
+        ("lost", CommitsThePosition, LastIdRule),
+        ("lost", MarksAtAccept, LastIdRule),
+        ("lost", MarksPastGaps, LastIdRule),
+        ("doubted", MarksPastGaps, LastIdRule),
+        ("doubled", ForgetsTheGapSet, LastIdRule),
+        ("rebuilt otherwise", ForgetsWhatIsAhead, LastIdRule),
+        ("doubled", ForgetsWhatIsAhead, LastIdRule),
+        ("rebuilt otherwise", IgnoresDeadLetters, LastIdRule),
+        ("lost", IgnoresDeadLetters, LastIdRule),
+        ("rebuilt otherwise", SkipsTheTail, LastIdRule),
+        ("doubled", ClaimsWhatIsGone, LastIdRule),
+        ("lost", KeepsLanesWhenSetBack, LastIdRule),
+        ("lost", MixesTheLanes, LastIdRule),
+        ("lost", LastIdHost, NotNewerIsADuplicate),
+        ("lost", LastIdHost, UncomparableIsADuplicate),
+        ("doubted", LastIdHost, NeverRestarts),
+        ("doubted", LastIdHost, RestartsAtTheMalformed),
+        ("doubled", LastIdHost, TrustsARestart),
+        ("doubled", LastIdHost, TrustsTooEarly),
+        ("doubled", LastIdHost, KeepsTooFew),
+    ],
+)
+def test_a_broken_step_is_seen(harm: str, make_host: MakeHost, make_rule: MakeRule) -> None:
+    """Each way of breaking the rule does the harm that is expected of it."""
+    outcomes = (LastIdHistory(seed, make_host, make_rule).run() for seed in range(_CATCHING))
+    assert any(outcome.startswith(harm) for outcome in outcomes)
