@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, cast
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.merge_threads import MERGE_THREADS
 from dedup_sdk.store.open_files import LEAST
 from dedup_sdk.store.options import SharedMemory, database_options, generation_options, journal_options
 
@@ -43,7 +46,9 @@ def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -
         message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
         raise StoreCorruptError(message)
     options = database_options(memory, open_files)
-    return Rdict(str(folder), options, column_families=_families(names, memory)), names
+    database = Rdict(str(folder), options, column_families=_families(names, memory))
+    MERGE_THREADS.opened()
+    return database, names
 
 
 def has_tables(folder: Path) -> bool:
@@ -60,15 +65,27 @@ def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:
     return Rdict(str(folder), options, column_families=_families(names, None), access_type=access), names
 
 
-def close_database(database: Rdict) -> None:
-    """Stop background work and close; what is in memory is in the log as well, so that nothing is written out."""
-    database.cancel_all_background(True)
+def close_database(database: Rdict, *, merges: bool = True) -> None:
+    """Stop background work and close; what is in memory is in the log as well, so that nothing is written out.
+
+    ``merges``: whether a merge of its files may go on or wait for a thread; see `wants_merges`.
+    """
+    # Not waiting for what ends: that would hold the interpreter's lock, and closing waits for it as well.
+    database.cancel_all_background(False)
     try:
-        database.close()
+        with MERGE_THREADS.one_each() if merges else nullcontext():
+            database.close()
     except Exception as error:
         # Closing wants to write buffers out, which the line before forbids; it closes nevertheless.
         if "shutdown in progress" not in str(error).lower():
             raise
+    finally:
+        MERGE_THREADS.closed()
+
+
+def wants_merges(families: Iterable[Rdict]) -> bool:
+    """Whether files of one of these families are to be merged."""
+    return any(family.property_int_value("rocksdb.compaction-pending") for family in families)
 
 
 def get_values(family: Rdict, keys: list[bytes]) -> list[bytes | None]:

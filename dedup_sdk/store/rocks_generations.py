@@ -18,7 +18,7 @@ from rocksdict import IngestExternalFileOptions, Rdict, WriteBatch
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.codec import decode_values
-from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values
+from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values, wants_merges
 from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.filter_words import FilterWords, filter_words, merge_words
 from dedup_sdk.store.generations import Generation, State
@@ -211,8 +211,12 @@ class RocksGenerations:
         stray = [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in names]
         self._filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
 
-    def close(self) -> None:
-        """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive."""
+    def close(self) -> bool:
+        """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.
+
+        Return whether files were to be merged, which `close_database` wants to know.
+        """
+        merges = wants_merges(self._families.values())
         try:
             self._filters.keep(self.state.encode())
         except OSError as error:
@@ -224,6 +228,7 @@ class RocksGenerations:
         self._families.clear()
         self._newest_first.clear()
         del self._database
+        return merges
 
     def _order(self) -> None:
         self._newest_first = [self._families[number] for number in sorted(self._families, reverse=True)]

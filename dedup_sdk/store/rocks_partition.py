@@ -335,12 +335,11 @@ class RocksPartition:
             if has_tables(self._folder):
                 # Before the families are let go of, which would write each of them out: a third of a handover. One that was
                 # never written out is, because a log alone could be torn back to nothing.
-                self._database.cancel_all_background(True)
+                self._database.cancel_all_background(False)
             self._journal = None
-            if self._generations is not None:
-                self._generations.close()
-                self._generations = None
-            close_database(self._database)
+            merges = self._generations is not None and self._generations.close()
+            self._generations = None
+            close_database(self._database, merges=merges)
 
     def _translating(self) -> AbstractContextManager[None]:
         return translating(self._folder, self._report_damage)
