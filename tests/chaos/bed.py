@@ -1,12 +1,18 @@
-"""The cluster of a run: a real broker, a proxy before its producers, and one before each of its consumers."""
+"""The cluster of a run: a real broker from its jars or in a container, a proxy before its producers, and one before each of its consumers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
+from docker.errors import DockerException
+
+from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
-from tests.chaos.options import SESSION_MS
+from dedup_sdk.testing.broker_probe import create_topic
+from tests.chaos.options import SESSION_MS, Broker
+from tests.support.kafka_container import KafkaContainer, engine_trouble
 
 CONSUMER_PROXIES: Final = 5
 _CUT_EVERY_ANSWERS: Final = 25
@@ -17,17 +23,85 @@ _SETTINGS: Final = {
 }
 
 
+class Cluster(Protocol):
+    """What a run needs of a broker: `LocalKafka`, or a container."""
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port``."""
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Return where the broker itself listens for an extra listener."""
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic; return its name."""
+
+    def start(self) -> None:
+        """Start, also after `kill`; return when all partitions are served."""
+
+    def kill(self) -> None:
+        """End it with SIGKILL; the data stays."""
+
+    def pause(self) -> None:
+        """Stop it where it is."""
+
+    def resume(self) -> None:
+        """Let it go on."""
+
+    def stop(self) -> None:
+        """End it for good."""
+
+
+class ContainerCluster:
+    """A broker in a container as a `Cluster`. Raises `KafkaHelperError` where no engine answers."""
+
+    def __init__(self, ports: dict[str, int]) -> None:
+        if (trouble := engine_trouble()) is not None:
+            raise KafkaHelperError(f"{trouble}; start one, or take --broker jars")
+        self._container = KafkaContainer(config=_SETTINGS, extra_listeners=ports)
+        self._made = False
+        self.bootstrap = self._container.bootstrap
+        self.address = self._container.address
+        self.kill = self._container.kill
+        self.pause = self._container.pause
+        self.resume = self._container.resume
+        self.stop = self._container.stop
+
+    def start(self) -> None:
+        """Make the container, or start it again."""
+        if self._made:
+            self._container.start_again()
+        else:
+            try:
+                self._container.__enter__()
+            except DockerException as error:
+                said = " ".join(str(error).split())[:200]
+                raise KafkaHelperError(
+                    f"{self._container.image} does not start ({said}); name another image by DEDUP_TEST_KAFKA_IMAGE, or take --broker jars"
+                ) from None
+            self._made = True
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic and return its name when every partition has a leader."""
+        return create_topic(self.bootstrap, name, partitions, config)
+
+
 class Bed:
     """A broker and its proxies; several scenarios may follow each other on it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, broker: Broker = "jars") -> None:
         ports = {name: free_port() for name in ("PRODUCERS", *map(_listener, range(CONSUMER_PROXIES)))}
-        self.kafka = LocalKafka(config=_SETTINGS, extra_listeners=ports)
+        self.kafka: Cluster = (
+            ContainerCluster(ports)
+            if broker == "container"
+            else LocalKafka(config=_SETTINGS, extra_listeners=ports)
+        )
         self._ports, self._seed = ports, seed
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(self.kafka)
+        self.kafka.start()
+        self._open.callback(self.kafka.stop)
         self.producers = self._proxy("PRODUCERS", every=_CUT_EVERY_ANSWERS)
         self.consumers = [self._proxy(_listener(index)) for index in range(CONSUMER_PROXIES)]
         return self

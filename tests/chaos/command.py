@@ -18,7 +18,7 @@ from dedup_sdk.errors import DedupError
 from tests.chaos.bed import Bed
 from tests.chaos.deadline import within
 from tests.chaos.director import direct
-from tests.chaos.options import PROTOCOLS, Protocol
+from tests.chaos.options import BROKERS, PROTOCOLS, Protocol
 from tests.chaos.report import Report
 from tests.chaos.sabotage import BROKEN
 from tests.chaos.scenario import Scenario
@@ -49,14 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     unjudged = False
     try:
         with ExitStack() as open_things:
-            bed = start_bed(open_things, asked.seed)
+            bed = start_bed(open_things, asked)
             for scenario, choice in _plan(asked):
                 report = play(scenario, choice, bed, asked)
                 if asked.again and in_doubt(report):
                     sys.stderr.write(f"{scenario.name}: in doubt, and played again with another seed\n")
                     # On another broker: one that does not come back would spoil this run as well, and all that follow.
                     end_bed(open_things)
-                    bed = start_bed(open_things, asked.seed)
+                    bed = start_bed(open_things, asked)
                     report = play(scenario, replace(choice, seed=choice.seed + _ANOTHER_SEED), bed, asked)
                 if report is not None:
                     reports.append(report)
@@ -72,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2 if unjudged else 0
 
 
-def start_bed(open_things: ExitStack, seed: int) -> Bed:
+def start_bed(open_things: ExitStack, asked: argparse.Namespace) -> Bed:
     """Start a broker, which ends with ``open_things``."""
     with within(_START_S, "the start of the broker"):
-        return open_things.enter_context(Bed(seed))
+        return open_things.enter_context(Bed(asked.seed, asked.broker))
 
 
 def end_bed(open_things: ExitStack) -> None:
@@ -185,6 +185,12 @@ def parser() -> argparse.ArgumentParser:
         choices=[*BROKEN, "its-own"],
         default="",
         help="take a protection away (its-own: the one that the scenario is about); exit 1 is expected then",
+    )
+    options.add_argument(
+        "--broker",
+        choices=BROKERS,
+        default="jars",
+        help="where the broker comes from: its jars, or a container of the image in DEDUP_TEST_KAFKA_IMAGE",
     )
     options.add_argument(
         "--again", action="store_true", help="play once more what is in doubt, and go by that"

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
+Broker = Literal["jars", "container"]
 Mode = Literal["iterate", "consume", "workers", "run", "letters"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
+BROKERS: Final[tuple[Broker, ...]] = ("jars", "container")
 SESSION_MS: Final = 2_000
 """How long a group waits for a member that says nothing; for the protocol ``consumer`` the broker is told so."""
 REACH_S: Final = 5.0

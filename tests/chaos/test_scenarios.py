@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from dedup_sdk.errors import DedupError
 from tests.chaos.bed import Bed
 from tests.chaos.command import in_doubt
 from tests.chaos.director import direct
 from tests.chaos.options import Protocol
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
+from tests.support.strictness import nothing_may_be_skipped
 
 _SECONDS = 5.0
 _TRIES = 3
@@ -66,3 +68,22 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
             return
         lines.append(report.line())
     pytest.fail("\n".join(lines))
+
+
+@pytest.mark.container
+def test_promises_hold_on_a_broker_in_a_container() -> None:
+    """Killed and paused by the container's engine, the broker that a team runs is no other than the one from the jars."""
+    try:
+        cluster = Bed(seed=2, broker="container")
+    except DedupError as error:
+        if nothing_may_be_skipped():
+            raise
+        pytest.skip(str(error))
+    with cluster as bed:
+        choice = Choice(seed=8, seconds=2 * _SECONDS, protocol="classic")
+        report = direct(SCENARIOS["broker"], choice, bed)
+        if in_doubt(report):
+            report = direct(SCENARIOS["broker"], replace(choice, seed=108), bed)
+    assert report.broken == {}, report.line()
+    assert not report.stuck, report.line()
+    assert report.faults, report.line()

@@ -38,15 +38,26 @@ def engine_trouble() -> str | None:
 class KafkaContainer(DockerContainer):
     """One KRaft node from an image with the environment contract of ``apache/kafka``.
 
-    The host's port is chosen first and used inside too, so that the address is known before the start and stays
-    the same after `kill` and `start_again`. It is published on 127.0.0.1 only.
+    The host's ports are chosen first and used inside too, so that the addresses are known before the start and stay
+    the same after `kill` and `start_again`. They are published on 127.0.0.1 only. ``extra_listeners``: listener name
+    (capital letters) to the port that the broker *advertises* for it on 127.0.0.1, as with `LocalKafka`.
     """
 
-    def __init__(self, image: str | None = None, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        image: str | None = None,
+        config: Mapping[str, str] | None = None,
+        extra_listeners: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(image or kafka_image())
-        self._port = free_port()
-        # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
-        self.ports[f"{self._port}/tcp"] = (LOOPBACK, self._port)  # type: ignore[assignment]
+        advertised = dict(extra_listeners or {})
+        self._listens = {name: free_port() for name in ("HOST", *advertised)}
+        advertised["HOST"] = self._listens["HOST"]
+        for port in self._listens.values():
+            # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
+            self.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
+        outside = [f"{name}://:{port}" for name, port in self._listens.items()]
+        known = [f"{name}://{LOOPBACK}:{advertised[name]}" for name in self._listens]
         settings = {
             **QUICK_SETTINGS,
             **(config or {}),
@@ -55,9 +66,11 @@ class KafkaContainer(DockerContainer):
             "controller.quorum.voters": "1@localhost:9093",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": f"HOST://:{self._port},PLAINTEXT://:9092,CONTROLLER://:9093",
-            "advertised.listeners": f"HOST://{LOOPBACK}:{self._port},PLAINTEXT://localhost:9092",
-            "listener.security.protocol.map": "HOST:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join([*outside, "PLAINTEXT://:9092", "CONTROLLER://:9093"]),
+            "advertised.listeners": ",".join([*known, "PLAINTEXT://localhost:9092"]),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in (*self._listens, "PLAINTEXT", "CONTROLLER")
+            ),
         }
         for key, value in settings.items():
             self.with_env(_variable(key), value)
@@ -65,7 +78,12 @@ class KafkaContainer(DockerContainer):
     @property
     def bootstrap(self) -> str:
         """``127.0.0.1:PORT``."""
-        return f"{LOOPBACK}:{self._port}"
+        host, port = self.address("HOST")
+        return f"{host}:{port}"
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Return host and port on which the broker itself listens for ``HOST``, or one of the extra listeners."""
+        return LOOPBACK, self._listens[listener]
 
     def __enter__(self) -> Self:
         self.start()
@@ -89,6 +107,14 @@ class KafkaContainer(DockerContainer):
         """Start a killed broker and wait until it serves."""
         self.get_wrapped_container().start()
         self.wait_ready()
+
+    def pause(self) -> None:
+        """Stop every process of the broker where it is."""
+        self.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        self.get_wrapped_container().unpause()
 
     def _runs(self) -> bool:
         container = self.get_wrapped_container()
