@@ -3,13 +3,16 @@
 Names are percent-encoded (UTF-8), so that no name can leave the store's folder; ``.`` and ``..`` become ``%2E`` and
 ``%2E%2E``, an empty name ``%``; a name of more than 255 bytes keeps its first 180 and ends in ``%`` and 32 hexadecimal digits of
 its SHA-256. Folders of other names are not ours, and left alone. Every folder is made with mode 0700: what lies inside is for
-its owner only.
+its owner only; files get mode 0600 when the store is opened, flushed and
+closed (what RocksDB makes by itself, with the next of these).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +28,7 @@ _MOST_PARTITIONS: Final = 2**31
 _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 PRIVATE: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,17 @@ def make_private(root: Path, folder: Path) -> None:
     except OSError as error:
         message = f"store folder {folder} cannot be made: {error.strerror}; check store= and its permissions"
         raise StoreError(message) from error
+
+
+def make_files_private(folder: Path) -> None:
+    """Take all rights of others from the files in ``folder`` and below: RocksDB makes them as the process's umask says."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    make_files_private(Path(entry.path))
+                elif entry.stat(follow_symlinks=False).st_mode & 0o077 and not entry.is_symlink():
+                    Path(entry.path).chmod(_PRIVATE_FILE)
 
 
 def list_partitions(path: str | Path) -> list[PartitionFolder]:

@@ -43,6 +43,7 @@ from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.open_files import OPEN_FILES
 from dedup_sdk.store.options import SharedMemory
+from dedup_sdk.store.paths import make_files_private
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating
 from dedup_sdk.store.rocks_generations import RocksGenerations
@@ -115,6 +116,7 @@ class RocksPartition:
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
                 self._measure()
+                make_files_private(folder)
                 self._was_open = True
             except BaseException:
                 self.close()
@@ -185,6 +187,7 @@ class RocksPartition:
             if kept.count:
                 generations.take_in(kept, self._window, self._generation_marks)
             generations.state = self._settle(generations.state, progress)
+            make_files_private(self._folder)
             self._measure()
 
     def erase(self, digest: bytes, offset: int) -> None:
@@ -340,6 +343,7 @@ class RocksPartition:
             merges = self._generations is not None and self._generations.close()
             self._generations = None
             close_database(self._database, merges=merges)
+            make_files_private(self._folder)
 
     def _translating(self) -> AbstractContextManager[None]:
         return translating(self._folder, self._report_damage)

@@ -102,6 +102,16 @@ def test_folders_are_private(root: Path, store: RocksPartition) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_files_are_private(root: Path, store: RocksPartition) -> None:
+    """No file of a store can be read by others, whatever the process's umask says."""
+    store.append(progress(1), marks(("a", 0, 0)))
+    store.flush(progress(2), marks(("a", 0, 0), ("b", 1, 0)))
+    store.close()
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert files
+    assert [path.name for path in files if path.stat().st_mode & 0o077] == []
+
+
 def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) -> None:
     """A second store object on the same folder is refused while the first has the partition open."""
     store.append(progress(1), marks(("a", 0, 0)))
