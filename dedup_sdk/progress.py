@@ -22,6 +22,7 @@ class Progress:
     - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
     - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
       whether its log still has that.
+    - ``buried``: the offset after the last record that was given up, None where none ever was.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     """
 
@@ -36,6 +37,7 @@ class Progress:
     newest_ms: int = -1
     epoch: int | None = None
     delta: bool = False
+    buried: int | None = None
 
     @property
     def completed_end(self) -> int:

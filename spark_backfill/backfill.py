@@ -42,6 +42,7 @@ def backfill(
     with Output(options.output, overwrite=options.overwrite) as output:
         history = _resolve(options, now_ms)
         given_up = _given_up(options, history, say)
+        history = replace(history, stretches=given_up.known(history.stretches))
         stretches = given_up.cut(history.stretches)
         offsets = sum(stretch.offsets for stretch in history.stretches)
         say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read")
@@ -104,5 +105,6 @@ def _given_up(options: Options, history: History, say: Callable[[str], None]) ->
         topic=options.topic,
         group=options.group,
         named=options.dead_letters,
+        buried=history.buried,
         say=say,
     )

@@ -7,7 +7,7 @@ everything below the cut that was given up is in the topic by then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,11 +27,13 @@ class GivenUpRecords:
     """Coordinates of what is folded and was given up: offsets by partition, ascending; empty for none.
 
     ``since_ms``: of records older than that (ms) nobody knows any more whether they were, because the beginning of the
-    dead-letter topic is gone; None: it is known of all.
+    dead-letter topic is gone; None: it is known of all. ``known_from``: the same by partition and offset, of records before that one,
+    because the topic is not there.
     """
 
     offsets: Mapping[int, Sequence[int]]
     since_ms: int | None = None
+    known_from: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -50,6 +52,15 @@ class GivenUpRecords:
                 complete=False,
                 known_from_ms=since_ms,
             )
+            for each in stretches
+        )
+
+    def known(self, stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+        """Return the stretches without the records of which nobody knows, by offset, whether they were given up."""
+        return tuple(
+            replace(each, begin=min(known_from, each.high), complete=False, known_from_ms=None)
+            if (known_from := self.known_from.get(each.partition, 0)) > each.begin
+            else each
             for each in stretches
         )
 
@@ -84,12 +95,13 @@ def read_given_up(
     topic: str,
     group: str,
     named: str | None,
+    buried: Mapping[int, int],
     say: Callable[[str], None],
 ) -> GivenUpRecords:
     """Read what the group gave up of the stretches.
 
     ``named`` is the dead-letter topic, which has to be there; None: ``GROUP.dead-letters``, where no such topic means that
-    nothing was given up. ``settings`` are librdkafka's.
+    nothing was given up, but what ``buried`` tells of (`dedup_sdk.kafka.metadata`). ``settings`` are librdkafka's.
 
     Raises:
         BackfillError: the topic that was named is not there, or cannot be read.
@@ -98,13 +110,19 @@ def read_given_up(
     letters = f"{group}.dead-letters" if named is None else named
     log = DeadLetterLog(client_settings(config), letters, expected=named is not None)
     try:
-        for _ in log.read(topic, 0):
+        for _ in log.read(topic, 0, buried=max(buried.values(), default=None)):
             pass
     except (DedupError, KafkaException) as error:
         raise BackfillError(f"dead-letter topic {letters!r}: {error}; check --dead-letters") from None
     if named is not None and not log.there:
         raise BackfillError(
             f"dead-letter topic {letters!r} does not exist at {bootstrap}: check --dead-letters"
+        )
+    known_from = {} if log.there else buried
+    if known_from:
+        say(
+            f"group {group} has given up messages and there is no topic {letters}: records before the last of them are left out; "
+            "give --dead-letters if it has another name"
         )
     offsets: dict[int, list[int]] = {}
     since_ms = None
@@ -119,4 +137,4 @@ def read_given_up(
             f"the beginning of dead-letter topic {letters} is gone: sightings older than what is left of it are left out; "
             "keep dead letters longer than the window"
         )
-    return GivenUpRecords(offsets, since_ms)
+    return GivenUpRecords(offsets, since_ms, known_from)

@@ -15,13 +15,17 @@ from spark_backfill.stretch import Stretch, horizon_ms, plan_stretch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason."""
+    """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
+
+    ``buried``: by partition, the offset before which the group gave something up, as its commits say.
+    """
 
     cluster: str
     topic: str
     topic_id: str
     stretches: tuple[Stretch, ...]
     skipped: Mapping[int, str] = field(default_factory=dict)
+    buried: Mapping[int, int] = field(default_factory=dict)
 
 
 class _Claim(NamedTuple):
@@ -67,7 +71,19 @@ def resolve_history(
         topic_id=topic_id,
         stretches=tuple(stretches),
         skipped=skipped,
+        buried=_buried(commits or {}, name),
     )
+
+
+def _buried(commits: Mapping[int, Commit], name: str) -> dict[int, int]:
+    told = {
+        number: parse_metadata(commit.text, committed=commit.offset) for number, commit in commits.items()
+    }
+    return {
+        number: metadata.buried
+        for number, metadata in told.items()
+        if metadata is not None and metadata.buried is not None and metadata.is_of(name)
+    }
 
 
 def _claim(

@@ -136,7 +136,12 @@ class Assigned:
     def metadata(self, lane: Lane) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
         return CommitMetadata(
-            low=lane.low, era=lane.era, complete=self.complete, epoch=lane.epoch, log=self.log
+            low=lane.low,
+            era=lane.era,
+            complete=self.complete,
+            epoch=lane.epoch,
+            log=self.log,
+            buried=lane.buried,
         )
 
     def enter(self, state: State) -> None:

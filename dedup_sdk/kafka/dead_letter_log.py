@@ -3,7 +3,7 @@
 Recovery folds records of the source topic into marks, as if each had been handled. Those that were given up must not be
 among them, or sending them again would be taken for a duplicate, and lost. So their coordinates are left out. Where the
 dead-letter topic has lost its beginning, what was given up before cannot be known: older records are left out as a whole,
-and coverage begins later.
+and coverage begins later. The same where the topic is not to be found, and the group's commits say that it gave something up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
@@ -32,8 +32,20 @@ logger = logging.getLogger("dedup_sdk")
 
 DISORDER_MS = 300_000
 """Milliseconds by which dead letters may lie out of order: producers repeat for so long, and clocks differ."""
+ABSENT_S = 0.2
+"""Seconds for which a topic has to be missing before that is believed: one broker of many may know less than the others."""
+MISSED_S = 3.0
+"""The same of a topic that is known to have been there."""
 _BATCH = 5_000
 _SLICE_S = 0.02
+_PAUSE_S = 0.01
+
+_NOT_THERE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 (that is its public name)
+    KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)  # fmt: skip
+"""The topic is not there, cannot be (a group's name may be no topic's), or nobody tells this group. Any other error says nothing."""
+_LONGEST_NAME = 249
 
 _PASSING = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)  # noqa: SLF001 (these are their public names)
 
@@ -46,12 +58,14 @@ class GivenUp:
 
     ``digests``: offset -> digest (16 bytes) of its ID, None without one. ``timestamps``: offset -> timestamp (ms), of those
     only whose dead letters all say the same of time and ID. ``since_ms``: of records older than that it is not
-    known whether they were; None: it is known of all, `NOTHING_KNOWN`: of none.
+    known whether they were; None: it is known of all, `NOTHING_KNOWN`: of none. ``known_from``: the same by offsets, of
+    records before that one.
     """
 
     digests: dict[int, bytes | None] = field(default_factory=dict)
     since_ms: int | None = None
     timestamps: dict[int, int] = field(default_factory=dict)
+    known_from: int = 0
 
     def add(self, letter: DeadLetter) -> None:
         """Take in a dead letter of this partition."""
@@ -70,6 +84,8 @@ class GivenUp:
     def spoils_marks(self, held: Partition, plan: StartPlan, client: Client) -> Generator[None, None, bool]:
         """Whether marks made without us, of a snapshot, may be of records given up that nobody knows of any more."""
         window = held.window
+        if self.known_from > plan.progress.low:
+            return _say_it_spoils(held)
         if self.since_ms is None:
             return False
         if window.time_ms is not None and window.count is None and not self.unknown:
@@ -79,11 +95,7 @@ class GivenUp:
             if newest_ms is None or self.since_ms <= min(newest_ms, _now_ms()) - reach_ms:
                 # What is older is in no window any more.
                 return False
-        logger.warning(
-            "%s[%d]: snapshot not taken: the beginning of the dead-letter topic is gone, so that the snapshot may have marks of "
-            "messages that were given up; keep dead letters longer than the window", held.topic, held.partition,
-        )  # fmt: skip
-        return True
+        return _say_it_spoils(held)
 
     def without(self, held: Partition, piece: Slice) -> list[bytes | None]:
         """Return the digests of a slice of the source topic, None for what was given up or may have been.
@@ -129,10 +141,19 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
+def _say_it_spoils(held: Partition) -> bool:
+    logger.warning(
+        "%s[%d]: snapshot not taken: the beginning of the dead-letter topic is gone, or all of it, so that the snapshot may have marks "
+        "of messages that were given up; keep dead letters longer than the window", held.topic, held.partition,
+    )  # fmt: skip
+    return True
+
+
 class DeadLetterLog:
     """One dead-letter topic, as far as it was read; read on, not again, by each recovery.
 
-    ``expected``: the user named it, so that it has to be there; else no such topic means that nothing was given up.
+    ``expected``: the user named it, so that it has to be there; else no such topic means that nothing was given up but what the
+    group's commits tell of.
     """
 
     def __init__(
@@ -148,20 +169,24 @@ class DeadLetterLog:
         self._since_ms: int | None = None
         self._given_up: dict[Coordinates, GivenUp] = {}
         self._unreadable = 0
+        self._absence_told = False
         self.there = False
         """Whether the topic was there when it was read last."""
 
-    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+    def read(
+        self, topic: str, partition: int, *, buried: int | None = None
+    ) -> Generator[None, None, GivenUp]:
         """Read to the end; return what was given up of a partition. Each step takes a few milliseconds.
 
-        Raises `RecoveryError` when the broker refuses or stays silent.
+        ``buried``: the offset before which the group gave something up of it, as it noted itself; None: it noted nothing.
+        Raises `RecoveryError` when the broker refuses or stays silent, `KafkaException` when it does not say now.
         """
         reader = self._readers.take()
         try:
-            there = reader.list_topics(timeout=ASK_S).topics.get(self._topic)
-            self.there = there is not None and there.error is None
-            if there is not None and self.there:
-                ends = self._bounds(reader, list(there.partitions))
+            partitions = yield from self._found(reader, missed=self._expected or buried is not None)
+            self.there = bool(partitions)
+            if self.there:
+                ends = self._bounds(reader, partitions)
                 yield
                 yield from self._read_to(reader, ends)
         except BaseException:
@@ -170,21 +195,55 @@ class DeadLetterLog:
         self._readers.give_back(reader)
         if not self._shared:
             self._readers.close()
-        return self.known(topic, partition) if self.there else self._without_topic(topic, partition)
+        return self.known(topic, partition) if self.there else self._without_topic(topic, partition, buried)
+
+    def _found(self, reader: Consumer, *, missed: bool) -> Generator[None, None, list[int]]:
+        """Return the topic's partitions, none when it is not there; raises `KafkaException` when the broker cannot say."""
+        until = time.monotonic() + (MISSED_S if missed or self._positions else ABSENT_S)
+        while len(self._topic) <= _LONGEST_NAME:
+            # By name: of all topics a broker leaves out those that the group may not see.
+            topics = reader.list_topics(self._topic, timeout=ASK_S).topics
+            error = topics[self._topic].error if self._topic in topics else None
+            if error is not None and error.code() not in _NOT_THERE:
+                said = f"dead-letter topic {self._topic}: {error.str()}"
+                raise KafkaException(KafkaError(error.code(), said, retriable=True))
+            if error is None and self._topic in topics and topics[self._topic].partitions:
+                return list(topics[self._topic].partitions)
+            if time.monotonic() >= until:
+                break
+            again_at = time.monotonic() + ABSENT_S
+            while time.monotonic() < again_at:
+                yield
+                time.sleep(_PAUSE_S)
+        return []
 
     def known(self, topic: str, partition: int) -> GivenUp:
         """Return what was given up of a partition, as far as the dead-letter topic was read."""
         found = self._given_up.get((topic, partition), GivenUp())
         return replace(found, since_ms=self._since_ms)
 
-    def _without_topic(self, topic: str, partition: int) -> GivenUp:
+    def _without_topic(self, topic: str, partition: int, buried: int | None) -> GivenUp:
+        known = self.known(topic, partition)
+        if buried is not None and not self._expected:
+            logger.warning(
+                "%s[%d]: this group has given up messages before offset %d, and its dead-letter topic %s is not there: what hangs on "
+                "older records is unverified until the window has filled; was it deleted, or may the group not read it?",
+                topic, partition, buried, self._topic,
+            )  # fmt: skip
+            return replace(known, known_from=buried)
         if not self._expected:
-            return GivenUp()
+            if not self._absence_told:
+                self._absence_told = True
+                logger.info(
+                    "there is no dead-letter topic %s that this group may read, and its commits tell of nothing that was given up",
+                    self._topic,
+                )
+            return known
         logger.warning(
             "%s[%d]: the dead-letter topic %s is not there, so that nobody knows what was given up: what hangs on the past is "
             "unverified until the window has filled; create the topic", topic, partition, self._topic,
         )  # fmt: skip
-        return GivenUp(since_ms=NOTHING_KNOWN)
+        return replace(known, since_ms=NOTHING_KNOWN)
 
     def _bounds(self, reader: Consumer, partitions: list[int]) -> dict[int, int]:
         """Return where to read each partition to; note what is gone of it."""

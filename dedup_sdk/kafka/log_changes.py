@@ -186,10 +186,10 @@ def _is_another(
                 }
             yield
     if strange and dead_letters is not None:
-        given_up = yield from dead_letters.read(held.topic, held.partition)
+        given_up = yield from dead_letters.read(held.topic, held.partition, buried=progress.buried)
         if given_up.since_ms is not None:
             return False
-        strange -= given_up.digests.keys()
+        strange = {offset for offset in strange - given_up.digests.keys() if offset >= given_up.known_from}
     return bool(strange)
 
 

@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -17,6 +17,11 @@ processed without a gap, so that a consumer on any machine knows what it may tak
 ``log``
     which log these offsets are of (`log_name`), left out where nobody says: a tool that copies a group to another cluster
     (MirrorMaker 2) translates the offset and leaves the text as it is.
+``buried``
+    the offset after the last record that the group gave up, left out where it never did: what it names is in the group's dead-letter
+    topic, so that one that is not to be found is a doubt.
+
+A text with a field that this version does not know counts as none, on purpose: what is not understood vouches for nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 _FORM = re.compile(
-    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?",
+    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?"
+    r"(?: buried=(\d{1,19}))?",
     re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
@@ -46,12 +52,14 @@ class CommitMetadata:
     complete: bool = False
     epoch: int | None = None
     log: str = ""
+    buried: int | None = None
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
         log = f" log={self.log}" if self.log else ""
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}"
+        buried = "" if self.buried is None else f" buried={self.buried}"
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}"
 
     def is_of(self, log: str) -> bool:
         """Whether these offsets are of this log (`log_name`); true where either side does not say."""
@@ -69,7 +77,7 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
     ``committed`` is the offset beside it: a history that begins beyond it is not what the group committed here.
     """
     form = _FORM.fullmatch(text or "")
-    if form is None or int(form[1]) > _MAX_OFFSET:
+    if form is None or max(int(form[1]), int(form[6] or 0)) > _MAX_OFFSET:
         return None
     if committed is not None and int(form[1]) > committed:
         return None
@@ -79,4 +87,5 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
         complete=form[3] == "1",
         epoch=None if form[4] is None else int(form[4]),
         log=form[5] or "",
+        buried=None if form[6] is None else int(form[6]),
     )

@@ -141,7 +141,9 @@ def _start_and_replay(
     plan = _plan(held, start, client, chosen)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
-        given_up = yield from chosen.dead_letters.read(assigned.topic, assigned.partition)
+        given_up = yield from chosen.dead_letters.read(
+            assigned.topic, assigned.partition, buried=plan.progress.buried
+        )
     notes: list[str] = [plan.beginning]
     snapshots = chosen.snapshot if plan.whole else ()
     if snapshots and (yield from given_up.spoils_marks(held, plan, client)):
@@ -307,6 +309,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         complete=complete,
         new=start.new,
         on_rewind=on_rewind,
+        buried=None if start.metadata is None else start.metadata.buried,
     )
     if start.reopened:
         # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.

@@ -47,7 +47,10 @@ def replay(
     if given_up.unknown:
         held.skip_to(plan.replay_to)
         return None
-    begin = yield from _where_to_begin(held, plan, reader, engine.strategy.window, first)
+    # Where nobody knows what was given up of them, records are as good as gone.
+    begin = yield from _where_to_begin(
+        held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
+    )
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if watch.is_over:

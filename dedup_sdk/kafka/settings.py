@@ -147,6 +147,7 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
         "enable.partition.eof": True,
         "queued.max.messages.kbytes": 16_384,
         "fetch.wait.max.ms": 10,
+        "allow.auto.create.topics": False,
     }
 
 

@@ -62,6 +62,7 @@ class Lane(Judging, Saving):
         if chunk.states[index] not in (OFFERED, APART):
             return []
         chunk.finish(index)
+        self.buried = max(self.buried or 0, place.offset + 1)
         if index not in chunk.unmarked:
             chunk.unmarked.add(index)
             self.recent.drop(digest_of(chunk, index), chunk.offsets[index])

@@ -51,12 +51,31 @@ def plan_start(
     complete: bool = False,
     new: bool = False,
     on_rewind: OnRewind = "reprocess",
+    buried: int | None = None,
 ) -> StartPlan:
     """Say how a partition starts whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
-    ``committed`` is where it starts, and equals ``low``).
+    ``committed`` is where it starts, and equals ``low``). ``buried``: before which offset the group gave something up, as its commits
+    say; what the store knows of that stays, whatever becomes of the rest.
     """
+    known = [end for end in (buried, stored.buried if stored else None) if end is not None]
+    plan = _plan_start(
+        stored, committed=committed, low=low, era=era, complete=complete, new=new, on_rewind=on_rewind
+    )
+    return replace(plan, progress=replace(plan.progress, buried=max(known, default=None)))
+
+
+def _plan_start(
+    stored: Progress | None,
+    *,
+    committed: int,
+    low: int,
+    era: str,
+    complete: bool,
+    new: bool,
+    on_rewind: OnRewind,
+) -> StartPlan:
     if new:
         # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
         plan = _anew(

@@ -6,12 +6,12 @@ Value of a mark (the key is its 16-byte digest)::
     timestamp int64   milliseconds
     number   int64    only where the lane has a count window: 24 bytes instead of 16
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32)::
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64)::
 
     magic        2 bytes  "DJ"
     format       uint8
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
-                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch
+                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  64: buried
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
@@ -19,6 +19,7 @@ Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 3
     done ranges  d x (int64 start, int64 end)
     era          e bytes of UTF-8
     epoch        int32, only with flag 32
+    buried       int64, only with flag 64
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
@@ -44,14 +45,16 @@ MAGIC: Final = b"DJ"
 FORMAT: Final = 1
 DELTA_FORMAT: Final = 2
 EPOCH_FORMAT: Final = 3
+BURIED_FORMAT: Final = 4
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _LEADER_EPOCH: Final = struct.Struct("<i")
+_BURIED_END: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH = 1, 2, 4, 8, 16, 32
-_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63}
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED = 1, 2, 4, 8, 16, 32, 64
+_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127}
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
 
@@ -108,6 +111,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_SINCE_NUMBER if progress.since_number is not None else 0)
         | (_DELTA if progress.delta else 0)
         | (_EPOCH if progress.epoch is not None else 0)
+        | (_BURIED if progress.buried is not None else 0)
     )
     try:
         parts = [
@@ -119,6 +123,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             *[_RANGE.pack(start, end) for start, end in progress.done],
             era,
             b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
+            b"" if progress.buried is None else _BURIED_END.pack(progress.buried),
             marks.digests,
             _bytes(marks.offsets),
             _bytes(marks.timestamps),
@@ -144,10 +149,12 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
     if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {EPOCH_FORMAT}")
+        raise _corrupt(record, f"its format is {version}, this version reads up to {BURIED_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
-    expected = _HEADER.size + done_count * _RANGE.size + era_size + epoch_size + count * width + _CRC.size
+    buried_size = _BURIED_END.size if flags & _BURIED else 0
+    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size
+    expected = _HEADER.size + fields_size + count * width + _CRC.size
     if len(record) != expected or flags & ~_FLAGS[version]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
@@ -160,6 +167,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += era_size
     epoch = _LEADER_EPOCH.unpack_from(record, at)[0] if epoch_size else None
     at += epoch_size
+    buried = _BURIED_END.unpack_from(record, at)[0] if buried_size else None
+    at += buried_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
     columns = [
@@ -177,6 +186,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         newest_ms=newest_ms,
         epoch=epoch,
         delta=bool(flags & _DELTA),
+        buried=buried,
     )
     return progress, Marks(digests, *columns)
 

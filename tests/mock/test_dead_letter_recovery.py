@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import ClusterMetadata
 
 from dedup_sdk import ConfigurationError, DeadLetter, MemoryStore
 from dedup_sdk.ids import digest_one
+from dedup_sdk.kafka import dead_letter_log, readers
 from dedup_sdk.kafka.dead_letter_log import DISORDER_MS, DeadLetterLog, GivenUp
-from tests.support.consuming import PATIENCE_S, poll_quiet, values
+from dedup_sdk.kafka.metadata import CommitMetadata
+from tests.support.consuming import PATIENCE_S, committed_metadata, poll_quiet, values
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -71,7 +75,7 @@ def test_without_looking_at_the_dead_letters_it_would_be_lost(
 ) -> None:
     """The same without the dead letters hides the re-driven message: what the test above is about."""
 
-    def nothing(*_: object) -> Any:
+    def nothing(*_: object, **__: object) -> Any:
         yield
         return GivenUp()
 
@@ -285,6 +289,107 @@ def test_a_second_recovery_reads_on(make: Make, send: Send, kafka: MockKafka, le
     kafka.delete_records(letters, 0, 1)
     assert result(log.read("orders", 0)).digests.keys() == {1}
     assert log._positions == {0: 1}
+
+
+Answer = Callable[[ClusterMetadata], None]
+
+
+def without_letters(answer: ClusterMetadata) -> None:
+    """The topic is not among those that the broker tells of."""
+    answer.topics.pop("g.dead-letters", None)
+
+
+def failing(code: int) -> Answer:
+    """The topic is told of with an error."""
+
+    def change(answer: ClusterMetadata) -> None:
+        answer.topics["g.dead-letters"].error = KafkaError(code)
+
+    return change
+
+
+def without_partitions(answer: ClusterMetadata) -> None:
+    """The topic is just being made, or goes."""
+    answer.topics["g.dead-letters"].partitions.clear()
+
+
+def answers(patch: pytest.MonkeyPatch, change: Answer, times: int) -> None:
+    """Have brokers answer a reader's questions for topics otherwise, so many times."""
+    left = [times]
+
+    class Misled(Consumer):
+        """A reader of a broker that knows less than the others."""
+
+        def list_topics(self, *arguments: Any, **named: Any) -> ClusterMetadata:
+            """As told, with the change."""
+            answer: ClusterMetadata = super().list_topics(*arguments, **named)
+            left[0] -= 1
+            if left[0] >= 0:
+                change(answer)
+            return answer
+
+    patch.setattr(readers, "Consumer", Misled)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without_letters,
+        without_partitions,
+        failing(KafkaError.LEADER_NOT_AVAILABLE),
+        failing(KafkaError.UNKNOWN),
+        failing(KafkaError.UNKNOWN_TOPIC_OR_PART),
+    ],
+    ids=["omitted", "no partitions", "no leader", "unknown error", "unknown topic"],
+)
+def test_one_answer_without_the_dead_letter_topic_is_no_proof(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, change: Answer
+) -> None:
+    """It is asked for again, and what was given up is handled when it is sent again; nothing else comes."""
+    send("a", "b", "c")
+    give_up(make, "b")
+    answers(monkeypatch, change, 1)
+    send("b", "a")
+
+    consumer = make("orders", store=MemoryStore())
+    assert values(poll_quiet(consumer)) == ["b"]
+    assert consumer.counters.verdicts["duplicate"] == 1
+
+
+@pytest.mark.parametrize("bad", [("b",), ()])
+def test_where_a_group_that_gave_up_finds_no_dead_letters_older_records_are_in_doubt(
+    make: Make,
+    send: Send,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bad: tuple[str, ...],
+) -> None:
+    """Its commits tell up to where: that is delivered, unverified, and a line says so; a group that never did has no doubt."""
+    send("a", "b", "c")
+    give_up(make, *bad)
+    monkeypatch.setattr(dead_letter_log, "MISSED_S", 0.0)
+    answers(monkeypatch, without_letters, 99)
+    send("b", "c")
+
+    consumer = make("orders", store=MemoryStore())
+    assert values(poll_quiet(consumer)) == (["b"] if bad else [])
+    assert consumer.counters.verdicts["unverified"] == len(bad)
+    assert ("given up messages before offset 2" in caplog.text) == bool(bad)
+    assert consumer.counters.verdicts["duplicate"] == (1 if bad else 2)
+
+
+def test_every_commit_tells_of_what_was_given_up(kafka: MockKafka, make: Make, send: Send) -> None:
+    """Also those of a later run over the same store, of another disk, and of one that never committed it itself."""
+    send("a", "b", "c")
+    give_up(make, "b")
+    told = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert told == CommitMetadata(low=0, complete=True, epoch=0, buried=2)
+    for store in ({}, {"store": MemoryStore()}):
+        send("d")
+        give_up(make, **store)
+        now = committed_metadata(kafka.bootstrap, "g", "orders")
+        assert now is not None
+        assert now.buried == 2
 
 
 def test_an_empty_name_is_refused(make: Make) -> None:

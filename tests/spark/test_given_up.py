@@ -129,6 +129,18 @@ def test_no_dead_letters_are_no_trouble(rebuild: Callable[..., tuple[dict[str, i
         rebuild("--overwrite", "--dead-letters", "no-such-topic")
 
 
+def test_without_the_topic_of_a_group_that_gave_up_older_records_are_left_out(
+    broker: Broker, rebuild: Callable[..., tuple[dict[str, int | None], Report]], handled: str, group: str
+) -> None:
+    """What its commits tell of may be any record before that offset: none of them leaves a mark, and coverage begins behind it."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    text = str(CommitMetadata(low=0, complete=True, buried=2))
+    consumer.commit(offsets=[TopicPartition(handled, 0, 4, text)], asynchronous=False)
+    consumer.close()
+
+    assert rebuild()[0] == {"a": 2, "b": None, "c": 3}
+
+
 def test_where_dead_letters_are_gone_marks_are_too() -> None:
     """Of what is older than the dead letters that are left nothing is kept, and coverage begins there."""
     stretch = Stretch(partition=0, low=0, begin=0, high=9, complete=True, keep_from_ms=50)
@@ -136,5 +148,9 @@ def test_where_dead_letters_are_gone_marks_are_too() -> None:
     assert (cut.keep_from_ms, cut.complete) == (70, False)
     assert cut.since_ms(first_ms=10, forgotten_ms=None) == 70
     assert cut.since_ms(first_ms=10, forgotten_ms=80) == 81
+    (later,) = GivenUpRecords({}, known_from={0: 4}).known([stretch])
+    assert (later.begin, later.complete, later.since_ms(first_ms=10, forgotten_ms=None)) == (4, False, 10)
+    (same,) = GivenUpRecords({}, known_from={1: 4}).known([stretch])
+    assert same is stretch
     (same,) = GivenUpRecords({}).cut([stretch])
     assert same is stretch

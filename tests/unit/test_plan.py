@@ -116,6 +116,17 @@ def test_a_jump_and_more_progress_elsewhere() -> None:
     assert plan.progress.done == ()
 
 
+@pytest.mark.parametrize(("committed", "era"), [(70, ""), (45, ""), (45, "a1"), (5, "")])
+def test_that_something_was_given_up_stays_known(committed: int, era: str) -> None:
+    """By the store or by the commits, whichever knows of the later one, however the partition starts."""
+    stored = replace(STORED, buried=33)
+    for buried, expected in ((None, 33), (20, 33), (60, 60)):
+        plan = plan_start(stored, committed=committed, low=0, era=era, buried=buried)
+        assert plan.progress.buried == expected
+    assert plan_start(None, committed=40, low=0, buried=7).progress.buried == 7
+    assert plan_start(None, committed=40, low=0).progress.buried is None
+
+
 _offsets = st.integers(0, 100)
 
 

@@ -112,9 +112,11 @@ class ModelDeadLetters(DeadLetterLog):
     def __init__(self, broker: Broker, group: str) -> None:
         self._broker, self._group = broker, group
 
-    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+    def read(
+        self, topic: str, partition: int, *, buried: int | None = None
+    ) -> Generator[None, None, GivenUp]:
         """See `DeadLetterLog`."""
-        del topic
+        del topic, buried
         yield
         dead = self._broker.dead.get((self._group, partition), {})
         return GivenUp({offset: entry.digest for offset, entry in dead.items()})

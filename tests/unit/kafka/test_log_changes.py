@@ -258,9 +258,9 @@ class Letters:
     def __init__(self, given_up: GivenUp) -> None:
         self._given_up = given_up
 
-    def read(self, topic: str, partition: int) -> Generator[None, None, GivenUp]:
+    def read(self, topic: str, partition: int, *, buried: int | None) -> Generator[None, None, GivenUp]:
         """As `DeadLetterLog`."""
-        del topic, partition
+        del topic, partition, buried
         yield
         return self._given_up
 

@@ -27,6 +27,7 @@ def test_the_form_does_not_change_unseen() -> None:
     assert str(CommitMetadata(low=0)) == "dedup/1 low=0 era= complete=0"
     assert str(CommitMetadata(low=0, epoch=0)) == "dedup/1 low=0 era= complete=0 epoch=0"
     assert str(CommitMetadata(low=0, log="3f9a01bc")) == "dedup/1 low=0 era= complete=0 log=3f9a01bc"
+    assert str(CommitMetadata(low=0, epoch=7, buried=57)) == "dedup/1 low=0 era= complete=0 epoch=7 buried=57"
     assert log_name("kraft-1", "topic-1") == "35e4bcb8"
 
 
@@ -52,6 +53,7 @@ def test_a_history_that_begins_beyond_its_commit_is_not_ours() -> None:
     [
         None, "", "dedup/2 low=1 era= complete=1", "dedup/1 low=-1 era= complete=1", "dedup/1 low=1 era= complete=2",
         "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2", "dedup/1 low=1 era= complete=1 epoch=-1",
+        "dedup/1 low=1 era= complete=1 buried=-1", f"dedup/1 low=1 era= complete=1 buried={2**63}",
         f"dedup/1 low={2**63} era= complete=1", "dedup/1 low=99999999999999999999 era= complete=1",
         "dedup/1 low=\u0661 era= complete=1", "dedup/1 low=1 era=UPPER complete=1", f"dedup/1 low=1 era={'a' * 33} complete=1",
         "dedup/1 low= era= complete=1", "dedup/1 low=1 era= complete=1 log=", "dedup/1 low=1 era= complete=1 log=3F9A01BC", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",

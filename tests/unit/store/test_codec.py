@@ -28,6 +28,7 @@ STEPS = {
         marks(("a", 11, 10)),
     ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
+    "buried": (Progress(low=7, high=9, epoch=3, buried=2**40), marks(("a", 8, 10))),
 }
 
 
