@@ -78,8 +78,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 4
-    with pytest.raises(StoreCorruptError, match="its format is 4, this version reads up to 3"):
+    body[2] = 5
+    with pytest.raises(StoreCorruptError, match="its format is 5, this version reads up to 4"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 
