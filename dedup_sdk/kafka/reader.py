@@ -6,7 +6,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,6 +21,8 @@ from dedup_sdk.marks import Int64s
 _BATCH = 5_000
 _SLICE_S = 0.02
 _PAUSE_S = 0.005
+_END_LOOK_S = 1.0
+"""Seconds between two questions whether a log that seems to end too early still ends there."""
 SILENCE_S = 60.0
 """Seconds without an answer after which a replay gives up."""
 _PARTED = re.compile(r"broker end offset is (\d+)")
@@ -49,6 +51,11 @@ class TailReader:
         self._consumer: Consumer = readers.take()
         self._clean = True
         """Whether the connections may serve another: nothing that was asked for can still come, and no question has failed."""
+        self._until = 0
+        """Up to where is read; once the client said that there is no more, ``_ask_end_at`` is when to ask the broker whether
+        that is so (monotonic seconds), and ``_cut`` what is known of it."""
+        self._ask_end_at: float | None = None
+        self._cut = False
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last.
@@ -75,16 +82,18 @@ class TailReader:
     def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
         """Yield ``[start, end)`` piece by piece; None while nothing has arrived. Each step takes a few milliseconds.
 
-        Ends when the position reaches ``end`` or the end of the log: compaction and transaction markers leave holes, so
-        the last record seen says nothing. Raises `RecoveryError` when the broker refuses or stays silent.
+        Ends when the position reaches ``end``: compaction and transaction markers leave holes, so the last record seen says
+        nothing. It ends before where the log was cut, so that it no longer goes so far. Raises `RecoveryError` when the
+        broker refuses or stays silent.
         """
-        self._clean = False
-        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        self._read_from(start, end)
         position = start
         heard = time.monotonic()
         while position < end:
             arrived: list[Any] = self._consumer.consume(_BATCH, _SLICE_S)
             heard = self._heard(heard, position, end, arrived=bool(arrived))
+            if self._is_cut():
+                return
             if not arrived:
                 yield None
                 continue
@@ -107,6 +116,8 @@ class TailReader:
     def _sorted_out(self, arrived: list[Any], position: int) -> tuple[list[Any], int]:
         """Return the records among what arrived, and the position behind all of it."""
         records = arrived
+        if _error(arrived[-1]) is None:
+            self._ask_end_at = None
         # An error is never false, and so many calls are what a replay is made of.
         if any(map(_error, arrived)):
             records = [message for message in arrived if message.error() is None]
@@ -125,10 +136,29 @@ class TailReader:
             return -1
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
+            self._ask_end_at = 0.0
             return int(message.offset())
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 (as above)
+            self._cut = parted_at(error.str()) is not None or self.bounds()[1] < self._until
+            if self._cut:
+                return -1
         if error.retriable() or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):  # noqa: SLF001
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
+
+    def _read_from(self, start: int, end: int) -> None:
+        self._clean = self._cut = False
+        self._until, self._ask_end_at = end, None
+        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+
+    def _is_cut(self) -> bool:
+        """Whether the log no longer goes as far as it is to be read; the broker is asked where it seemed to end before that."""
+        now = time.monotonic()
+        if not self._cut and self._ask_end_at is not None and now >= self._ask_end_at:
+            self._ask_end_at = now + _END_LOOK_S
+            with suppress(KafkaException):
+                self._cut = self.bounds()[1] < self._until
+        return self._cut
 
     def same_until(self, offset: int, leader_epoch: int) -> Generator[None, None, int | None]:
         """Return up to where the log before ``offset`` is the one of that leader epoch, as the broker says: ``offset`` if all is.
@@ -186,21 +216,22 @@ class TailReader:
         """Return the newest timestamp (ms) among the last records before ``end``, None when no record has one.
 
         Looks at the last 100 offsets first, then further back, never before ``start``; a record without a timestamp (-1)
-        says nothing of time. Each step takes a few milliseconds;
-        raises `RecoveryError` when the broker refuses or stays silent.
+        says nothing of time. Of a log that was cut below ``end`` that is what was found before. Each step takes a few
+        milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
         """
         span = 100
-        self._clean = False
         while True:
             begin = max(start, end - span)
             newest_ms = None
             heard = time.monotonic()
-            self._consumer.assign([TopicPartition(self._topic, self._partition, begin)])
+            self._read_from(begin, end)
             position = begin
             while position < end:
                 yield
                 arrived: list[Any] = self._consumer.consume(min(span, _BATCH), _SLICE_S)
                 heard = self._heard(heard, position, end, arrived=bool(arrived))
+                if self._is_cut():
+                    return newest_ms
                 for message in arrived:
                     if message.error() is not None:
                         position = max(position, self._ended(message))

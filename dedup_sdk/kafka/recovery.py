@@ -22,7 +22,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.metadata import log_name
-from dedup_sdk.kafka.replay import replay
+from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
@@ -76,18 +76,18 @@ def recover(
     start = yield from start_in_the_log(start, held, engine, client, settings, chosen.dead_letters)
     until = None if chosen.timeout_s is None else began + chosen.timeout_s
     while True:
-        parted = yield from _parted_before_a_replay(start, held, client, chosen)
-        if parted is None:
+        cut = yield from _cut_before_a_replay(start, held, client, chosen)
+        if cut is None:
             assigned.start_again(start)
-            plan, notes, parted = yield from _start_and_replay(
+            plan, notes, cut = yield from _start_and_replay(
                 assigned, start, held, engine, client, settings, chosen, until=until
             )
-            if parted is None:
+            if cut is None:
                 _note_the_end(assigned, start, held, plan, notes, began=began)
                 return
             # It was cut meanwhile: among what was replayed may be what nobody has handled.
             held.loaded = None
-        suspect = replace(start, suspect=True, same_until=parted)
+        suspect = replace(start, suspect=True, same_until=cut.same_until)
         start = yield from start_in_the_log(suspect, held, engine, client, settings, chosen.dead_letters)
 
 
@@ -105,22 +105,22 @@ def _note_the_end(
     assigned.note = ", ".join(notes)
 
 
-def _parted_before_a_replay(
+def _cut_before_a_replay(
     start: Start, held: Partition, client: Client, chosen: RecoverySettings
-) -> Generator[None, None, int | None]:
-    """The same as `_parted_before`, asked where something is to be folded: what the log has now, nobody has handled."""
+) -> Generator[None, None, Cut | None]:
+    """The same as `_cut_before`, asked where something is to be folded: what the log has now, nobody has handled."""
     if start.suspect or start.leader_epoch is None:
         return None
     plan = _plan(held, start, client, chosen)
     if plan.replay_to == plan.replay_from:
         return None
-    return (yield from _parted_before(start, held, client))
+    return (yield from _cut_before(start, held, client))
 
 
-def _parted_before(start: Start, held: Partition, client: Client) -> Generator[None, None, int | None]:
-    """Return where the log parts from the one that the group committed, None where it does not, or nobody can say."""
+def _cut_before(start: Start, held: Partition, client: Client) -> Generator[None, None, Cut | None]:
+    """Return how the log parts from the one that the group committed, None where it does not, or nobody can say."""
     same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
-    return same_until if same_until is not None and same_until < start.offset else None
+    return Cut(same_until) if same_until is not None and same_until < start.offset else None
 
 
 def _start_and_replay(
@@ -133,10 +133,10 @@ def _start_and_replay(
     chosen: RecoverySettings,
     *,
     until: float | None,
-) -> Generator[None, None, tuple[StartPlan, list[str], int | None]]:
+) -> Generator[None, None, tuple[StartPlan, list[str], Cut | None]]:
     """Begin with the store, a snapshot or nothing, and fold what is missing.
 
-    Return what was planned, notes for the log, and where the log parts from what was committed if it was cut meanwhile.
+    Return what was planned, notes for the log, and how the log was cut, if it was meanwhile.
     """
     plan = _plan(held, start, client, chosen)
     given_up = GivenUp()
@@ -162,16 +162,16 @@ def _start_and_replay(
         held.start(plan)
     notes += _of_another_store(assigned, held, plan)
     yield
-    parted: int | None = None
+    cut: Cut | None = None
     if plan.replay_to > plan.replay_from:
         with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
-            parted = yield from replay(
+            cut = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause",
             )  # fmt: skip
         notes.append(f"replayed {assigned.replayed} records")
-        parted = parted if parted is not None else (yield from _parted_before(start, held, client))
-    return plan, notes, parted
+        cut = cut or (yield from _cut_before(start, held, client))
+    return plan, notes, cut
 
 
 def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:

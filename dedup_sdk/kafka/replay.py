@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
+from typing import NamedTuple
 
 import numpy as np
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.reader import TailReader
@@ -25,6 +25,12 @@ ROOM_LOOK_S = 0.2
 """Seconds between two looks whether a full disk has room again."""
 
 
+class Cut(NamedTuple):
+    """The log is not the one that the group committed; ``same_until`` is up to where it is, None where that is to be asked yet."""
+
+    same_until: int | None = None
+
+
 def replay(
     assigned: Assigned,
     held: Partition,
@@ -35,15 +41,12 @@ def replay(
     engine: Deduplicator,
     until: float | None,
     waits_for_room: bool,
-) -> Generator[None, None, int | None]:
-    """Fold what is missing; return None, or the offset of records that cannot be what the group committed: they are of a later epoch."""
+) -> Generator[None, None, Cut | None]:
+    """Fold what is missing; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
     epoch = None if assigned.start is None else assigned.start.leader_epoch
     first, last = reader.bounds()
     if plan.replay_to > last:
-        raise RecoveryError(
-            f"{held.topic}[{held.partition}]: the group committed {plan.replay_to}, but the log ends at {last}; was the topic "
-            "truncated or made anew? Reset the group's offsets"
-        )
+        return Cut()
     if given_up.unknown:
         held.skip_to(plan.replay_to)
         return None
@@ -52,6 +55,7 @@ def replay(
         held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
     )
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
+    reached = begin
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if watch.is_over:
             held.skip_to(plan.replay_to)
@@ -64,9 +68,10 @@ def replay(
             return None
         if piece is not None and epoch is not None and piece.epoch is not None and piece.epoch > epoch:
             # Before it is written: nobody would tell it from what was handled any more.
-            return piece.offsets[0]
+            return Cut(piece.offsets[0])
         if piece is not None:
             held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
+            reached = piece.end
             assigned.replayed += len(piece.offsets)
             watch.note(piece.end)
             engine.trim()
@@ -75,6 +80,8 @@ def replay(
             # What is folded now could not be kept; meanwhile others recover.
             assigned.ask_at = time.monotonic() + ROOM_LOOK_S
             yield
+    if reached < plan.replay_to:
+        return Cut()
     if held.lane.high < plan.replay_to:
         held.fold([], np.empty(0, np.int64), [], plan.replay_to)
     return None

@@ -57,7 +57,9 @@ class ListReader(TailReader):
         """See `TailReader`; a few records a piece."""
         del spec
         for first in range(start, end, 3):
-            last = min(first + 3, end)
+            last = min(first + 3, end, len(self._world.log))
+            if last <= first:
+                return
             offsets = list(range(first, last))
             yield Slice(offsets, self._world.timestamps(first, last), self._world.digests(first, last), last)
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk import RecoveryError
+from dedup_sdk import RecoveryError, header
+from dedup_sdk.kafka.reader import SILENCE_S, TailReader
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.testing.broker_probe import create_topic
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
 
@@ -61,6 +66,21 @@ def test_markers_at_the_end_of_a_replay_do_not_hold_it(world: World) -> None:
     send_in_transaction(producer, world, "a", "b", commit=True)
 
     assert world.rest("two") == ["b"]
+
+
+def test_a_replay_of_a_log_that_was_cut_ends_where_the_log_does(world: World) -> None:
+    """It waits neither for what nobody will write, nor at an offset that the log does not have."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", "b", commit=True)
+    send_in_transaction(producer, world, "x", commit=False)
+    readers = Readers(client_settings({"bootstrap.servers": world.bootstrap, "group.id": world.group}))
+    for start, expected in ((0, [0, 1]), (7, [])):
+        with closing(TailReader(readers, world.topic, 0)) as reader:
+            began = time.monotonic()
+            pieces = [piece for piece in reader.slices(start, 9, header("dedup-id")) if piece]
+            assert time.monotonic() - began < SILENCE_S / 2
+        assert [offset for piece in pieces for offset in piece.offsets] == expected
+    readers.close()
 
 
 def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:

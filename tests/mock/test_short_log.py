@@ -1,0 +1,99 @@
+"""A log that ends before the place up to which recovery reads it: it was cut, and may never grow again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk import RecoveryError, header
+from dedup_sdk.kafka import reader as reader_module
+from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import client_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Send
+
+SPEC = header("dedup-id")
+BEYOND = 10
+
+
+@pytest.fixture
+def reader(kafka: MockKafka) -> Iterator[TailReader]:
+    """A reader of a partition."""
+    config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
+    readers = Readers(client_settings(config))
+    opened = TailReader(readers, "orders", 0)
+    yield opened
+    opened.close()
+    readers.close()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silence becomes an error soon."""
+    monkeypatch.setattr(reader_module, "SILENCE_S", 10.0)
+
+
+def read(reader: TailReader, start: int, end: int) -> list[int]:
+    """The offsets of what a replay reads."""
+    return [offset for piece in reader.slices(start, end, SPEC) if piece for offset in piece.offsets]
+
+
+def test_a_replay_ends_where_the_log_does(reader: TailReader, send: Send) -> None:
+    """It does not wait for what nobody will write."""
+    send("a", "b", "c")
+    assert read(reader, 0, BEYOND) == [0, 1, 2]
+
+
+def test_a_replay_beyond_the_end_of_the_log_ends(reader: TailReader, send: Send) -> None:
+    """The log was cut back behind what is read next: the client says that the offset is out of range."""
+    send("a", "b", "c")
+    assert read(reader, BEYOND - 2, BEYOND) == []
+
+
+def test_the_newest_timestamp_is_that_of_what_is_left(reader: TailReader, send: Send) -> None:
+    """Where the window begins is looked for in what the log still has."""
+    before_ms = int(time.time() * 1000) - 1
+    send("a", "b", "c")
+    newest_ms: list[int | None] = []
+
+    def ask() -> Iterator[None]:
+        newest_ms.append((yield from reader.newest_before(BEYOND, 0)))
+
+    assert all(step is None for step in ask())
+    assert newest_ms[0] is not None
+    assert newest_ms[0] >= before_ms
+
+
+def test_a_log_that_only_seems_to_end_is_waited_for(
+    reader: TailReader, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's word counts, and not that nothing more came: what it has is read."""
+    send("a", "b", "c")
+    monkeypatch.setattr(TailReader, "bounds", lambda _: (0, BEYOND))
+    pieces = reader.slices(0, 4, SPEC)
+    deadline = time.monotonic() + 3
+    offsets: list[int] = []
+    while time.monotonic() < deadline:
+        piece = next(pieces)
+        offsets += piece.offsets if piece else []
+    assert offsets == [0, 1, 2]
+    send("d")
+    assert [offset for piece in pieces if piece for offset in piece.offsets] == [3]
+
+
+def test_a_log_that_ends_nowhere_is_an_error(
+    reader: TailReader, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has more and never gives it is not taken for a log that was cut."""
+    send("a")
+    monkeypatch.setattr(TailReader, "bounds", lambda _: (0, BEYOND))
+    monkeypatch.setattr(reader_module, "SILENCE_S", 1.0)
+    with pytest.raises(RecoveryError, match="nothing came from offset 1"):
+        read(reader, 0, BEYOND)
