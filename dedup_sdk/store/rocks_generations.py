@@ -216,8 +216,9 @@ class RocksGenerations:
 
         Return whether files were to be merged, which `close_database` wants to know.
         """
-        merges = wants_merges(self._families.values())
+        merges = True
         try:
+            merges = wants_merges(self._families.values())
             self._filters.keep(self.state.encode())
         except OSError as error:
             log.info(
@@ -225,9 +226,10 @@ class RocksGenerations:
                 self._folder,
                 error,
             )
-        self._families.clear()
-        self._newest_first.clear()
-        del self._database
+        finally:
+            self._families.clear()
+            self._newest_first.clear()
+            del self._database
         return merges
 
     def _order(self) -> None:

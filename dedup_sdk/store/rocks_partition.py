@@ -334,15 +334,18 @@ class RocksPartition:
             return
         self._closed = True
         OPEN_FILES.give_back(self._open_files)
+        merges = True
         with translating(self._folder):
-            if has_tables(self._folder):
-                # Before the families are let go of, which would write each of them out: a third of a handover. One that was
-                # never written out is, because a log alone could be torn back to nothing.
-                self._database.cancel_all_background(False)
-            self._journal = None
-            merges = self._generations is not None and self._generations.close()
-            self._generations = None
-            close_database(self._database, merges=merges)
+            # Whatever fails on the way, RocksDB's lock must not stay: the store would be open elsewhere until the process ends.
+            try:
+                if has_tables(self._folder):
+                    # Before the families are let go of, which would write each of them out: a third of a handover. One that was
+                    # never written out is, because a log alone could be torn back to nothing.
+                    self._database.cancel_all_background(False)
+                merges = self._generations is not None and self._generations.close()
+            finally:
+                self._journal = self._generations = None
+                close_database(self._database, merges=merges)
             make_files_private(self._folder)
 
     def _translating(self) -> AbstractContextManager[None]:

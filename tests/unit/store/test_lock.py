@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from rocksdict import Options, Rdict
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.store import rocks_generations, rocks_partition
+from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress, random_marks
 
@@ -84,3 +88,32 @@ def test_a_store_whose_reading_failed_is_free_when_closed(tmp_path: Path) -> Non
     partition.close()
     RocksStore(tmp_path).open(IDENTITY, WINDOW).close()
     assert found.value.__cause__ is not scanned.value.__cause__
+
+
+def fail(*_: object) -> NoReturn:
+    """Fail as RocksDB does."""
+    raise Exception("IO error: it went wrong")  # noqa: TRY002 (RocksDB raises nothing better)
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (rocks_partition, "has_tables"),
+        (rocks_generations, "wants_merges"),
+        (FilterSet, "keep"),
+        (RocksGenerations, "close"),
+    ],
+)
+def test_a_store_that_fails_to_close_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, step: str
+) -> None:
+    """Whatever goes wrong while it closes is told, and neither its lock nor its share of open files stays."""
+    written(tmp_path)
+    partition = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, fail)
+        with pytest.raises(StoreError, match="it went wrong"):
+            partition.close()
+    again = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    assert again.load() is not None
+    again.close()
