@@ -122,7 +122,7 @@ def _low_never_rises() -> None:
 
     def make(plan: Any) -> Any:
         def planned(stored: Any, *, low: int, **others: Any) -> Any:
-            return plan(stored, low=low if stored is None else min(low, stored.low), **others)
+            return plan(stored, low=0 if stored is None else min(low, stored.low), **others)
 
         return planned
 

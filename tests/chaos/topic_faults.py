@@ -21,6 +21,7 @@ _ASK_S: Final = 10.0
 _PATIENCE_S: Final = 20.0
 _HOUR_MS: Final = 3_600_000
 _YEAR_MS: Final = 365 * 24 * _HOUR_MS
+_SKIPPED: Final = 40
 _LONG_ID: Final = 100_000
 _LONGEST_ID: Final = 60_000
 _MANY_HEADERS: Final = 1_000
@@ -77,7 +78,10 @@ def _set_back(stage: Stage) -> None:
 
 
 def _set_forward(stage: Stage) -> None:
+    """Jump over what was sent meanwhile; what is sent again of that was never handled."""
     stage.stop_all()
+    idents = [b"skipped-%d-%d" % (len(stage.skips), number) for number in range(_SKIPPED)]
+    _send(stage, idents)
     stage.sleep(1.5)
     committed, ahead = stage.watch.patiently(), _ends(stage)
     _set_offsets(stage, ahead)
@@ -86,6 +90,28 @@ def _set_forward(stage: Stage) -> None:
         stage.skips.append(Skip(partition=partition, low=committed.get(partition, 0), high=offset))
         stage.excuses.append(Forget(partition=partition, offset=offset))
     _start_all(stage)
+    # Their partitions are taken, and the first of what lies behind the jump is handled by then.
+    stage.sleep(4.0)
+    _send(stage, idents)
+
+
+def _send(stage: Stage, idents: list[bytes]) -> None:
+    """Send messages of their own, each to the partition that its number says."""
+    producer = Producer({"bootstrap.servers": stage.bed.kafka.bootstrap, "log_level": 0})
+    _produce(producer, stage, idents, b"apart")
+    producer.flush(_ASK_S)
+
+
+def _produce(producer: Producer, stage: Stage, idents: list[bytes], value: bytes) -> None:
+    for number, ident in enumerate(idents):
+        partition = number % stage.watch.partitions
+        producer.produce(
+            stage.topic,
+            value=value,
+            key=b"%s%d" % (value, partition),
+            partition=partition,
+            headers=[(ID_HEADER, ident)],
+        )
 
 
 def _make_anew(stage: Stage) -> None:
@@ -177,15 +203,7 @@ def _send_in_transaction(stage: Stage, name: str, idents: list[bytes], end: str)
     })  # fmt: skip
     producer.init_transactions(_ASK_S)
     producer.begin_transaction()
-    for number, ident in enumerate(idents):
-        partition = number % stage.watch.partitions
-        producer.produce(
-            stage.topic,
-            value=b"transaction",
-            key=b"t%d" % partition,
-            partition=partition,
-            headers=[(ID_HEADER, ident)],
-        )
+    _produce(producer, stage, idents, b"transaction")
     producer.flush(_ASK_S)
     if end == "commit":
         producer.commit_transaction(_ASK_S)
