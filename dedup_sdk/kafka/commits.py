@@ -1,4 +1,8 @@
-"""Committed offsets: only over a completed prefix, never back, always with metadata."""
+"""Committed offsets: only over a completed prefix, never back, always with metadata.
+
+One asynchronous commit of a partition is under way at a time. While the coordinator is away the client keeps those that it is
+given, and may send them after a later one, in the name of whatever generation the group has by then: the group would go back.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ class Commits:
     def __init__(self, assigned: Mapping[Coordinates, Assigned], client: Client) -> None:
         self._assigned = assigned
         self._client = client
+        self._unanswered: set[Coordinates] = set()
+        self._owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
@@ -34,9 +40,31 @@ class Commits:
             tp
             for tp in ready
             if tp.offset > self._known(self._assigned[tp.topic, tp.partition], asynchronous)
+            and not (asynchronous and (tp.topic, tp.partition) in self._unanswered)
         ]
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
+
+    def pay(self, *, asynchronous: bool = True, until: float | None = None) -> None:
+        """Commit what had to wait for the answer to an earlier commit; raises `KafkaException`.
+
+        Asynchronously what has that answer by now, else all of it.
+        """
+        ready = [c for c in self._owed if not (asynchronous and c in self._unanswered)]
+        owed = [self._owed.pop(coordinates) for coordinates in ready]
+        due = [
+            tp
+            for assigned, tp in owed
+            if self._assigned.get((tp.topic, tp.partition)) is assigned
+            and assigned.state in OURS
+            and tp.offset > self._known(assigned, asynchronous)
+        ]
+        if due:
+            self.exactly(due, asynchronous=asynchronous, until=until)
+
+    def await_nothing(self) -> None:
+        """Expect no answers any more: an interruption may have swallowed them."""
+        self._unanswered.clear()
 
     @staticmethod
     def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
@@ -50,7 +78,8 @@ class Commits:
 
         Until the broker has taken them a crash would make the group look new, and its store foreign to it.
         """
-        asked = [(each, offset) for each in partitions if (offset := _completed_prefix(each)) is not None]
+        free = [each for each in partitions if (each.topic, each.partition) not in self._unanswered]
+        asked = [(each, offset) for each in free if (offset := _completed_prefix(each)) is not None]
         if asked:
             for each, _ in asked:
                 each.beginning = Beginning.ASKED
@@ -83,10 +112,21 @@ class Commits:
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
     ) -> list[TopicPartition] | None:
-        """Commit these offsets, which carry metadata; None when the answer comes later."""
+        """Commit these offsets, which carry metadata; None when the answer comes later.
+
+        What is asked for asynchronously while an earlier commit of its partition is not answered is sent after that (`pay`).
+        """
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]
-            assigned.requested = max(assigned.requested, tp.offset)
+            if asynchronous and (tp.topic, tp.partition) in self._unanswered:
+                self._owed[tp.topic, tp.partition] = assigned, tp
+            else:
+                assigned.requested = max(assigned.requested, tp.offset)
+        if asynchronous:
+            offsets = [tp for tp in offsets if (tp.topic, tp.partition) not in self._unanswered]
+            if not offsets:
+                return None
+            self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
@@ -95,13 +135,21 @@ class Commits:
         except KafkaException:
             for tp in offsets:
                 self._assigned[tp.topic, tp.partition].requested = -1
+                if asynchronous:
+                    self._unanswered.discard((tp.topic, tp.partition))
             raise
         if answer is not None:
-            self.answered(None, answer)
+            self._note(None, answer)
         return answer
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Take note of the broker's answer to a commit; return what is no beginning, which only we asked for."""
+        """Take note of the broker's answer to an asynchronous commit; return what is no beginning, which only we asked for."""
+        answered = {(tp.topic, tp.partition) for tp in partitions}
+        # An answer that names nobody could be anybody's: to wait for another one might be to wait for ever.
+        self._unanswered = self._unanswered - answered if partitions else set()
+        return self._note(error, partitions)
+
+    def _note(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
         others = [tp for tp in partitions if not self._is_beginning(tp)]
         for tp in partitions:
             assigned = self._assigned.get((tp.topic, tp.partition))
@@ -115,9 +163,23 @@ class Commits:
                 )
             elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
                 # Above that it is the late answer to a commit from before a seek.
-                assigned.held.lane.note_committed(tp.offset)
+                lane = assigned.held.lane
+                if lane.committed is not None and tp.offset < lane.committed <= lane.high:
+                    self._went_back(assigned, tp.offset, lane.committed)
+                lane.note_committed(tp.offset)
                 assigned.beginning = Beginning.KNOWN
         return others
+
+    def _went_back(self, assigned: Assigned, offset: int, committed: int) -> None:
+        """Have committed again what a commit from before it has undone; the next one of what came since does it as well."""
+        where = assigned.topic, assigned.partition
+        logger.warning(
+            "%s[%d]: a commit of %d came after that of %d, which is repeated", *where, offset, committed
+        )
+        if assigned.held is not None and assigned.requested <= committed:
+            assigned.requested = -1
+            again = TopicPartition(*where, committed, str(assigned.metadata(assigned.held.lane)))
+            self._owed.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
         assigned = self._assigned.get((tp.topic, tp.partition))

@@ -195,6 +195,7 @@ class Holdings:
 
     def reopen_all(self) -> None:
         """Forget what is in flight and read every partition again from its watermark: its state may be half way."""
+        self.commits.await_nothing()
         for assigned in list(self.assigned.values()):
             known = self._history(assigned)
             if assigned.held is None or known is None:
@@ -219,6 +220,7 @@ class Holdings:
 
     def refetch_all(self) -> None:
         """Read every partition again from where judging stands: what the client fetched may be lost, and the answers it had."""
+        self.commits.await_nothing()
         for assigned in self.assigned.values():
             if assigned.beginning is Beginning.ASKED:
                 assigned.beginning, assigned.ask_at = Beginning.TO_ASK, 0.0
@@ -246,6 +248,8 @@ class Holdings:
         try:
             if not self._settings.only_user_commits:
                 self.commits.completed(mine, asynchronous=False, until=None if self.closing else until)
+            else:
+                self.commits.pay(asynchronous=False, until=None if self.closing else until)
         except (KafkaException, DedupError) as error:
             logger.warning(
                 "commit on revoke failed (%s): the next owner sees again what was not committed", error

@@ -150,12 +150,13 @@ class Session(Holdings):
         for assigned in self.assigned.values():
             if assigned.full or (assigned.held is not None and assigned.held.started):
                 self._throttle(assigned)
-        if time.monotonic() >= self._next_commit:
-            self._next_commit = time.monotonic() + self._settings.commit_interval_s
-            try:
+        try:
+            self.commits.pay()
+            if time.monotonic() >= self._next_commit:
+                self._next_commit = time.monotonic() + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
-            except KafkaException as error:
-                logger.warning("commit failed (%s); it is repeated with the next one", error)
+        except KafkaException as error:
+            logger.warning("commit failed (%s); it is repeated with the next one", error)
 
     def wake(self) -> None:
         """Have what has begun to deliver fetched from at once."""

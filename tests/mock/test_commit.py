@@ -103,6 +103,18 @@ def test_an_asynchronous_commit_returns_none_and_calls_back(make: Make, send: Se
     assert [(error, [tp.offset for tp in partitions]) for error, partitions in answers] == [(None, [1])]
 
 
+def test_the_last_of_many_asynchronous_commits_is_not_left_behind(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A loop that commits each message and closes at once has committed all of them."""
+    send("a", "b", "c", "d", "e")
+    consumer = make("orders", config=BY_USER)
+    for message in poll_some(consumer, 5):
+        consumer.commit(message=message)
+    consumer.close()
+    assert offset_of(kafka) == 5
+
+
 def test_nothing_to_commit_is_an_error_only_for_who_waits(make: Make, send: Send) -> None:
     """Synchronous: _NO_OFFSET, as the plain client says; asynchronous: None."""
     send("a")
