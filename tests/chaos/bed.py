@@ -20,6 +20,8 @@ _SETTINGS: Final = {
     "group.consumer.session.timeout.ms": str(SESSION_MS),
     # Aborted transactions are ended soon, and hanging ones too.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # A broker on a busy machine is not put out of its own cluster while its coordinators load; a restart takes that much longer.
+    "broker.session.timeout.ms": "4000",
 }
 
 
@@ -51,6 +53,17 @@ class Cluster(Protocol):
     def stop(self) -> None:
         """End it for good."""
 
+    def logged(self) -> bytes:
+        """Return what it has written into its log since it was made."""
+
+
+class JarsCluster(LocalKafka):
+    """A broker from its jars as a `Cluster`."""
+
+    def logged(self) -> bytes:
+        """See `Cluster`."""
+        return self.log.read_bytes()
+
 
 class ContainerCluster:
     """A broker in a container as a `Cluster`. Raises `KafkaHelperError` where no engine answers."""
@@ -66,6 +79,7 @@ class ContainerCluster:
         self.pause = self._container.pause
         self.resume = self._container.resume
         self.stop = self._container.stop
+        self.logged = self._container.logged
 
     def start(self) -> None:
         """Make the container, or start it again."""
@@ -94,7 +108,7 @@ class Bed:
         self.kafka: Cluster = (
             ContainerCluster(ports)
             if broker == "container"
-            else LocalKafka(config=_SETTINGS, extra_listeners=ports)
+            else JarsCluster(config=_SETTINGS, extra_listeners=ports)
         )
         self._ports, self._seed = ports, seed
         self._open = ExitStack()

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk import Window
 from tests.chaos.bed import Bed
+from tests.chaos.forgetful import SAID, is_forgetful
 from tests.chaos.history import EARLIER, History, LogRecord
 from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages
@@ -45,7 +46,7 @@ _AWAY_S: Final = 20.0
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
     """Play a scenario and judge it; ``keep`` is a folder for journals, logs and stores, else they are removed."""
-    began = time.monotonic()
+    began, logged_bytes = time.monotonic(), len(bed.kafka.logged())
     topic = f"{scenario.name}-{choice.protocol}-{choice.seed}-{uuid.uuid4().hex[:6]}"
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +70,8 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             try:
                 history, stuck = _play(scenario, stage)
             except (KafkaException, TimeoutError, RuntimeError) as error:
+                if is_forgetful(bed.kafka.logged()[logged_bytes:]):
+                    error.add_note(SAID)
                 error.add_note(f"faults until then: {dict(stage.faults)}")
                 for line in _where_they_stand(stage):
                     error.add_note(line)
@@ -78,10 +81,15 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+    judgement = judge(history)
+    if judgement.broken() and is_forgetful(bed.kafka.logged()[logged_bytes:]):
+        unjudged = RuntimeError(SAID)
+        unjudged.add_note(f"found: {judgement.broken()}; faults: {dict(stage.faults)}")
+        raise unjudged
     return Report(
         scenario=scenario.name,
         choice=choice,
-        judgement=judge(history),
+        judgement=judgement,
         faults={**stage.faults, **_refused(history)},
         resent=sender.retried + sender.repeated,
         rebalances=sum(notice.kind == "assigned" for notice in history.notices),

@@ -259,6 +259,7 @@ class Stage:
 
     def restart_broker(self, seconds: float) -> None:
         """SIGKILL, and a start after some time."""
+        self._await_coordinator()
         at_ns, committed = time.monotonic_ns(), self._committed()
         self.bed.kafka.kill()
         self._sleep_blind(seconds)
@@ -269,6 +270,7 @@ class Stage:
 
     def pause_broker(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after some time."""
+        self._await_coordinator()
         at_ns, committed = time.monotonic_ns(), self._committed()
         self.bed.kafka.pause()
         self._sleep_blind(seconds)
@@ -276,6 +278,10 @@ class Stage:
         self.faults["broker-pause"] += 1
         self.sleep(1.5 * _SESSION_S)
         self.suspect_all(at_ns, committed)
+
+    def _await_coordinator(self) -> None:
+        """Let the group's coordinator load what it knows: one that loses its partition meanwhile forgets it (see `forgetful`)."""
+        self.watch.patiently()
 
     @staticmethod
     def _sleep_blind(seconds: float) -> None:

@@ -43,7 +43,7 @@ class CommitWatch:
         with self._one:
             asked = [TopicPartition(self._topic, partition) for partition in range(self.partitions)]
             try:
-                answer = self._client.committed(asked, timeout=_ANSWER_S)
+                answer = _heeded(self._client.committed(asked, timeout=_ANSWER_S))
             except KafkaException:
                 self._renew()
                 raise
@@ -85,3 +85,11 @@ class CommitWatch:
                 self.committed()
             except KafkaException:
                 continue
+
+
+def _heeded(answer: list[TopicPartition]) -> list[TopicPartition]:
+    """Raise what a coordinator says of every partition: it is not up yet, and nothing that it says is an offset."""
+    errors = [tp.error for tp in answer if tp.error is not None]
+    if errors and len(errors) == len(answer):
+        raise KafkaException(errors[0])
+    return answer

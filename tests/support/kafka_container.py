@@ -116,6 +116,10 @@ class KafkaContainer(DockerContainer):
         """Let a paused broker go on."""
         self.get_wrapped_container().unpause()
 
+    def logged(self) -> bytes:
+        """Return what the broker has written since the container was made."""
+        return bytes(self.get_wrapped_container().logs())
+
     def _runs(self) -> bool:
         container = self.get_wrapped_container()
         with suppress(Exception):

@@ -1,0 +1,18 @@
+"""A defect of the broker's that no client can do anything about, told by the broker's log.
+
+When a broker loses the leadership of ``__consumer_offsets`` and gets it back while its group coordinator loads, the end of the first
+load is taken for that of the second (Kafka 4.1): the coordinator goes to work knowing older offsets or none, puts all
+members out, and writes what may never be loaded again, so that nobody answers for the group any more. It notices at its first write.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOTICED: Final = b"is out of sync with the underlying log"
+SAID: Final = "the broker's group coordinator went to work before it had loaded what it knew"
+
+
+def is_forgetful(logged: bytes) -> bool:
+    """Whether a coordinator noticed, by what the broker logged, that it does not know what it should."""
+    return NOTICED in logged
