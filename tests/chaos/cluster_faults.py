@@ -85,7 +85,7 @@ BROKER: Final = Scenario(
     play=_broker,
     broken="commit-past-a-gap",
     mode="workers",
-    short_s=12.0,
+    short_s=18.0,
 )
 NETWORK: Final = Scenario(
     name="network",
