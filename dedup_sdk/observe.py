@@ -24,7 +24,13 @@ class VerdictEvent:
 
 
 EventName = Literal[
-    "topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked"
+    "topic-recreated",
+    "log-truncated",
+    "offset-out-of-range",
+    "recovery-timeout",
+    "store-locked",
+    "window-beyond-retention",
+    "window-too-short",
 ]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.passing import passes
@@ -22,6 +23,13 @@ _SEEK_TRIES = 100
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 1.0
 _LOOK_S = 0.5
+
+
+class Asked(NamedTuple):
+    """A question to the cluster that waits for its answer, to be kept as a whole: a client that goes takes its questions with it."""
+
+    answer: Future[Any]
+    client: AdminClient
 
 
 class Client:
@@ -178,6 +186,14 @@ class Client:
                 "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
             )
         return self._topic_ids[topic]
+
+    def topic_settings(self, topic: str) -> Asked | None:
+        """Ask how a topic is set up; None where nobody can be asked. The answer has an entry a setting, or is a `KafkaException`."""
+        if self.cluster_id().startswith("mockCluster"):
+            return None
+        admin = AdminClient(admin_settings(self._settings))
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def forget_topic_ids(self) -> None:
         """Ask again: topics may have been made anew."""

@@ -21,6 +21,7 @@ from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
 
 logger = logging.getLogger("dedup_sdk")
@@ -57,6 +58,7 @@ class Session(Holdings):
         self._guard = guard
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._write_again_at = 0.0
+        self._window_check = WindowCheck(engine, client, settings)
         self._announce: list[Assigned] = []
         self._begin_by = 0.0
         self.hurried = False
@@ -144,6 +146,8 @@ class Session(Holdings):
             self._recover()
         else:
             self._client.readers.close()
+        if self._window_check.asked:
+            self._window_check.look()
         if self.engine.choked and time.monotonic() >= self._write_again_at:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
@@ -298,6 +302,7 @@ class Session(Holdings):
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._announce.append(assigned)
+            self._window_check.ask(assigned.topic, assigned.partition, start.offset)
         if not fetching:
             self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
         if not self.recovering:

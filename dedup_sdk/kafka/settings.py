@@ -33,6 +33,7 @@ ASK_S = 10.0
 """Seconds that a question to the broker may take."""
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
 _DEFAULT_POLL_INTERVAL_MS = 300_000
+_DEFAULT_SESSION_TIMEOUT_MS = 45_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class ClientSettings:
     """Seconds between our commits; infinity when there is no interval."""
     revoke_deadline_s: float
     """Seconds that handing partitions over may take: a fifth of ``max.poll.interval.ms`` unless the user says otherwise."""
+    silence_s: float
+    """Seconds that a member may be silent before its group gives it up, by the longer of the two limits."""
     only_user_commits: bool
     """Whether only `commit` commits, also when a partition goes."""
     incremental: bool
@@ -116,13 +119,16 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
     client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
     client.setdefault("fetch.queue.backoff.ms", 1)
     interval_ms = _milliseconds(client, "auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS)
+    poll_interval_ms = _milliseconds(client, "max.poll.interval.ms", _DEFAULT_POLL_INTERVAL_MS)
+    session_ms = _milliseconds(client, "session.timeout.ms", _DEFAULT_SESSION_TIMEOUT_MS)
     return ClientSettings(
         client=client,
         group=str(client["group.id"]),
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
-        revoke_deadline_s=_milliseconds(client, "max.poll.interval.ms", _DEFAULT_POLL_INTERVAL_MS) / 5_000,
+        revoke_deadline_s=poll_interval_ms / 5_000,
+        silence_s=max(poll_interval_ms, session_ms) / 1_000,
         only_user_commits=auto_commit is False,
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
         on_commit=on_commit,

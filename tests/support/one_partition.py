@@ -121,6 +121,10 @@ class ListClient(Client):
     def wake(self, partitions: list[TopicPartition]) -> None:
         """See `Client`."""
 
+    def topic_settings(self, topic: str) -> None:
+        """See `Client`; nobody is asked."""
+        del topic
+
     def forget_topic_ids(self) -> None:
         """See `Client`."""
 

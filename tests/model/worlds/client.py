@@ -246,5 +246,9 @@ class ModelClient(Client):
         del topic
         return self._broker.topic_id
 
+    def topic_settings(self, topic: str) -> None:
+        """See `Client`; nobody is asked."""
+        del topic
+
     def forget_topic_ids(self) -> None:
         """See `Client`."""

@@ -1,0 +1,101 @@
+"""Windows that do not fit their topic are told of, with both numbers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dedup_sdk import Lookup, MemoryStore, Window, key
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.kafka.client import Asked
+from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.kafka.window_check import WindowCheck, misfits
+
+DAY_MS = 86_400_000
+TOPIC = {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+
+
+@pytest.mark.parametrize(
+    ("window_ms", "settings", "expected"),
+    [
+        (7 * DAY_MS, {}, []),
+        (7 * DAY_MS + 1, {}, ["window-beyond-retention"]),
+        (7 * DAY_MS + 1, {"cleanup.policy": "compact,delete"}, ["window-beyond-retention"]),
+        (7 * DAY_MS + 1, {"cleanup.policy": "compact"}, []),
+        (7 * DAY_MS + 1, {"retention.ms": "-1"}, []),
+        (420_000, {}, []),
+        (419_999, {}, ["window-too-short"]),
+        (420_000, {"message.timestamp.type": "LogAppendTime"}, ["window-too-short"]),
+        (540_000, {"message.timestamp.type": "LogAppendTime"}, []),
+        (60_000, {"retention.ms": "1000"}, ["window-beyond-retention", "window-too-short"]),
+    ],
+)
+def test_what_does_not_fit(window_ms: int, settings: dict[str, str], expected: list[str]) -> None:
+    """Longer than what the topic keeps, or shorter than what a resend takes; the numbers are in the line."""
+    found = dict(misfits(window_ms, {**TOPIC, **settings}, 300_000))
+    assert [*found] == expected
+    assert all(str(window_ms) in detail for detail in found.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "silence_s"),
+    [({}, 300.0), ({"max.poll.interval.ms": 10_000}, 45.0), ({"session.timeout.ms": 600_000}, 600.0)],
+)
+def test_how_long_a_member_may_be_gone(config: dict[str, Any], silence_s: float) -> None:
+    """The longer of the two times after which a group gives a member up."""
+    assert client_settings({"group.id": "g", **config}).silence_s == silence_s
+
+
+class FakeClient:
+    """A client that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[Future[Any]] = []
+
+    def topic_settings(self, topic: str) -> Asked:
+        """See `Client`."""
+        del topic
+        self.answers.append(Future())
+        asker: Any = None
+        return Asked(self.answers[-1], asker)
+
+
+def checked(window: Window) -> tuple[WindowCheck, FakeClient, Deduplicator]:
+    """A check of a window."""
+    engine, client = Deduplicator(Lookup(id=key(), window=window), store=MemoryStore()), FakeClient()
+    return WindowCheck(engine, client, client_settings({"group.id": "g"})), client, engine  # type: ignore[arg-type]
+
+
+def test_a_topic_is_asked_about_once() -> None:
+    """However many partitions of it begin; the answer is told when it has come."""
+    check, client, engine = checked(Window(seconds=1))
+    check.ask("t", 0, 5)
+    check.ask("t", 1, 5)
+    check.look()
+    assert engine.counters.events == {}
+    client.answers[0].set_result({name: SimpleNamespace(value=value) for name, value in TOPIC.items()})
+    check.look()
+    check.look()
+    assert engine.counters.events == {"window-too-short": 1}
+    assert len(client.answers) == 1
+
+
+def test_without_an_answer_nothing_is_told() -> None:
+    """A broker that does not say, or may not, stops nobody."""
+    check, client, engine = checked(Window(seconds=1))
+    check.ask("t", 0, 5)
+    client.answers[0].set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    check.look()
+    assert engine.counters.events == {}
+    assert check.asked == {}
+
+
+def test_a_window_by_count_has_no_time_to_compare() -> None:
+    """Nobody is asked then."""
+    check, client, _ = checked(Window(count=10))
+    check.ask("t", 0, 5)
+    assert client.answers == []
