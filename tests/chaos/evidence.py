@@ -18,8 +18,13 @@ _MOST_LINES: Final = 60
 Place = tuple[int, int]
 
 
-def evidence(what: str, history: History, message: Place, message_of: Mapping[Place, Place]) -> str:
-    """Return what is known of a message, in lines, the first of which says what is wrong with it; times are seconds of the machine's monotonic clock."""
+def evidence(
+    what: str, history: History, message: Place, message_of: Mapping[Place, Place], at_ns: int | None = None
+) -> str:
+    """Return what is known of a message, in lines, the first of which says what is wrong with it; times are seconds of the machine's monotonic clock.
+
+    ``at_ns``: when it went wrong, where that is not when the message was handled.
+    """
     partition = message[0]
     places = {place for place, first in message_of.items() if first == message} | {message}
     calls = sorted(
@@ -38,6 +43,8 @@ def evidence(what: str, history: History, message: Place, message_of: Mapping[Pl
     ]  # fmt: skip
     begin = calls[0].began_ns - _AROUND_NS if calls else 0
     end = calls[-1].ended_ns + _AROUND_NS if calls else 2**63
+    if at_ns is not None:
+        begin, end = at_ns - _AROUND_NS, at_ns + _AROUND_NS
     around = [*_notices(history, partition), *_commits(history, partition), *_faults(history, partition)]
     around += [
         (line.at_ns, f"{line.run} says {line.text}") for line in history.told if _of(line.text, partition)

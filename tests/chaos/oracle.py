@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.evidence import evidence
-from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Takeover
+from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Sample, Takeover
 from tests.chaos.safety import Safety
 
 IMPLICIT_BATCH_RECORDS = 1_000
@@ -99,6 +99,7 @@ def judge(history: History) -> Judgement:
     at_risk += _late(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
+    regressed = _regressed(history)
     wrong = {
         "lost": sorted(expected - set(calls)),
         "unexplained": sorted(unexplained),
@@ -106,8 +107,9 @@ def judge(history: History) -> Judgement:
         "premature": _premature(history, message_of, calls, skipped | set(history.given_up)),
         "trespassed": _trespassed(history),
         "unsettled": _unsettled(history),
-        "regressed": _regressed(history),
+        "regressed": [(sample.partition, sample.offset) for sample in regressed],
     }
+    went_back_ns = {(sample.partition, sample.offset): sample.at_ns for sample in regressed}
     counts = {what: len(places) for what, places in wrong.items()}
     return Judgement(
         records=len(history.log),
@@ -117,7 +119,13 @@ def judge(history: History) -> Judgement:
         doubled_bound=sum(map(len, at_risk)),
         **{**counts, "unexplained": sum(unexplained.values())},
         examples=tuple(
-            evidence(what, history, message_of.get(place, place), message_of)
+            evidence(
+                what,
+                history,
+                message_of.get(place, place),
+                message_of,
+                went_back_ns[place] if what == "regressed" else None,
+            )
             for what, places in wrong.items()
             for place in places[:_EXAMPLES]
         ),
@@ -325,13 +333,13 @@ def _unsettled(history: History) -> list[Place]:
     ]
 
 
-def _regressed(history: History) -> list[Place]:
+def _regressed(history: History) -> list[Sample]:
     set_by_hand = {each.partition for each in history.excuses if isinstance(each, Rewind | Forget)}
     highest: dict[int, int] = {}
-    found: list[Place] = []
+    found: list[Sample] = []
     for sample in sorted(history.samples):
         if sample.offset < highest.get(sample.partition, -1) and sample.partition not in set_by_hand:
-            found.append((sample.partition, sample.offset))
+            found.append(sample)
         # From there on it may rise again: that is no news.
         highest[sample.partition] = sample.offset
     return found

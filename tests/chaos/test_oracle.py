@@ -303,3 +303,15 @@ def test_commits_do_not_go_back_by_themselves() -> None:
     samples = [Sample(20 * _MS, 0, 3), Sample(21 * _MS, 0, 1), Sample(22 * _MS, 0, 2)]
     assert broken(records, calls, samples=samples) == {"regressed": 1}
     assert broken(records, calls, samples=samples, excuses=[Rewind(partition=0, low=1, high=3)]) == {}
+
+
+def test_a_commit_that_went_back_is_told_with_what_was_around_it() -> None:
+    """Not with what was around the call of its record, which may have been long before."""
+    notices = [Notice("b", "assigned", frozenset({0}), at_s * _S) for at_s in (60, 101)]
+    samples = [Sample(2 * _S, 0, 1), Sample(100 * _S, 0, 2), Sample(102 * _S, 0, 1)]
+    calls = [call(0, 1_000), call(1, 90_000)]
+    history = History(log=log("x", "y"), calls=calls, window_ms=_WINDOW_MS, notices=notices, samples=samples)
+    [told] = judge(history).examples
+    assert "102.000 committed 1" in told
+    assert "101.000 b was told: assigned" in told
+    assert "60.000" not in told
