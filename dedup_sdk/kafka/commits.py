@@ -171,10 +171,13 @@ class Commits:
         return others
 
     def _went_back(self, assigned: Assigned, offset: int, committed: int) -> None:
-        """Have committed again what a commit from before it has undone; the next one of what came since does it as well."""
+        """Have committed again what a commit from before it may have undone; the next one of what came since does it as well.
+
+        As a rule only its answer was served late; which of the two the broker took last it does not say.
+        """
         where = assigned.topic, assigned.partition
-        logger.warning(
-            "%s[%d]: a commit of %d came after that of %d, which is repeated", *where, offset, committed
+        logger.debug(
+            "%s[%d]: answered that %d is committed after %d was: that is repeated", *where, offset, committed
         )
         if assigned.held is not None and assigned.requested <= committed:
             assigned.requested = -1
