@@ -3,11 +3,12 @@
 Making them of their words costs ten times as much as reading them back. An image is believed only where it was made of exactly the
 state that the store has now, and is whole; else it is as if there was none. Layout, little-endian; the file ``filters/image``::
 
-    magic     4 bytes  "DFI1"
+    magic     4 bytes  "DFI2"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
     heading   JSON     {"state": SHA-256 of the state, hex, "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
-    tables    uint64s  one table a segment, each of ``filter.table_blocks(capacity)`` words
+    tables    uint64s  of each segment its table, ``filter.table_blocks(capacity)`` words, then those of its extents, each of
+                       ``extent_filters.extent_blocks(marks)`` words
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from zlib import crc32
 import numpy as np
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.extent_filters import Extent, extent_blocks
 from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter import table_blocks
 from dedup_sdk.store.words import Uint64s
 
 IMAGE: Final = "image"
 
-_MAGIC: Final = b"DFI1"
+_MAGIC: Final = b"DFI2"
 _HEAD: Final = struct.Struct("<4sII")
 _MOST_HEADING_BYTES: Final = 2**24
 _WORD_BYTES: Final = 8
@@ -40,23 +42,14 @@ _REMEDY: Final = "it is made again"
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """A stretch of a generation's file of filter words: whole blocks, ``marks`` digests in all."""
-
-    generation: int
-    start: int
-    size: int
-    marks: int
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """One filter: its capacity and count in digests, where the words lie that it was made of, its table."""
+    """One filter: its capacity and count in digests, where the words lie that it was made of, its table, those of the extents."""
 
     capacity: int
     count: int
     extents: tuple[Extent, ...]
     table: Uint64s
+    extent_table: Uint64s
 
 
 def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> None:
@@ -74,7 +67,9 @@ def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> N
             ],
         }
     ).encode()
-    tables = [each.table.astype("<u8", copy=False) for each in segments]
+    tables = [
+        table.astype("<u8", copy=False) for each in segments for table in (each.table, each.extent_table)
+    ]
     checksum = crc32(heading, crc32(struct.pack("<I", len(heading))))
     for table in tables:
         checksum = crc32(table.data, checksum)
@@ -122,11 +117,12 @@ def read_image(path: Path, state: bytes) -> list[SegmentImage]:
         raise _wrong(path, "is of another state of the store")
     segments, at = [], 0
     for entry in read.objects("segments"):
-        capacity = entry.integer("capacity", least=1)
-        table = words[at : at + table_blocks(capacity)]
+        capacity, count = entry.integer("capacity", least=1), entry.integer("count", least=0)
         extents = tuple(map(_extent, entry.objects("extents")))
-        segments.append(SegmentImage(capacity, entry.integer("count", least=0), extents, table))
-        at += table_blocks(capacity)
+        middle = at + table_blocks(capacity)
+        end = middle + sum(extent_blocks(extent.marks) for extent in extents)
+        segments.append(SegmentImage(capacity, count, extents, words[at:middle], words[middle:end]))
+        at = end
     if size != _HEAD.size + length + _WORD_BYTES * at:
         raise _wrong(path, f"has {size} bytes, which is not what its heading says")
     return segments

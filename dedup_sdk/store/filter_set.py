@@ -2,13 +2,13 @@
 
 Words may be read again at any time, so that a filter that is full is made anew, twice as large, without a key being
 touched; while nobody has the store open, the filters lie beside the words as they were; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
-another is begun.
+another is begun. What they let pass goes through `extent_filters`, which say where to look.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.extent_filters import Extent, ExtentFilters
 from dedup_sdk.store.filter import Filter
-from dedup_sdk.store.filter_image import IMAGE, Extent, SegmentImage, read_image, write_image
+from dedup_sdk.store.filter_image import IMAGE, SegmentImage, read_image, write_image
 from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
 
 MOST_PER_FILTER: Final = 2**24
@@ -45,12 +46,13 @@ class FilterSet:
         self._folder = folder
         self._expected = expected
         self._segments: list[_Segment] = []
+        self._extents = ExtentFilters()
         self._imaged = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(segment.filter.nbytes for segment in self._segments)
+        return self._extents.nbytes + sum(segment.filter.nbytes for segment in self._segments)
 
     @property
     def marks(self) -> int:
@@ -70,15 +72,17 @@ class FilterSet:
         found = [segment.filter.may_contain(digests) for segment in self._segments]
         return np.unique(np.concatenate(found))
 
+    def by_generation(self, digests: bytes) -> list[tuple[int, list[int]]]:
+        """Return the positions, ascending, of the digests that each generation may have, the newest first; never misses one."""
+        passed = self.may_contain(digests)
+        return self._extents.by_generation(digests, passed) if passed.size else []
+
     def append(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words as `write` does, add them, and return the file's end."""
         self._changes()
         end = self.write(generation, start, words)
-        for segment in self._segments:
-            # An earlier attempt of the same flush, whose bytes were just written over.
-            segment.extents = [
-                known for known in segment.extents if known.generation != generation or known.start < start
-            ]
+        # An earlier attempt of the same flush, whose bytes were just written over.
+        self._keep(lambda known: known.generation != generation or known.start < start)
         self._add(Extent(generation, start, end - start, words.count), [words])
         return end
 
@@ -123,7 +127,11 @@ class FilterSet:
             return
         images = [
             SegmentImage(
-                segment.filter.capacity, segment.filter.count, tuple(segment.extents), segment.filter.table
+                segment.filter.capacity,
+                segment.filter.count,
+                tuple(segment.extents),
+                segment.filter.table,
+                self._extents.table(segment.extents),
             )
             for segment in self._segments
         ]
@@ -145,14 +153,14 @@ class FilterSet:
             if self.path(generation).stat().st_size < end:
                 message = f"{self.path(generation)} is shorter than its filter's image says; both are to be made again"
                 raise StoreCorruptError(message)
-        alone = len(images) == 1
         self._segments = [
-            _Segment(
-                Filter(image.capacity, image.table if alone else image.table.copy(), image.count),
-                list(image.extents),
-            )
+            _Segment(Filter(image.capacity, image.table.copy(), image.count), list(image.extents))
             for image in images
         ]
+        self._extents = ExtentFilters(
+            [extent for image in images for extent in image.extents],
+            np.concatenate([image.extent_table for image in images]),
+        )
         self._imaged = True
         return True
 
@@ -166,11 +174,15 @@ class FilterSet:
         dropped = set(generations)
         if dropped:
             self._changes()
-        for segment in self._segments:
-            segment.extents = [extent for extent in segment.extents if extent.generation not in dropped]
+        self._keep(lambda extent: extent.generation not in dropped)
         self._segments = [segment for segment in self._segments if segment.extents]
         for generation in dropped:
             self.path(generation).unlink(missing_ok=True)
+
+    def _keep(self, wanted: Callable[[Extent], bool]) -> None:
+        for segment in self._segments:
+            segment.extents = [extent for extent in segment.extents if wanted(extent)]
+        self._extents.keep(wanted)
 
     def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
         last = self._segments[-1] if self._segments else None
@@ -181,6 +193,7 @@ class FilterSet:
         elif last.filter.count + extent.marks > last.filter.capacity:
             last = self._enlarged(last, extent.marks)
         last.extents.append(extent)
+        self._extents.add(extent, blocks)
         for block in blocks:
             last.filter.add(block)
 

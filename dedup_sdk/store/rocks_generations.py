@@ -84,25 +84,18 @@ class RocksGenerations:
 
     def find(self, digests: bytes) -> list[tuple[int, bytes]]:
         """Return (position, value) of the digests that are stored, ascending by position."""
-        wanted: list[int] = self._filters.may_contain(digests).tolist()
-        if not wanted:
-            return []
-        keys = [digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)] for index in wanted]
-        found: list[tuple[int, bytes]] = []
-        for family in self._newest_first:
-            values = get_values(family, keys)
-            missing = values.count(None)
-            if missing == len(keys):
+        found: dict[int, bytes] = {}
+        for number, positions in self._filters.by_generation(digests):
+            family = self._families.get(number)
+            wanted = [position for position in positions if position not in found] if found else positions
+            if family is None or not wanted:
                 continue
-            found += [
-                (index, value) for index, value in zip(wanted, values, strict=True) if value is not None
-            ]
-            if not missing:
-                break
-            left = [place for place, value in enumerate(values) if value is None]
-            wanted, keys = [wanted[place] for place in left], [keys[place] for place in left]
-        found.sort()
-        return found
+            keys = [digests[DIGEST_BYTES * position : DIGEST_BYTES * (position + 1)] for position in wanted]
+            values = get_values(family, keys)
+            found.update(
+                (position, value) for position, value in zip(wanted, values, strict=True) if value is not None
+            )
+        return sorted(found.items())
 
     def scan(self) -> Iterator[Marks]:
         """Yield all marks in pages, ascending, each ID once."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.extent_filters import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
 from dedup_sdk.store.filter import BITS_PER_ID, PATTERN_BITS, PATTERNS, Filter
 from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
 from dedup_sdk.store.filter_words import (
@@ -128,7 +129,7 @@ def test_filters_of_a_partition_follow_its_growth(tmp_path: Path) -> None:
     for digests, _ in flushes:
         assert len(filters.may_contain(digests)) == 20_000
     assert filters.marks == 240_000
-    assert filters.nbytes <= 2 * 240_000 * BITS_PER_ID // 8
+    assert filters.nbytes <= 240_000 * (2 * BITS_PER_ID + BITS_PER_ID_AND_EXTENT) // 8
     assert len(filters.may_contain(random_marks(20_000, 99).digests)) <= 600
 
     reloaded = FilterSet(tmp_path, expected=240_000)
@@ -197,6 +198,7 @@ def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None
     assert again.restore(STATE)
     asked = digests + random_marks(50_000, 9).digests
     assert again.may_contain(asked).tolist() == filters.may_contain(asked).tolist()
+    assert again.by_generation(asked) == filters.by_generation(asked)
     assert (again.marks, again.nbytes) == (filters.marks, filters.nbytes)
 
     more, added = words(3 * LEAST_PER_FILTER, 5)

@@ -1,0 +1,138 @@
+"""Which generations a digest is looked up in."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dedup_sdk.store.database import get_values
+from dedup_sdk.store.extent_filters import BITS_PER_ID, Extent, ExtentFilters
+from dedup_sdk.store.filter_set import FilterSet
+from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, progress, random_marks
+
+DAY_MS = 86_400_000
+
+
+def words(count: int, seed: int) -> tuple[bytes, FilterWords]:
+    """Return random digests, unsorted, and their words, sorted."""
+    digests = random_marks(count, seed).digests
+    return digests, merge_words([filter_words(digests), NO_WORDS])
+
+
+def everywhere(digests: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The positions of all digests."""
+    return np.arange(len(digests) // 16, dtype=np.intp)
+
+
+def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
+    """Nothing is missed, also what lies in several extents of a generation; of strangers each extent takes at most 4 % for its own."""
+    filters = ExtentFilters()
+    parts = [words(20_000, seed) for seed in range(6)]
+    for index, (_, added) in enumerate(parts):
+        filters.add(Extent(index // 2, index, 1, added.count), [added])
+    for index, (digests, _) in enumerate(parts):
+        found = dict(filters.by_generation(digests, everywhere(digests)))
+        assert found[index // 2] == list(range(20_000))
+        assert all(
+            len(positions) <= 1_600 for generation, positions in found.items() if generation != index // 2
+        )
+    assert filters.nbytes <= 6 * 20_000 * BITS_PER_ID // 8
+
+
+def test_generations_are_named_newest_first_with_positions_of_the_question() -> None:
+    """The newest generation comes first, and only positions that were asked about are named."""
+    filters = ExtentFilters()
+    digests, added = words(10, 1)
+    for generation in (3, 12, 7):
+        filters.add(Extent(generation, 0, 1, added.count), [added])
+    asked = random_marks(5, 2).digests + digests
+    positions = np.array([6, 9], np.intp)
+    assert filters.by_generation(asked, positions) == [(12, [6, 9]), (7, [6, 9]), (3, [6, 9])]
+    assert filters.by_generation(asked, positions[:0]) == []
+
+
+def test_what_fools_the_large_filter_does_not_fool_the_small_ones(tmp_path: Path) -> None:
+    """Of the strangers that a full large filter lets pass, at most 5 % a generation are looked up there."""
+    filters = FilterSet(tmp_path)
+    for generation in range(4):
+        filters.append(generation, 0, words(100_000, generation)[1])
+    strangers = random_marks(400_000, 99).digests
+    passed = filters.may_contain(strangers).size
+    asked = sum(len(positions) for _, positions in filters.by_generation(strangers))
+    assert passed > 500
+    assert asked <= 4 * passed * 5 // 100
+
+
+def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> None:
+    """Through appends, repeated appends, dropped generations and images, each generation is named for exactly what it has."""
+    rng = np.random.default_rng(4)
+    filters = FilterSet(tmp_path)
+    held: dict[int, list[bytes]] = {}
+    ends: dict[int, int] = {}
+    for turn in range(60):
+        action = rng.integers(0, 10)
+        if action == 0 and held:
+            oldest = min(held)
+            filters.drop([oldest])
+            del held[oldest], ends[oldest]
+        elif action == 1 and held:
+            filters.keep(b"%d" % turn)
+            filters = FilterSet(tmp_path)
+            assert filters.restore(b"%d" % turn)
+        else:
+            generation = turn // 8
+            digests, added = words(int(rng.integers(1, 3_000)), turn)
+            start = ends.get(generation, 0)
+            if action == 2:
+                # An attempt that does not become valid, and is written over.
+                filters.append(generation, start, words(500, 1_000 + turn)[1])
+            ends[generation] = filters.append(generation, start, added)
+            held.setdefault(generation, []).append(digests)
+        for generation, parts in held.items():
+            digests = b"".join(parts)
+            found = dict(filters.by_generation(digests))
+            assert found[generation] == list(range(len(digests) // 16))
+            assert set(found) <= set(held)
+    assert filters.marks == sum(len(part) // 16 for parts in held.values() for part in parts)
+
+
+def test_a_look_up_asks_only_generations_that_may_have_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store of eight generations, what is there is asked of one of them or little more, and is found at its newest offset."""
+    store = RocksStore(tmp_path, generation_marks=1)
+    held = store.open(IDENTITY, Window(days=7))
+    flushed = []
+    for day in range(8):
+        marks = random_marks(2_000, day, offset=2_000 * day)
+        again = random_marks(2_000, 0).digests[: 16 * 100] if day == 5 else b""
+        marks = dataclasses.replace(
+            marks,
+            digests=again + marks.digests[len(again) :],
+            timestamps=marks.timestamps * 0 + DAY_MS * day,
+        )
+        held.flush(progress(2_000 * (day + 1)), marks)
+        flushed.append(marks)
+    asked = 0
+
+    def counting(family: object, keys: list[bytes]) -> list[bytes | None]:
+        nonlocal asked
+        asked += len(keys)
+        return get_values(family, keys)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dedup_sdk.store.rocks_generations.get_values", counting)
+    for day, marks in enumerate(flushed):
+        found = held.find(marks.digests, marks.count)
+        expected = marks.offsets.copy()
+        if day == 0:
+            expected[:100] = flushed[5].offsets[:100]
+        assert found.indexes == list(range(2_000))
+        assert found.offsets == expected.tolist()
+    assert 16_000 <= asked <= 20_000
+    store.close()
