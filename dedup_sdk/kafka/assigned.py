@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.metadata import CommitMetadata
@@ -107,6 +107,14 @@ class Assigned:
     """Not before (monotonic seconds) the group's offsets are asked for again."""
     asked_from: float = 0.0
     """When (monotonic seconds) that was not answered for the first time."""
+    failures: int = 0
+    """How often in a row its recovery got no answer."""
+    answer_s: float = 0.0
+    """Seconds that a question to its leader may take; 0: as any."""
+    unanswered: Any = None
+    """An event of the client that hangs on an answer of its leader, which does not come now."""
+    silent: bool = False
+    """Whether its recovery waits for a broker that does not answer."""
     requested: int = -1
     """The last offset that a commit was asked for."""
     beginning: Beginning = Beginning.TO_ASK

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.questions import Questions
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
-from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -39,7 +41,10 @@ class Client:
         self._consumer = consumer
         self._settings = settings
         self.readers = Readers(settings)
+        self.questions = Questions(settings)
         self._topic_ids: dict[str, str] = {}
+        self._described: dict[str, Future[Any]] = {}
+        """What was asked of topics, and not taken note of yet."""
         self._cluster: str | None = None
 
     def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
@@ -172,41 +177,59 @@ class Client:
                 # As a rule the client has heard of it by now; to ask it anew could wait for a fetch (see `wake`).
                 self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
         if self._cluster is None:
-            metadata = Consumer.list_topics(self._consumer, "", timeout=ASK_S)
+            metadata = Consumer.list_topics(self._consumer, "", timeout=self.readers.answer_s)
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
+
+    def describe(self, topics: Iterable[str]) -> None:
+        """Ask which these topics are, those of which nobody has asked, in one request; nobody waits for the answer.
+
+        Raises `KafkaException` when it is not known yet which cluster this is.
+        """
+        unknown = {each for each in topics if each not in self._topic_ids and each not in self._described}
+        if unknown and self.cluster_id().startswith("mockCluster"):
+            self._topic_ids |= dict.fromkeys(unknown, "")
+        elif unknown:
+            self._described |= self.questions.describe(unknown)
+
+    def is_described(self, topic: str) -> bool:
+        """Whether `topic_id` has an answer, or an error, at once."""
+        return topic in self._topic_ids or (topic in self._described and self._described[topic].done())
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none.
 
-        Raises `KafkaException` when no broker answers, `RecoveryError` when it refuses.
+        Raises `KafkaException` when no broker answers, or the one that does has not heard of the topic; `RecoveryError` when
+        it refuses.
         """
         if topic not in self._topic_ids:
-            self._topic_ids[topic] = (
-                "" if self.cluster_id().startswith("mockCluster") else self._describe(topic)
-            )
+            self.describe([topic])
+        if topic in self._described:
+            self._topic_ids[topic] = self._answer(topic)
+            del self._described[topic]
         return self._topic_ids[topic]
 
     def topic_settings(self, topic: str) -> Asked | None:
         """Ask how a topic is set up; None where nobody can be asked. The answer has an entry a setting, or is a `KafkaException`."""
         if self.cluster_id().startswith("mockCluster"):
             return None
-        admin = AdminClient(admin_settings(self._settings))
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
+        return Asked(*self.questions.settings_of(topic))
 
     def forget_topic_ids(self) -> None:
         """Ask again: topics may have been made anew."""
         self._topic_ids.clear()
+        self._described.clear()
 
-    def _describe(self, topic: str) -> str:
-        config: dict[str, Any] = admin_settings(self._settings)
-        admin = AdminClient(config)
+    def _answer(self, topic: str) -> str:
         try:
-            future = admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S)[topic]
-            return str(future.result().topic_id or "")
+            return str(self._described[topic].result(self.readers.answer_s).topic_id or "")
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
         except KafkaException as error:
-            if passes(error):
+            del self._described[topic]
+            self.questions.renew()
+            if passes(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                # The latter also from a broker that has not heard of a new topic yet.
                 raise
             raise RecoveryError(
                 f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"

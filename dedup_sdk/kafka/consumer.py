@@ -334,6 +334,7 @@ class DedupConsumer(Running):
             with self._lock:
                 self._closed = True
                 self._client.readers.close()
+                self._client.questions.renew()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)

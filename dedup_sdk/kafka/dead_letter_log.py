@@ -24,7 +24,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letters import DeadLetter, bears_names
 from dedup_sdk.kafka.reader import SILENCE_S, Slice
 from dedup_sdk.kafka.readers import Readers
-from dedup_sdk.kafka.settings import ASK_S, ClientSettings
+from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.lane.state import GRACE
 
@@ -202,7 +202,7 @@ class DeadLetterLog:
         until = time.monotonic() + (MISSED_S if missed or self._positions else ABSENT_S)
         while len(self._topic) <= _LONGEST_NAME:
             # By name: of all topics a broker leaves out those that the group may not see.
-            topics = reader.list_topics(self._topic, timeout=ASK_S).topics
+            topics = reader.list_topics(self._topic, timeout=self._readers.answer_s).topics
             error = topics[self._topic].error if self._topic in topics else None
             if error is not None and error.code() not in _NOT_THERE:
                 said = f"dead-letter topic {self._topic}: {error.str()}"
@@ -249,7 +249,8 @@ class DeadLetterLog:
         """Return where to read each partition to; note what is gone of it."""
         ends = {}
         for number in partitions:
-            low, high = reader.get_watermark_offsets(TopicPartition(self._topic, number), timeout=ASK_S)
+            asked = TopicPartition(self._topic, number)
+            low, high = reader.get_watermark_offsets(asked, timeout=self._readers.answer_s)
             ends[number] = high
             position = self._positions.get(number, 0)
             if position > high:

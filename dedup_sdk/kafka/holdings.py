@@ -25,6 +25,7 @@ from confluent_kafka import (
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError, DedupError
+from dedup_sdk.kafka.asking import ANSWER_S, Asking
 from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
@@ -34,6 +35,8 @@ from dedup_sdk.kafka.status import status_of
 
 logger = logging.getLogger("dedup_sdk")
 
+TAKE_S = 1.0
+"""Seconds in which brokers are asked, inside a rebalance, where partitions start; what they do not say by then is asked later."""
 OFFSET_TAIL = -2000
 """From here down offsets count from the end of the log (``RD_KAFKA_OFFSET_TAIL_BASE`` of librdkafka)."""
 
@@ -52,6 +55,7 @@ class Holdings:
         """Whether the client is on its way out: it answers no questions any more, and the group does not wait for it."""
         self._client = client
         self._settings = settings
+        self._asking = Asking(client.questions, client.readers)
         self._counted: Counter[str] = Counter()
         self._epochs: Counter[Coordinates] = Counter()
 
@@ -65,8 +69,9 @@ class Holdings:
         self._client.forget_topic_ids()
         starts: list[Start | None] = [None] * len(partitions)
         try:
-            starts = list(self._starts(partitions))
+            self._find_starts(partitions, starts)
         except (KafkaException, DedupError) as error:
+            self._asking.be_wary()
             logger.warning("the group's offsets are not known yet (%s); asking again", error)
         finally:
             # Also when interrupted: a partition that the client assigned by itself would be read and dropped for ever.
@@ -98,12 +103,29 @@ class Holdings:
         place = assigned.held.lane.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
-    def _starts(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> list[Start]:
+    def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
+        """Fill in where partitions start, as far as brokers say it at once: a rebalance waits for us."""
         if not partitions:
-            return []
+            return
+        until = 0.0 if self._asking.is_wary else time.monotonic() + TAKE_S
+        for row, (tp, committed) in enumerate(self._stand(partitions, ANSWER_S)):
+            if time.monotonic() < until or not _hangs_on_the_log(tp, committed):
+                try:
+                    starts[row] = self._start(tp, committed)
+                except KafkaException as error:
+                    until = 0.0
+                    self._asking.be_wary()
+                    logger.warning(
+                        "%s[%d]: where it starts is asked again (%s)", tp.topic, tp.partition, error
+                    )
+
+    def _stand(
+        self, partitions: list[TopicPartition], timeout_s: float
+    ) -> list[tuple[TopicPartition, TopicPartition]]:
+        """Return, with each partition, what the group has committed of it."""
         asked = self._client.committed([TopicPartition(p.topic, p.partition) for p in partitions], timeout_s)
         committed = {(p.topic, p.partition): p for p in asked}
-        return [self._start(tp, committed[tp.topic, tp.partition]) for tp in partitions]
+        return [(tp, committed[tp.topic, tp.partition]) for tp in partitions]
 
     def _start(self, wanted: TopicPartition, committed: TopicPartition) -> Start:
         """Decide where a partition starts: where the user's callback says, where the group stands, or by policy."""
@@ -294,6 +316,7 @@ class Holdings:
     def _leave(self, assigned: Assigned) -> None:
         if assigned.recovery is not None:
             assigned.recovery.close()
+        self._asking.forget(assigned.topic, assigned.partition)
         self.assigned.pop((assigned.topic, assigned.partition), None)
 
     def _end(self, assigned: Assigned, *, write: bool) -> None:
@@ -328,6 +351,13 @@ class Holdings:
             return name
         notes = [assigned.note, *status_of(assigned, self.engine).hindrances, f"{assigned.seconds:.2f} s"]
         return f"{name}@{assigned.start.offset} ({', '.join(notes)})"
+
+
+def _hangs_on_the_log(wanted: TopicPartition, committed: TopicPartition) -> bool:
+    """Whether a start has to be asked of the partition's leader."""
+    if wanted.offset in (OFFSET_STORED, OFFSET_INVALID):
+        return bool(committed.offset < 0)
+    return bool(wanted.offset < 0)
 
 
 def _set_back(history: CommitMetadata, offset: int) -> CommitMetadata:

@@ -32,7 +32,6 @@ MOST_UNWRITTEN = 20_000
 """Records of a partition that ``durability="commit"`` keeps in memory at most, before they are written all the same."""
 _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
-_ASK_AGAIN_S = 0.05
 
 
 Durability = Literal["record", "batch", "commit"]
@@ -156,6 +155,8 @@ class Intake(Placement):
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
         self._session.work()
+        if events := self._session.due_events():
+            self._fetched = [*events, *self._fetched]
         if self._session.waking:
             # These partitions are whole by now: an interruption costs what was fetched, not their recovery.
             self._torn = Doubt.FETCHED
@@ -238,8 +239,8 @@ class Intake(Placement):
             if not passes(error):
                 raise
             logger.warning("%s[%d]: %s; asking again", batch[0].topic(), batch[0].partition(), error)
-            time.sleep(_ASK_AGAIN_S)
-            return
+            self._session.put_off(batch[0])
+            absorbed = True
         if not absorbed:
             self._hand.apart.append(batch[0])
         self._fetched = batch[1:]

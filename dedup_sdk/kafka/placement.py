@@ -219,7 +219,8 @@ class Placement(Consumer):
             if coordinates not in self._session.assigned:
                 super().seek(partition)  # the plain client's own error
                 return
-            offset = self._session.resolve(partition)
+            with self._client.readers.patient():
+                offset = self._session.resolve(partition)
             if self._implicit:
                 self._finish_asked()
                 for touched in self._hand.finish_up_to(*coordinates, offset - 1):

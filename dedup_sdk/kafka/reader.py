@@ -15,7 +15,6 @@ from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk.kafka.readers import Readers
-from dedup_sdk.kafka.settings import ASK_S
 from dedup_sdk.marks import Int64s
 
 _BATCH = 5_000
@@ -65,14 +64,14 @@ class TailReader:
         """
         asked = TopicPartition(self._topic, self._partition)
         with self._failing_once():
-            low, high = self._consumer.get_watermark_offsets(asked, timeout=ASK_S)
+            low, high = self._consumer.get_watermark_offsets(asked, timeout=self._readers.answer_s)
         return low, high
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """Return the first offset whose record is not older than the timestamp, None when the broker names none."""
         asked = [TopicPartition(self._topic, self._partition, max(timestamp_ms, 0))]
         with self._failing_once():
-            answer = self._consumer.offsets_for_times(asked, timeout=ASK_S)[0]
+            answer = self._consumer.offsets_for_times(asked, timeout=self._readers.answer_s)[0]
         if answer.error is not None:
             raise RecoveryError(
                 f"{self._topic}[{self._partition}]: the broker did not say where {timestamp_ms} ms lies: {answer.error}"

@@ -6,9 +6,12 @@ partitions that recover one after the other would pay that several times each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from confluent_kafka import Consumer, KafkaException
 
-from dedup_sdk.kafka.settings import ClientSettings, reader_settings
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 
 
 class Readers:
@@ -17,6 +20,8 @@ class Readers:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._idle: list[Consumer] = []
+        self.answer_s = ASK_S
+        """Seconds that a question may take now."""
 
     def take(self) -> Consumer:
         """Return a consumer that reads nothing; to be given back, or closed."""
@@ -30,6 +35,15 @@ class Readers:
             reader.close()
         else:
             self._idle.append(reader)
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Wait as long as a caller may who asked for it."""
+        before, self.answer_s = self.answer_s, ASK_S
+        try:
+            yield
+        finally:
+            self.answer_s = before
 
     def close(self) -> None:
         """End the connections of the idle ones."""

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, RecoveryError, StoreFullError
+from dedup_sdk.kafka.asking import LOOK_S, explained, is_unheard_of
 from dedup_sdk.kafka.assigned import Assigned, Beginning, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
@@ -33,11 +34,11 @@ AT_ONCE = 2
 TOGETHER_S = 0.5
 """Seconds that a partition which is up to date waits, at most, for others whose recovery goes on, to begin with them."""
 ASK_AGAIN_S = 0.5
-"""Seconds between two questions for the group's offsets, and for each answer."""
+"""Seconds between two attempts to commit where a history begins, or to do what failed here."""
 WRITE_AGAIN_S = 1.0
 """Seconds between two attempts to write what a full disk refused."""
 UNKNOWN_S = 10.0
-"""Seconds after which a partition that the client has not heard of does not exist."""
+"""Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
 MOST_WAITING = 100_000
 """Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
 
@@ -101,6 +102,24 @@ class Session(Holdings):
         self.engine.tell(PartitionEvent("offset-out-of-range", *coordinates, offset, detail))
         self.move(*coordinates, offset, log_changed=True)
         return True
+
+    def put_off(self, event: Any) -> None:
+        """Keep an event of the client until its partition's leader may answer: the other partitions go on."""
+        assigned = self.assigned.get((event.topic(), event.partition()))
+        if assigned is not None:
+            self._asking.failed(assigned)
+            assigned.unanswered = event
+
+    def due_events(self) -> list[Any]:
+        """Return what was put off and may be answered now."""
+        due = []
+        for assigned in self.assigned.values():
+            if assigned.unanswered is None or assigned.ask_at > time.monotonic():
+                continue
+            if self._asking.may_begin(assigned):
+                due.append(assigned.unanswered)
+                assigned.unanswered = None
+        return due
 
     def doubt(self, topic: str, partition: int, same_until: int | None = None) -> None:
         """Recover an active partition anew: what comes is not what was completed there.
@@ -193,12 +212,17 @@ class Session(Holdings):
         waiting = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING]
         while (now := time.monotonic()) < until:
             # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [each for each in waiting if each.held is None and each.ask_at <= now][:AT_ONCE]
-            if not busy:
+            busy = [each for each in waiting if each.held is None and each.ask_at <= now]
+            if not busy or self._asking.rests:
                 break
-            for assigned in busy:
+            # Those that failed ask last: a broker that does not answer holds up no others.
+            for assigned in sorted(busy, key=_failures)[:AT_ONCE]:
                 self._step(assigned)
-        self.hurried = any(each.held is None and each.ask_at <= now for each in waiting)
+                if time.monotonic() >= until:
+                    break
+        self.hurried = not self._asking.rests and any(
+            each.held is None and each.ask_at <= now for each in waiting
+        )
         finished = [assigned for assigned in waiting if assigned.held is not None]
         if finished:
             self._say_beginnings(finished)
@@ -216,41 +240,67 @@ class Session(Holdings):
 
     def _step(self, assigned: Assigned) -> None:
         """Bring a partition a little further."""
+        began = time.monotonic()
         try:
+            if not self._asking.may_begin(assigned):
+                return
             if assigned.start is None:
                 self._ask_again(assigned)
                 return
             if assigned.recovery is None:
+                if not self._is_described(assigned):
+                    return
                 assigned.recovery = recover(assigned, self.engine, self._client, self._settings, self._chosen)
             next(assigned.recovery)
         except StopIteration:
             assigned.recovery = None
+            assigned.failures = 0
         except BaseException as error:
             assigned.recovery = None
             self.engine.lose(assigned.topic, assigned.partition)
             if not isinstance(error, DedupError | KafkaException):
                 raise
-            assigned.ask_at = time.monotonic() + ASK_AGAIN_S
-            if isinstance(error, StoreFullError):
-                if not assigned.no_room:
-                    logger.warning("%s[%d] waits for room: %s", assigned.topic, assigned.partition, error)
-                assigned.no_room = True
-            elif isinstance(error, KafkaException) and passes(error):
-                logger.warning(
-                    "%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error
-                )
-            else:
-                self._guard.keep(error)
+            self._note_failure(assigned, error)
+        finally:
+            self._asking.took(time.monotonic() - began)
+
+    def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
+        """Have a recovery begin again later, or the error raised."""
+        assigned.ask_at = time.monotonic() + ASK_AGAIN_S
+        if isinstance(error, StoreFullError):
+            if not assigned.no_room:
+                logger.warning("%s[%d] waits for room: %s", assigned.topic, assigned.partition, error)
+            assigned.no_room = True
+        elif isinstance(error, KafkaException) and (
+            passes(error) or is_unheard_of(assigned, error, UNKNOWN_S)
+        ):
+            self._asking.failed(assigned)
+            logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
+        else:
+            self._guard.keep(explained(assigned, error))
+
+    def _is_described(self, assigned: Assigned) -> bool:
+        """Whether it is known which topic this is; all that recover are asked about in one request."""
+        if not self._client.is_described(assigned.topic):
+            recovering = (each for each in self.assigned.values() if each.state is State.RECOVERING)
+            self._client.describe({each.topic for each in recovering})
+        if self._client.is_described(assigned.topic):
+            return True
+        assigned.ask_at = time.monotonic() + LOOK_S
+        return False
 
     def _ask_again(self, assigned: Assigned) -> None:
         """Ask where the group stands; a broker that does not answer now is asked again later."""
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
-            assigned.start = replace(self._starts([wanted], ASK_AGAIN_S)[0], seek=True)
+            [(_, committed)] = self._stand([wanted], self._client.readers.answer_s)
+            assigned.start = replace(self._start(wanted, committed), seek=True)
             assigned.requested = committed_already(assigned.start)
+            assigned.asked_from = 0.0
         except KafkaException as error:
             now = time.monotonic()
-            assigned.ask_at = now + ASK_AGAIN_S
+            self._asking.failed(assigned)
+            self._asking.put_off(each for each in self.assigned.values() if each.start is None)
             assigned.asked_from = assigned.asked_from or now
             missing = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
             if missing and now - assigned.asked_from > UNKNOWN_S:
@@ -323,6 +373,10 @@ class Session(Holdings):
 def _is_begun(assigned: Assigned) -> bool:
     """Whether the group knows where the history of this partition begins."""
     return assigned.start is None or not assigned.start.at_once or assigned.beginning is Beginning.KNOWN
+
+
+def _failures(assigned: Assigned) -> int:
+    return assigned.failures
 
 
 def _is_fetched(assigned: Assigned) -> bool:

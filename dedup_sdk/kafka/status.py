@@ -30,6 +30,8 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
     if assigned.state is State.RECOVERING:
         if assigned.start is None:
             yield "offsets"
+        if assigned.silent:
+            yield "broker"
         if assigned.waits_for_lock:
             yield "lock"
         if assigned.held is not None:

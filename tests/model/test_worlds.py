@@ -102,7 +102,7 @@ def never_pause(patch: pytest.MonkeyPatch) -> None:
 def ignore_dead_letters(patch: pytest.MonkeyPatch) -> None:
     """Recovery takes what was given up for handled."""
 
-    def read(*_: Any) -> Iterator[None]:
+    def read(*_: Any, **__: Any) -> Iterator[None]:
         yield
         return GivenUp()  # type: ignore[return-value]
 

@@ -14,9 +14,10 @@ from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.marks import Int64s
+from tests.support.answering import Answering
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from dedup_sdk.ids import IdSpec
     from dedup_sdk.kafka.settings import Reset
@@ -92,6 +93,7 @@ class ListClient(Client):
     def __init__(self, cluster: Cluster) -> None:
         self._world = cluster
         self.readers = Readers(client_settings({"bootstrap.servers": "nowhere", "group.id": "g"}))
+        self.questions = Answering()
         self.unanswered: list[list[TopicPartition]] = []
         self.delivers = False
 
@@ -124,6 +126,15 @@ class ListClient(Client):
     def topic_settings(self, topic: str) -> None:
         """See `Client`; nobody is asked."""
         del topic
+
+    def describe(self, topics: Iterable[str]) -> None:
+        """See `Client`."""
+        del topics
+
+    def is_described(self, topic: str) -> bool:
+        """See `Client`."""
+        del topic
+        return True
 
     def forget_topic_ids(self) -> None:
         """See `Client`."""

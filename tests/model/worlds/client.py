@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.model.worlds.broker import TOPIC, Broker, Entry
+from tests.support.answering import Answering
 
 _SLICE = 5
 
@@ -131,7 +132,7 @@ class ModelClient(Client):
         self.positions: dict[int, int] = {}
         self.epochs: dict[int, int | None] = {}
         self.paused: set[int] = set()
-        self.readers = Readers(client_settings({"group.id": group}))
+        self.readers, self.questions = Readers(client_settings({"group.id": group})), Answering()
         self.unanswered: list[Sent] = []
         self.uncommitted = False
 
@@ -249,6 +250,15 @@ class ModelClient(Client):
     def topic_settings(self, topic: str) -> None:
         """See `Client`; nobody is asked."""
         del topic
+
+    def describe(self, topics: Iterable[str]) -> None:
+        """See `Client`."""
+        del topics
+
+    def is_described(self, topic: str) -> bool:
+        """See `Client`."""
+        del topic
+        return True
 
     def forget_topic_ids(self) -> None:
         """See `Client`."""

@@ -1,30 +1,64 @@
+"""Which topic a name stands for, as the broker says, or does not."""
+
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import client
+from dedup_sdk.kafka import questions
+from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.settings import client_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Described:
+    """What a broker says of a topic."""
+
+    topic_id = "its ID"
+
 
 class Admin:
-    """An admin client that describes no topic: it gets an error instead."""
+    """An admin client whose questions the test answers."""
 
-    code = 0
+    asked: list[dict[str, Future[Any]]]
+    made = 0
 
     def __init__(self, _: Any) -> None:
-        pass
+        type(self).made += 1
 
-    def describe_topics(self, _: Any, **_others: Any) -> dict[str, Future[Any]]:
-        """Answer with the error."""
-        future: Future[Any] = Future()
-        future.set_exception(KafkaException(KafkaError(self.code)))
-        return {"orders": future}
+    def describe_topics(self, topics: Any, **_others: Any) -> dict[str, Future[Any]]:
+        """Take a question about topics."""
+        self.asked.append({name: Future() for name in topics.topic_names})
+        return self.asked[-1]
+
+
+class Topics:
+    """Stands in for the collection, which does not tell its names."""
+
+    def __init__(self, topic_names: list[str]) -> None:
+        self.topic_names = topic_names
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a cluster that tells topic IDs, and takes half a moment for it."""
+    monkeypatch.setattr(Admin, "asked", [], raising=False)
+    monkeypatch.setattr(Admin, "made", 0)
+    monkeypatch.setattr(questions, "AdminClient", Admin)
+    monkeypatch.setattr(questions, "TopicCollection", Topics)
+    monkeypatch.setattr(Client, "cluster_id", lambda _: "real")
+    consumer = Consumer({"group.id": "g"})
+    client = Client(consumer, client_settings({"group.id": "g"}))
+    client.readers.answer_s = 0.01
+    yield client
+    consumer.close()
 
 
 @pytest.mark.parametrize(
@@ -32,20 +66,46 @@ class Admin:
     [
         (KafkaError._TIMED_OUT, KafkaException),
         (KafkaError._TRANSPORT, KafkaException),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaException),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, RecoveryError),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, RecoveryError),
     ],
 )
-def test_a_broker_that_does_not_answer_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception]
+def test_a_broker_that_does_not_say_is_asked_again(
+    client: Client, code: int, expected: type[Exception]
 ) -> None:
-    """When nobody says which topic it is, recovery goes on later; a refusal, or a topic that is not there, is an error."""
-    monkeypatch.setattr(client, "AdminClient", Admin)
-    monkeypatch.setattr(client.Client, "cluster_id", lambda _: "real")
-    monkeypatch.setattr(Admin, "code", code)
-    consumer = Consumer({"group.id": "g"})
-    asked = client.Client(consumer, client_settings({"group.id": "g"}))
-    with pytest.raises(expected) as raised:
-        asked.topic_id("orders")
-    assert not isinstance(raised.value, KafkaException) or passes(raised.value)
-    consumer.close()
+    """Silence, or a broker that has not heard of the topic, has it asked anew over new connections; a refusal is an error."""
+    client.describe(["orders"])
+    Admin.asked[0]["orders"].set_exception(KafkaException(KafkaError(code)))
+    assert client.is_described("orders")
+    with pytest.raises(expected):
+        client.topic_id("orders")
+    client.describe(["orders"])
+    assert (len(Admin.asked), Admin.made) == (2, 2)
+    Admin.asked[1]["orders"].set_result(Described())
+    assert client.topic_id("orders") == "its ID"
+
+
+def test_all_topics_are_asked_about_in_one_request(client: Client) -> None:
+    """However many topics an assignment has, it costs one client and one request, until topics may have been made anew."""
+    names = [f"t{number}" for number in range(60)]
+    client.describe(names)
+    client.describe(names)
+    [asked] = Admin.asked
+    assert sorted(asked) == sorted(names)
+    assert not client.is_described("t7")
+    for future in asked.values():
+        future.set_result(Described())
+    assert [client.topic_id(name) for name in names] == ["its ID"] * 60
+    client.forget_topic_ids()
+    client.describe(names)
+    assert (len(Admin.asked), Admin.made) == (2, 1)
+
+
+def test_an_answer_that_is_not_there_yet_is_not_waited_for(client: Client) -> None:
+    """Whoever needs it all the same waits no longer than a question may take, and the same question is answered later."""
+    with pytest.raises(KafkaException) as raised:
+        client.topic_id("orders")
+    assert passes(raised.value)
+    Admin.asked[0]["orders"].set_result(Described())
+    assert client.topic_id("orders") == "its ID"
+    assert len(Admin.asked) == 1

@@ -1,0 +1,95 @@
+"""Questions to brokers that nobody waits for: they are asked, and their answers are looked for later.
+
+One admin client serves them all, because each needs connections and threads (of librdkafka's) of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, admin_settings
+
+KNOCK_S = 5.0
+"""Seconds after which a leader that does not answer is asked by another connection."""
+
+_SILENT = frozenset({
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT,
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Knock:
+    """A question to the leader of a partition, whose answer says that it answers."""
+
+    future: Future[Any]
+    admin: AdminClient
+    """Kept, because a client that nobody refers to gives its questions up."""
+    began: float = field(default_factory=time.monotonic)
+    took_s: float | None = None
+    """Seconds until the answer was seen; None before that."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was answered, or given up."""
+        if self.took_s is None and self.future.done():
+            self.took_s = time.monotonic() - self.began
+        return self.took_s is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether somebody answered, be it that there is no leader, or no such partition."""
+        if not self.is_over:
+            return False
+        error = self.future.exception()
+        if error is None:
+            # The client says so of a question whose time is up.
+            return bool(self.future.result().offset >= 0)
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        return isinstance(cause, KafkaError) and cause.code() not in _SILENT
+
+
+class Questions:
+    """Asks through one client, for one consumer. Not thread-safe."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._config: dict[str, Any] = admin_settings(settings)
+        self._admin: AdminClient | None = None
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
+        """Ask what these topics are, in one request; by name a future of a `confluent_kafka.admin.TopicDescription`."""
+        answers: dict[str, Future[Any]] = self._client().describe_topics(
+            TopicCollection(list(topics)), request_timeout=ASK_S
+        )
+        return answers
+
+    def settings_of(self, topic: str) -> tuple[Future[dict[str, Any]], AdminClient]:
+        """Ask how a topic is set up; return the answer to be, and the client that has to be kept for it."""
+        admin = self._client()
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        answer: Future[dict[str, Any]] = admin.describe_configs([resource], request_timeout=ASK_S)[resource]
+        return answer, admin
+
+    def knock(self, topic: str, partition: int) -> Knock:
+        """Ask the leader of a partition for anything."""
+        admin = self._client()
+        asked = TopicPartition(topic, partition)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
+        [future] = admin.list_offsets({asked: latest}, request_timeout=KNOCK_S).values()
+        return Knock(future, admin)
+
+    def renew(self) -> None:
+        """Let the connections go; the next question makes new ones. A client believes for minutes what it was told of leaders."""
+        self._admin = None
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._config)
+        return self._admin

@@ -1,0 +1,174 @@
+"""A broker that takes connections and answers nothing, or slowly: what the partitions of the others still get."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from dedup_sdk import MemoryStore
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka import session
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.questions import Questions
+from dedup_sdk.testing import MockKafka
+from tests.support.consuming import commit_plainly, make_consumer, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dedup_sdk import DedupConsumer
+    from tests.mock.conftest import Make, Send
+
+HUNG_MS = 30_000
+HUNG = 4
+"""Partitions whose leader hangs: 1 to 4; 0 is led by the other broker."""
+RECORDS = 2_000
+
+
+@pytest.fixture
+def two_brokers() -> Iterator[MockKafka]:
+    """Two brokers; broker 1 has the group and one partition with 2,000 records, broker 2 four with five each."""
+    with MockKafka(brokers=2) as kafka:
+        kafka.create_topic("orders", 1 + HUNG)
+        kafka.set_coordinator("g", 1)
+        for number in range(1 + HUNG):
+            kafka.set_leader("orders", number, 2 if number else 1)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        for number in range(1 + HUNG):
+            for row in range(5 if number else RECORDS):
+                name = f"{number}-{row}"
+                producer.produce("orders", name, partition=number, headers={"dedup-id": name})
+        assert producer.flush(30) == 0
+        yield kafka
+
+
+@pytest.fixture
+def consumer(two_brokers: MockKafka) -> Iterator[DedupConsumer]:
+    """A consumer without a store on its disk."""
+    config = {"session.timeout.ms": 6000, "log_level": 0}
+    with make_consumer(two_brokers.bootstrap, "g", MemoryStore(), config) as consumer:
+        yield consumer
+
+
+def committed_before(kafka: MockKafka) -> None:
+    """The group has been here: what it completed has to be read again."""
+    for number in range(1 + HUNG):
+        commit_plainly(
+            kafka.bootstrap,
+            "g",
+            "orders",
+            3 if number else 0,
+            partition=number,
+            metadata="dedup/1 low=0 era= complete=1",
+        )
+
+
+def read_all(consumer: DedupConsumer, count: int) -> float:
+    """Poll until so many messages have come; return the longest `poll(0.1)` in seconds."""
+    longest_s, got, until = 0.0, 0, time.monotonic() + 20
+    while got < count:
+        began = time.monotonic()
+        assert began < until, f"{got} of {count} messages in 20 s"
+        message = consumer.poll(0.1)
+        longest_s = max(longest_s, time.monotonic() - began)
+        got += message is not None and message.error() is None
+    return longest_s
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_the_partitions_of_other_brokers_go_on(
+    two_brokers: MockKafka, consumer: DedupConsumer, *, new: bool
+) -> None:
+    """A broker that hangs while its partitions start costs those of the others a wait of a second or two, all in all."""
+    if not new:
+        committed_before(two_brokers)
+    two_brokers.set_rtt(HUNG_MS, 2)
+    consumer.subscribe(["orders"])
+    assert read_all(consumer, RECORDS) < 3
+    waiting = [status for status in consumer.partition_statuses if status.state == "recovering"]
+    assert sorted(status.partition for status in waiting) == [1, 2, 3, 4]
+    wait_for(
+        consumer,
+        lambda: any("broker" in status.hindrances for status in consumer.partition_statuses),
+        "the word that a broker is silent",
+    )
+
+
+def test_a_slow_broker_is_answered_in_the_end(two_brokers: MockKafka, consumer: DedupConsumer) -> None:
+    """One that takes longer for each answer than a poll waits at first is given the time, and its partitions deliver."""
+    two_brokers.set_rtt(700, 2)
+    consumer.subscribe(["orders"])
+    poll_some(consumer, RECORDS + 5 * HUNG, patience_s=60)
+    assert all(status.hindrances == () for status in consumer.partition_statuses)
+
+
+def test_a_lost_offset_that_nobody_answers_for_holds_up_no_others(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where to go on is asked again and again, with pauses; the other partitions deliver meanwhile, and nothing is skipped."""
+    send(*"abcdef", topic="pairs")
+    with make("pairs") as first:
+        poll_some(first, 1)
+    kafka.delete_records("pairs", 0, 4)
+    asked: list[int] = []
+
+    def silent(_: Client, topic: str, partition: int, reset: object) -> int:
+        del topic, reset
+        asked.append(partition)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    consumer = make("pairs")
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "edge", silent)
+        wait_for(consumer, lambda: bool(asked), "the first question")
+        send(*"uvwxyz", topic="pairs", partition=1)
+        assert values(poll_some(consumer, 6)) == list("uvwxyz")
+        wait_for(consumer, lambda: len(asked) > 1, "the second question")
+    assert values(poll_some(consumer, 2)) == ["e", "f"]
+
+
+class Described:
+    """What a broker says of a topic."""
+
+    topic_id = "its ID"
+
+
+def heard_of_it_late(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
+    """Have a broker say so many times that it does not know the topic."""
+    from concurrent.futures import Future
+
+    left = [KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))] * answers
+
+    def describe(_: Questions, topics: Any) -> dict[str, Future[Any]]:
+        future: Future[Any] = Future()
+        if left:
+            future.set_exception(left.pop())
+        else:
+            future.set_result(Described())
+        return dict.fromkeys(topics, future)
+
+    monkeypatch.setattr(Questions, "describe", describe)
+    monkeypatch.setattr(Client, "cluster_id", lambda _: "a cluster with topic IDs")
+
+
+def test_a_topic_that_a_broker_has_not_heard_of_yet_is_waited_for(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers learn of a new topic one after the other; one that is behind ends no loop."""
+    heard_of_it_late(monkeypatch, 2)
+    send("a", "b")
+    assert values(poll_some(make("orders"), 2)) == ["a", "b"]
+
+
+def test_a_topic_that_no_broker_knows_is_an_error(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for for ever, and the line names it."""
+    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    heard_of_it_late(monkeypatch, 1_000)
+    send("a")
+    with pytest.raises(RecoveryError, match=r"topic 'orders' is unknown to the broker: .*; does it exist"):
+        poll_some(make("orders"), 1)
