@@ -11,6 +11,7 @@ from docker.errors import DockerException
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
 from dedup_sdk.testing.broker_probe import create_topic
+from tests.chaos.forgetful import LOGGER
 from tests.chaos.options import SESSION_MS, Broker
 from tests.support.kafka_container import KafkaContainer, engine_trouble
 
@@ -58,7 +59,11 @@ class Cluster(Protocol):
 
 
 class JarsCluster(LocalKafka):
-    """A broker from its jars as a `Cluster`."""
+    """A broker from its jars as a `Cluster`; its log tells what its group coordinators load."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._command.insert(1, f"-Dorg.slf4j.simpleLogger.log.{LOGGER}=info")
 
     def logged(self) -> bytes:
         """See `Cluster`."""

@@ -2,17 +2,23 @@
 
 When a broker loses the leadership of ``__consumer_offsets`` and gets it back while its group coordinator loads, the end of the first
 load is taken for that of the second (Kafka 4.1): the coordinator goes to work knowing older offsets or none, puts all
-members out, and writes what may never be loaded again, so that nobody answers for the group any more. It notices at its first write.
+members out, and writes what may never be loaded again, so that nobody answers for the group any more. It notices at its first write,
+or when its own load comes to an end.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-NOTICED: Final = b"is out of sync with the underlying log"
+NOTICED: Final = (
+    b"is out of sync with the underlying log",
+    b"Ignored load completion from __consumer_offsets",
+)
+LOGGER: Final = "org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime"
+"""Says the second at the level INFO."""
 SAID: Final = "the broker's group coordinator went to work before it had loaded what it knew"
 
 
 def is_forgetful(logged: bytes) -> bool:
     """Whether a coordinator noticed, by what the broker logged, that it does not know what it should."""
-    return NOTICED in logged
+    return any(each in logged for each in NOTICED)

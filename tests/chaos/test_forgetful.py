@@ -14,11 +14,16 @@ FORGETFUL = b"""\
 The state machine of the coordinator __consumer_offsets-1 is out of sync with the underlying log. The last written offset \
 returned is 4836 while the coordinator expected 3. The coordinator will be reloaded in order to re-synchronize the state machine.
 """
+LOADED_TWICE = b"""\
+[group-coordinator-event-processor-0] INFO org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime - [GroupCoordinator id=1] \
+Ignored load completion from __consumer_offsets-1 because context is in ACTIVE state.
+"""
 
 
 def test_a_coordinator_that_went_to_work_half_loaded_is_told_by_its_log() -> None:
     """It says itself, at its first write, that it expected to be elsewhere."""
     assert is_forgetful(FENCED + FORGETFUL)
+    assert is_forgetful(LOADED_TWICE)
 
 
 def test_a_broker_that_lost_its_leadership_for_a_moment_is_judged() -> None:
