@@ -129,6 +129,8 @@ class Assigned:
     """Whether another process keeps its store open, so that it recovers in one beside it."""
     waits_for_lock: bool = False
     """Whether its recovery waits for the owner of its store to let it go."""
+    undecided: bool = False
+    """Whether its recovery waits for a transaction to end, behind whose beginning the group stands."""
     no_room: bool = False
     """Whether its recovery waits for room on the store's disk."""
     note: str = ""

@@ -145,9 +145,14 @@ class Client:
         return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset that is still there and the one after the last; see `TailReader.bounds`."""
+        """Return the first offset that is still there and the one after the last that is decided; see `TailReader.bounds`."""
         with closing(self.tail_reader(topic, partition)) as reader:
             return reader.bounds()
+
+    def log_end(self, topic: str, partition: int) -> int:
+        """Return the offset after the last record of the log; see `TailReader.log_end`."""
+        with closing(self.tail_reader(topic, partition)) as reader:
+            return reader.log_end()
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
         """Return where a partition without a valid offset starts by the user's policy."""

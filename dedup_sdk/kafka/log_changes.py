@@ -16,11 +16,12 @@ import numpy as np
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.assigned import Start
+from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.undecided import wait_until_decided
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import PartitionEvent
@@ -38,11 +39,15 @@ def start_in_the_log(
     client: Client,
     settings: ClientSettings,
     dead_letters: DeadLetterLog | None,
+    *,
+    assigned: Assigned,
+    until: float | None = None,
 ) -> Generator[None, None, Start]:
     """Return where to start, and set back what ``held`` has loaded, where the log ends below what the group has completed.
 
     The same where the log is long enough, but has other records at the end of what only this store knows to be completed:
-    by the leader epoch that the store has noted, as the broker says, or else by the marks.
+    by the leader epoch that the store has noted, as the broker says, or else by the marks. A log that is long enough, and decided only
+    up to before where the group stands, is waited for (`wait_until_decided`), until a time (monotonic seconds) at most.
 
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
@@ -55,15 +60,16 @@ def start_in_the_log(
     ):
         # Asking takes a while, for each partition; the client tells where the log ends below what is to be read next.
         return start
-    first, end = client.bounds(held.topic, held.partition)
+    first, end = yield from _bounds_once_decided(start, client, assigned, until)
     loaded = held.loaded
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)
     completed = known if loaded is None else max(known, loaded.progress.completed_end)
-    if completed <= end and not start.suspect:
+    short = completed > end and completed > client.log_end(held.topic, held.partition)
+    if not short and not start.suspect:
         if loaded is None or start.reopened or completed == start.offset:
             return start
         begin = max(first, start.offset)
-        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin)):
+        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin, decided=end)):
             return start
     same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
@@ -93,6 +99,16 @@ def start_in_the_log(
     return replace(
         start, offset=offset, metadata=metadata, seek=True, at_once=True, acknowledged=acknowledged
     )
+
+
+def _bounds_once_decided(
+    start: Start, client: Client, assigned: Assigned, until: float | None
+) -> Generator[None, None, tuple[int, int]]:
+    first, end = client.bounds(assigned.topic, assigned.partition)
+    if start.offset > end and not start.suspect:
+        yield from wait_until_decided(assigned, start.offset, client, until=until)
+        first, end = client.bounds(assigned.topic, assigned.partition)
+    return first, end
 
 
 def _up_to_where_the_broker_says(
@@ -145,6 +161,7 @@ def _is_another(
     dead_letters: DeadLetterLog | None,
     *,
     begin: int,
+    decided: int,
 ) -> Generator[None, None, bool]:
     """Whether the last records that were completed are others by now: by their leader epoch, or by their marks.
 
@@ -168,7 +185,7 @@ def _is_another(
     )
     strange: set[int] = set()
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
-        for piece in reader.slices(begin, end, engine.strategy.id):
+        for piece in reader.slices(begin, min(end, decided), engine.strategy.id):
             if piece is not None:
                 proven = search.look(piece)
                 strange = strange if proven is None else set()

@@ -20,6 +20,8 @@ from dedup_sdk.marks import Int64s
 _BATCH = 5_000
 _SLICE_S = 0.02
 _PAUSE_S = 0.005
+_MEETING_S = 2.0
+"""Seconds that a question of a reader that was just made may take at least, to a broker that has just answered another."""
 _END_LOOK_S = 1.0
 """Seconds between two questions whether a log that seems to end too early still ends there."""
 SILENCE_S = 60.0
@@ -57,15 +59,31 @@ class TailReader:
         self._cut = False
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset that is still there and the one after the last.
+        """Return the first offset that is still there and the one after the last that is decided.
 
-        Asked here and not of the consumer itself: a broker answers a connection in order, and there it first waits for
+        At ``read_committed`` the log may be longer: what lies behind the first record of an open transaction is not decided
+        (see `log_end`). Asked here and not of the consumer itself: a broker answers a connection in order, and there it first waits for
         records that may be long in coming.
         """
         asked = TopicPartition(self._topic, self._partition)
         with self._failing_once():
             low, high = self._consumer.get_watermark_offsets(asked, timeout=self._readers.answer_s)
         return low, high
+
+    def log_end(self) -> int:
+        """Return the offset after the last record of the log, those of open transactions included."""
+        readers = self._readers.of_everything
+        reader = readers.take()
+        asked = TopicPartition(self._topic, self._partition)
+        try:
+            end = int(
+                reader.get_watermark_offsets(asked, timeout=max(self._readers.answer_s, _MEETING_S))[1]
+            )
+        except BaseException:
+            reader.close()
+            raise
+        readers.give_back(reader)
+        return end
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """Return the first offset whose record is not older than the timestamp, None when the broker names none."""

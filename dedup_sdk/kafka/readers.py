@@ -15,17 +15,29 @@ from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 
 
 class Readers:
-    """Consumers outside any group; the idle ones wait for the next who needs one. Not thread-safe."""
+    """Consumers outside any group; the idle ones wait for the next who needs one. Not thread-safe.
 
-    def __init__(self, settings: ClientSettings) -> None:
+    ``isolation``: at which level they read; None: at the consumer's own.
+    """
+
+    def __init__(self, settings: ClientSettings, *, isolation: str | None = None) -> None:
         self._settings = settings
+        self._own = {} if isolation is None else {"isolation.level": isolation}
         self._idle: list[Consumer] = []
         self.answer_s = ASK_S
         """Seconds that a question may take now."""
+        self._of_everything: Readers | None = None
+
+    @property
+    def of_everything(self) -> Readers:
+        """Readers that see the records of open and aborted transactions too."""
+        if self._of_everything is None:
+            self._of_everything = Readers(self._settings, isolation="read_uncommitted")
+        return self._of_everything
 
     def take(self) -> Consumer:
         """Return a consumer that reads nothing; to be given back, or closed."""
-        return self._idle.pop() if self._idle else Consumer(reader_settings(self._settings))
+        return self._idle.pop() if self._idle else Consumer({**reader_settings(self._settings), **self._own})
 
     def give_back(self, reader: Consumer) -> None:
         """Let the next one have it; what it was assigned is over."""
@@ -49,3 +61,5 @@ class Readers:
         """End the connections of the idle ones."""
         while self._idle:
             self._idle.pop().close()
+        if self._of_everything is not None:
+            self._of_everything.close()

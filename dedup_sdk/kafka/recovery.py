@@ -73,8 +73,10 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
-    start = yield from start_in_the_log(start, held, engine, client, settings, chosen.dead_letters)
     until = None if chosen.timeout_s is None else began + chosen.timeout_s
+    start = yield from start_in_the_log(
+        start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
+    )
     while True:
         cut = yield from _cut_before_a_replay(start, held, client, chosen)
         if cut is None:
@@ -88,7 +90,9 @@ def recover(
             # It was cut meanwhile: among what was replayed may be what nobody has handled.
             held.loaded = None
         suspect = replace(start, suspect=True, same_until=cut.same_until)
-        start = yield from start_in_the_log(suspect, held, engine, client, settings, chosen.dead_letters)
+        start = yield from start_in_the_log(
+            suspect, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
+        )
 
 
 def _note_the_end(

@@ -44,11 +44,15 @@ def replay(
 ) -> Generator[None, None, Cut | None]:
     """Fold what is missing; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
     epoch = None if assigned.start is None else assigned.start.leader_epoch
-    first, last = reader.bounds()
+    first, decided = reader.bounds()
+    last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return Cut()
     if given_up.unknown:
         held.skip_to(plan.replay_to)
+        return None
+    if plan.replay_to > decided:
+        _give_up_waiting(held, plan, engine)
         return None
     # Where nobody knows what was given up of them, records are as good as gone.
     begin = yield from _where_to_begin(
@@ -58,13 +62,7 @@ def replay(
     reached = begin
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if watch.is_over:
-            held.skip_to(plan.replay_to)
-            detail = (
-                "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
-            )
-            engine.tell(
-                PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail)
-            )
+            _give_up_waiting(held, plan, engine)
             return None
         if piece is not None and epoch is not None and piece.epoch is not None and piece.epoch > epoch:
             # Before it is written: nobody would tell it from what was handled any more.
@@ -85,6 +83,12 @@ def replay(
     if held.lane.high < plan.replay_to:
         held.fold([], np.empty(0, np.int64), [], plan.replay_to)
     return None
+
+
+def _give_up_waiting(held: Partition, plan: StartPlan, engine: Deduplicator) -> None:
+    held.skip_to(plan.replay_to)
+    detail = "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
+    engine.tell(PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail))
 
 
 def _where_to_begin(

@@ -140,7 +140,7 @@ class Session(Holdings):
         known = self._history(assigned)
         if known is None:
             return False
-        if same_until is None and known[1] <= self._client.bounds(assigned.topic, assigned.partition)[1]:
+        if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
             return False
         self.doubt(assigned.topic, assigned.partition, same_until)
         return True

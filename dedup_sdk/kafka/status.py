@@ -34,6 +34,8 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
             yield "broker"
         if assigned.waits_for_lock:
             yield "lock"
+        if assigned.undecided:
+            yield "transaction"
         if assigned.held is not None:
             yield "beginning"
     choked = held is not None and held.choked

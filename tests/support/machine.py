@@ -73,6 +73,7 @@ class Machine:
         reset: Reset = "earliest",
         dead_letters: Any = None,
         window: Window = DAY,
+        timeout_s: float | None = None,
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
@@ -82,7 +83,7 @@ class Machine:
         )
         self.client, self.guard = ListClient(cluster), Guard()
         chosen = RecoverySettings(
-            snapshot=(), on_rewind="reprocess", history="none", dead_letters=dead_letters
+            snapshot=(), on_rewind="reprocess", history="none", dead_letters=dead_letters, timeout_s=timeout_s
         )
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
         self.session.take([TopicPartition(TOPIC, 0)])

@@ -30,7 +30,7 @@ class Cluster:
     """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
 
     ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes commits now.
-    ``ends``: leader epochs and where what was written up to them ends; of others it is the log's end.
+    ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where what was written up to them ends; of others it is the log's end.
     """
 
     log: list[bytes | None] = field(default_factory=list)
@@ -38,6 +38,12 @@ class Cluster:
     committed: TopicPartition | None = None
     writable: bool = True
     ends: dict[int, int] = field(default_factory=dict)
+    undecided_from: int | None = None
+
+    @property
+    def decided(self) -> int:
+        """The offset after the last record that a reader of committed ones may get."""
+        return len(self.log) if self.undecided_from is None else min(self.undecided_from, len(self.log))
 
     def digests(self, start: int, end: int) -> list[bytes | None]:
         """The digests of some records."""
@@ -57,6 +63,7 @@ class ListReader(TailReader):
     def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
         """See `TailReader`; a few records a piece."""
         del spec
+        assert end <= self._world.decided, "the reader would wait for records for ever"
         for first in range(start, end, 3):
             last = min(first + 3, end, len(self._world.log))
             if last <= first:
@@ -66,7 +73,11 @@ class ListReader(TailReader):
 
     def bounds(self) -> tuple[int, int]:
         """See `TailReader`."""
-        return 0, len(self._world.log)
+        return 0, self._world.decided
+
+    def log_end(self) -> int:
+        """See `TailReader`."""
+        return len(self._world.log)
 
     def first_at(self, timestamp_ms: int) -> int | None:
         """See `TailReader`; a record's timestamp is its offset."""
@@ -168,7 +179,12 @@ class ListClient(Client):
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `Client`."""
         del topic, partition
-        return 0, len(self._world.log)
+        return 0, self._world.decided
+
+    def log_end(self, topic: str, partition: int) -> int:
+        """See `Client`."""
+        del topic, partition
+        return len(self._world.log)
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
         """See `Client`."""

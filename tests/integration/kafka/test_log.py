@@ -14,7 +14,15 @@ from dedup_sdk.kafka.reader import SILENCE_S, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.testing.broker_probe import create_topic
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+from tests.support.consuming import (
+    PATIENCE_S,
+    commit_plainly,
+    committed,
+    poll_quiet,
+    poll_some,
+    values,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from tests.integration.kafka.conftest import World
@@ -39,6 +47,34 @@ def transactional(world: World) -> Producer:
     )
     producer.init_transactions()
     return producer
+
+
+@pytest.mark.parametrize("disk", ["one", "another"])
+def test_a_group_set_into_an_open_transaction_goes_on_there(world: World, disk: str) -> None:
+    """A reset tool sets it to the log's very end: nothing comes again, and what comes later is handled when that is decided."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", commit=True)
+    assert world.handle(1) == ["a"]
+    producer.begin_transaction()
+    producer.produce(world.topic, b"b", headers={"dedup-id": b"b"}, partition=0)
+    producer.flush()
+    commit_plainly(world.bootstrap, world.group, world.topic, 3)
+
+    consumer = world.consumer(disk)
+    waiting = [("recovering", ("transaction",))]
+    wait_for(
+        consumer,
+        lambda: [(s.state, s.hindrances) for s in consumer.partition_statuses] == waiting,
+        "it waits",
+    )
+    for _ in range(10):
+        assert consumer.poll(0.1) is None
+    assert [(s.state, s.hindrances) for s in consumer.partition_statuses] == waiting
+    producer.abort_transaction()
+    send_in_transaction(producer, world, "c", commit=True)
+    assert values(poll_some(consumer, 1)) == ["c"]
+    assert consumer.counters.verdicts["fresh"] + consumer.counters.verdicts["unverified"] == 1
+    assert "event.log-truncated" not in consumer.counters.as_dict()
 
 
 def test_an_aborted_record_is_no_sighting(world: World) -> None:

@@ -87,6 +87,10 @@ class ModelReader(TailReader):
         """See `TailReader`."""
         return self._log.start, self._log.end
 
+    def log_end(self) -> int:
+        """See `TailReader`: the model's brokers have told of ended transactions only."""
+        return self._log.end
+
     def first_at(self, timestamp_ms: int) -> int | None:
         """See `TailReader`."""
         found = (entry.offset for entry in self._log.entries if entry.timestamp_ms >= max(timestamp_ms, 0))
@@ -227,6 +231,10 @@ class ModelClient(Client):
         """See `Client`."""
         del topic
         return self._broker.logs[partition].start, self._broker.logs[partition].end
+
+    def log_end(self, topic: str, partition: int) -> int:
+        """See `Client`."""
+        return self.bounds(topic, partition)[1]
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
         """See `Client`."""

@@ -1,0 +1,95 @@
+"""A group that stands behind the beginning of an open transaction: no log was truncated, and nothing comes before it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import VerdictKind
+from dedup_sdk.kafka import undecided
+from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.status import status_of
+from tests.support.machine import LOG, Machine, lived
+from tests.support.one_partition import TOPIC, Cluster
+
+if TYPE_CHECKING:
+    from dedup_sdk import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is asked again at once."""
+    monkeypatch.setattr(undecided, "LOOK_S", 0.0)
+
+
+def waits(machine: Machine) -> bool:
+    """Whether the machine still waits after some polls, and says for what."""
+    for _ in range(5):
+        machine.session.work()
+        machine.guard.raise_kept()
+    assigned = machine.session.assigned[TOPIC, 0]
+    return (
+        assigned.state is State.RECOVERING and "transaction" in status_of(assigned, machine.engine).hindrances
+    )
+
+
+@pytest.mark.parametrize("memory", ["none", "the first two"])
+def test_a_group_that_was_set_into_an_open_transaction_waits_for_its_end(
+    memory: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on where it was set to, as the plain client does, and nothing before that comes again."""
+    cluster = Cluster([*LOG[:2]])
+    disk: MemoryStore | None = lived(cluster) if memory != "none" else None
+    cluster.log = [*LOG]
+    cluster.undecided_from = 3
+    cluster.committed = TopicPartition(TOPIC, 0, 5)
+
+    machine = Machine(cluster, disk)
+    assert waits(machine)
+    assert (
+        len(
+            [record for record in caplog.records if "a transaction that began at 3 is open" in record.message]
+        )
+        == 1
+    )
+    cluster.undecided_from = None
+    assert machine.handle_all() == [(5, VerdictKind.UNVERIFIED)]
+    assert machine.listener.events == []
+    assert cluster.committed.offset == 5
+    assert status_of(machine.session.assigned[TOPIC, 0], machine.engine).hindrances in {(), ("uncovered",)}
+
+
+def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_ended() -> None:
+    """On another machine: the group's records are known then, and the rest is handled."""
+    cluster = Cluster([*LOG, b"d", b"g"], undecided_from=3)
+    cluster.committed = TopicPartition(TOPIC, 0, 5, str(CommitMetadata(low=0, complete=True, log="")))
+
+    machine = Machine(cluster)
+    assert waits(machine)
+    cluster.undecided_from = None
+    assert machine.handle_all() == [(5, VerdictKind.FRESH), (7, VerdictKind.FRESH)]
+    assert machine.listener.events == []
+
+
+def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
+    """With recovery_timeout the partition starts, in doubt of what the group had before, and says so."""
+    cluster = Cluster([*LOG], undecided_from=3)
+    cluster.committed = TopicPartition(TOPIC, 0, 5, str(CommitMetadata(low=0, complete=True)))
+
+    machine = Machine(cluster, timeout_s=0.0)
+    assert machine.handle_all() == [(5, VerdictKind.UNVERIFIED)]
+    assert [(event.name, event.offset) for event in machine.listener.events] == [("recovery-timeout", 5)]
+
+
+def test_a_log_that_is_cut_while_its_transaction_is_waited_for_is_truncated() -> None:
+    """What the group had completed is gone: what came instead is handled."""
+    cluster = Cluster([*LOG], undecided_from=3)
+    cluster.committed = TopicPartition(TOPIC, 0, 5)
+    machine = Machine(cluster)
+    assert waits(machine)
+    del cluster.log[2:]
+    assert [offset for offset, _ in machine.handle_all()] == [0, 1]
+    assert [event.name for event in machine.listener.events] == ["log-truncated"]
