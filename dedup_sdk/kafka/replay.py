@@ -43,7 +43,6 @@ def replay(
     waits_for_room: bool,
 ) -> Generator[None, None, Cut | None]:
     """Fold what is missing; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
-    epoch = None if assigned.start is None else assigned.start.leader_epoch
     first, decided = reader.bounds()
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
@@ -59,6 +58,27 @@ def replay(
         held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
     )
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
+    return (
+        yield from _fold(
+            assigned, held, plan, given_up, reader=reader, engine=engine, begin=begin, watch=watch,
+            waits_for_room=waits_for_room,
+        )
+    )  # fmt: skip
+
+
+def _fold(
+    assigned: Assigned,
+    held: Partition,
+    plan: StartPlan,
+    given_up: GivenUp,
+    *,
+    reader: TailReader,
+    engine: Deduplicator,
+    begin: int,
+    watch: ReplayWatch,
+    waits_for_room: bool,
+) -> Generator[None, None, Cut | None]:
+    epoch = None if assigned.start is None else assigned.start.leader_epoch
     reached = begin
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if watch.is_over:
