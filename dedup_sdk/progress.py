@@ -23,6 +23,7 @@ class Progress:
     - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
       whether its log still has that.
     - ``buried``: the offset after the last record that was given up, None where none ever was.
+    - ``writer``: eight hexadecimal digits that this store got when it began, and that its commits bear; empty where it has none.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     """
 
@@ -38,6 +39,7 @@ class Progress:
     epoch: int | None = None
     delta: bool = False
     buried: int | None = None
+    writer: str = ""
 
     @property
     def completed_end(self) -> int:

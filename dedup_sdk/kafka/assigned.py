@@ -152,6 +152,7 @@ class Assigned:
             epoch=lane.epoch,
             log=self.log,
             buried=lane.buried,
+            by=lane.writer,
         )
 
     def enter(self, state: State) -> None:

@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -20,6 +20,9 @@ processed without a gap, so that a consumer on any machine knows what it may tak
 ``buried``
     the offset after the last record that the group gave up, left out where it never did: what it names is in the group's dead-letter
     topic, so that one that is not to be found is a doubt.
+``by``
+    which key store it was committed from (`dedup_sdk.progress.Progress.writer`): one of its own commits that arrives after a later
+    one is told from a group that somebody has set back.
 
 A text with a field that this version does not know counts as none, on purpose: what is not understood vouches for nothing.
 """
@@ -32,7 +35,7 @@ from hashlib import sha256
 
 _FORM = re.compile(
     r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?"
-    r"(?: buried=(\d{1,19}))?",
+    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?",
     re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
@@ -53,13 +56,15 @@ class CommitMetadata:
     epoch: int | None = None
     log: str = ""
     buried: int | None = None
+    by: str = ""
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
         log = f" log={self.log}" if self.log else ""
         buried = "" if self.buried is None else f" buried={self.buried}"
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}"
+        by = f" by={self.by}" if self.by else ""
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}{by}"
 
     def is_of(self, log: str) -> bool:
         """Whether these offsets are of this log (`log_name`); true where either side does not say."""
@@ -88,4 +93,5 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
         epoch=None if form[4] is None else int(form[4]),
         log=form[5] or "",
         buried=None if form[6] is None else int(form[6]),
+        by=form[7] or "",
     )

@@ -7,6 +7,7 @@ for it. Each rung of the ladder is taken only if it gains ground.
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -35,6 +36,8 @@ LOCK_NEWS_S = 1.0
 """Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
 LOCK_LOOK_S = 0.01
 """Seconds between two looks whether another process has let a store go."""
+
+_WRITER_BYTES = 4
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
@@ -143,6 +146,7 @@ def _start_and_replay(
     Return what was planned, notes for the log, and how the log was cut, if it was meanwhile.
     """
     plan = _plan(held, start, client, chosen)
+    _tell_if_late(held, start, plan)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(
@@ -176,6 +180,15 @@ def _start_and_replay(
         notes.append(f"replayed {assigned.replayed} records")
         cut = cut or (yield from _cut_before(start, held, client))
     return plan, notes, cut
+
+
+def _tell_if_late(held: Partition, start: Start, plan: StartPlan) -> None:
+    known = held.loaded.progress.committed if held.loaded else None
+    if plan.beginning == "resumed" and known is not None and start.offset < known:
+        logger.warning(
+            "%s[%d]: a commit of %d came after that of %d, both by this store: nobody set the group back, so that nothing is handled "
+            "again", held.topic, held.partition, start.offset, known,
+        )  # fmt: skip
 
 
 def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:
@@ -314,7 +327,10 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         new=start.new,
         on_rewind=on_rewind,
         buried=None if start.metadata is None else start.metadata.buried,
+        writer="" if start.metadata is None else start.metadata.by,
     )
+    if not plan.progress.writer:
+        plan = replace(plan, progress=replace(plan.progress, writer=secrets.token_hex(_WRITER_BYTES)))
     if start.reopened:
         # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.
         plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))

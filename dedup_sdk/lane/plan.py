@@ -5,7 +5,9 @@ A pure function of what the store holds and what the group has committed. Offset
 low
     where the stretch of log begins that the group has processed without a gap; from the commit's metadata.
 rewound
-    the partition starts below the last offset that the store knows to be committed.
+    the partition starts below the last offset that the store knows to be committed, by a commit that is not this store's own.
+late
+    the same by one of its own commits, which arrived after a later one: nobody set the group back.
 """
 
 from __future__ import annotations
@@ -52,16 +54,24 @@ def plan_start(
     new: bool = False,
     on_rewind: OnRewind = "reprocess",
     buried: int | None = None,
+    writer: str = "",
 ) -> StartPlan:
     """Say how a partition starts whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
     ``committed`` is where it starts, and equals ``low``). ``buried``: before which offset the group gave something up, as its commits
-    say; what the store knows of that stays, whatever becomes of the rest.
+    say; what the store knows of that stays, whatever becomes of the rest. ``writer``: whose commit it is (`Progress`).
     """
     known = [end for end in (buried, stored.buried if stored else None) if end is not None]
     plan = _plan_start(
-        stored, committed=committed, low=low, era=era, complete=complete, new=new, on_rewind=on_rewind
+        stored,
+        committed=committed,
+        low=low,
+        era=era,
+        complete=complete,
+        new=new,
+        on_rewind=on_rewind,
+        writer=writer,
     )
     return replace(plan, progress=replace(plan.progress, buried=max(known, default=None)))
 
@@ -75,6 +85,7 @@ def _plan_start(
     complete: bool,
     new: bool,
     on_rewind: OnRewind,
+    writer: str,
 ) -> StartPlan:
     if new:
         # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
@@ -85,7 +96,9 @@ def _plan_start(
         return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
-    if era != stored.era or (stored.committed is not None and committed < stored.committed):
+    below = stored.committed is not None and committed < stored.committed
+    late = below and writer != "" and writer == stored.writer
+    if era != stored.era or (below and not late):
         if on_rewind == "suppress" and stored.low <= committed <= stored.high:
             progress = replace(stored, era=era, committed=committed)
             return StartPlan(

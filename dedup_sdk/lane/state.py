@@ -54,6 +54,7 @@ class LaneState:
         self.newest_ms = progress.newest_ms
         self.epoch = progress.epoch
         self.buried = progress.buried
+        self.writer = progress.writer
         self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
         self.ring = Ring(window.count, progress.accepted) if window.count else None
@@ -111,6 +112,7 @@ class LaneState:
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
             newest_ms=self.newest_ms, epoch=self.epoch, delta=delta, buried=self.buried,
+            writer=self.writer,
         )  # fmt: skip
 
     def begin(self, offset: int) -> None:

@@ -6,12 +6,12 @@ Value of a mark (the key is its 16-byte digest)::
     timestamp int64   milliseconds
     number   int64    only where the lane has a count window: 24 bytes instead of 16
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64)::
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128)::
 
     magic        2 bytes  "DJ"
     format       uint8
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
-                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  64: buried
+                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  64: buried  128: writer
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
@@ -20,6 +20,7 @@ Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 3
     era          e bytes of UTF-8
     epoch        int32, only with flag 32
     buried       int64, only with flag 64
+    writer       4 bytes, only with flag 128
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
@@ -46,6 +47,7 @@ FORMAT: Final = 1
 DELTA_FORMAT: Final = 2
 EPOCH_FORMAT: Final = 3
 BURIED_FORMAT: Final = 4
+WRITER_FORMAT: Final = 5
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
@@ -53,8 +55,9 @@ _CRC: Final = struct.Struct("<I")
 _LEADER_EPOCH: Final = struct.Struct("<i")
 _BURIED_END: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED = 1, 2, 4, 8, 16, 32, 64
-_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127}
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED, _WRITER = 1, 2, 4, 8, 16, 32, 64, 128
+_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255}
+_WRITER_BYTES: Final = 4
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
 
@@ -112,6 +115,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_DELTA if progress.delta else 0)
         | (_EPOCH if progress.epoch is not None else 0)
         | (_BURIED if progress.buried is not None else 0)
+        | (_WRITER if progress.writer else 0)
     )
     try:
         parts = [
@@ -124,6 +128,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             era,
             b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
             b"" if progress.buried is None else _BURIED_END.pack(progress.buried),
+            bytes.fromhex(progress.writer),
             marks.digests,
             _bytes(marks.offsets),
             _bytes(marks.timestamps),
@@ -149,11 +154,12 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
     if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {BURIED_FORMAT}")
+        raise _corrupt(record, f"its format is {version}, this version reads up to {WRITER_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
     buried_size = _BURIED_END.size if flags & _BURIED else 0
-    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size
+    writer_size = _WRITER_BYTES if flags & _WRITER else 0
+    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size
     expected = _HEADER.size + fields_size + count * width + _CRC.size
     if len(record) != expected or flags & ~_FLAGS[version]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
@@ -169,6 +175,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += epoch_size
     buried = _BURIED_END.unpack_from(record, at)[0] if buried_size else None
     at += buried_size
+    writer = record[at : at + writer_size].hex()
+    at += writer_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
     columns = [
@@ -187,6 +195,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         epoch=epoch,
         delta=bool(flags & _DELTA),
         buried=buried,
+        writer=writer,
     )
     return progress, Marks(digests, *columns)
 

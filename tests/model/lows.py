@@ -114,6 +114,12 @@ def reset_tool(life: GroupLife, *, offset: int) -> None:
     life.set_commit(offset)
 
 
+def came_late(life: GroupLife) -> None:
+    """An older commit of the group's own arrives after its last one."""
+    _, text = life.commit
+    life.set_commit(8, text)
+
+
 def on_assign(life: GroupLife, *, offset: int) -> None:
     """The application's callback sets the offset."""
     life.produce(UNREAD)
@@ -229,6 +235,7 @@ WAYS = [
         settings=_ASSUME,
         vouched=BEFORE + LIVED + "mn",
     ),
+    Way(name="a commit of 8 arrives after that of 12", happens=came_late),
     Way(name="`on_assign` sets 6", happens=partial(on_assign, offset=6)),
     Way(name="`on_assign` sets 2", happens=partial(on_assign, offset=2)),
     Way(name="`on_assign` sets 14", happens=partial(on_assign, offset=14), skipped="mn"),

@@ -112,9 +112,9 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> Top
 
 
 def committed_metadata(bootstrap: str, group: str, topic: str, partition: int = 0) -> CommitMetadata | None:
-    """The metadata beside a committed offset, as ours, without the log's name; None when it is not ours."""
+    """The metadata beside a committed offset, as ours, without the names of log and store; None when it is not ours."""
     metadata = parse_metadata(committed(bootstrap, group, topic, partition).metadata)
-    return None if metadata is None else replace(metadata, log="")
+    return None if metadata is None else replace(metadata, log="", by="")
 
 
 def commit_plainly(

@@ -64,6 +64,27 @@ def test_a_commit_below_the_last_known_one_is_a_rewind() -> None:
     assert (plan.progress.high, plan.progress.done) == (10, ())
 
 
+@pytest.mark.parametrize("committed", [10, 15, 39])
+def test_a_commit_of_its_own_that_came_late_is_no_rewind(committed: int) -> None:
+    """Nobody set the group back: what the store has completed since stays completed, and is committed again."""
+    stored = replace(STORED, writer="5d0c77e1")
+    plan = plan_start(stored, committed=committed, low=10, writer="5d0c77e1")
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("resumed", True, 50, 50)
+    assert plan.progress == replace(stored, committed=committed)
+
+
+@pytest.mark.parametrize(
+    ("writer", "era", "low"),
+    [("", "", 10), ("0b0b0b0b", "", 10), ("5d0c77e1", "a1", 10), ("5d0c77e1", "", 9)],
+)
+def test_whatever_else_starts_below_the_last_commit_is_folded_anew(writer: str, era: str, low: int) -> None:
+    """A tool that drops the text, another store's commit, a new era, and a history that begins earlier."""
+    for stored in (replace(STORED, writer="5d0c77e1"), *([STORED] if not writer else [])):
+        plan = plan_start(stored, committed=39, low=low, era=era, writer=writer)
+        assert (plan.keep, plan.progress.high, plan.progress.done) == (False, low, ())
+        assert plan.progress.writer == ""
+
+
 def test_another_era_is_a_rewind_wherever_it_starts() -> None:
     """An operator's rewind is recognised by its era, also by a host that knows of no commit above it."""
     for committed in (20, 45, 70):

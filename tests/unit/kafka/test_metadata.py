@@ -28,6 +28,7 @@ def test_the_form_does_not_change_unseen() -> None:
     assert str(CommitMetadata(low=0, epoch=0)) == "dedup/1 low=0 era= complete=0 epoch=0"
     assert str(CommitMetadata(low=0, log="3f9a01bc")) == "dedup/1 low=0 era= complete=0 log=3f9a01bc"
     assert str(CommitMetadata(low=0, epoch=7, buried=57)) == "dedup/1 low=0 era= complete=0 epoch=7 buried=57"
+    assert str(CommitMetadata(low=0, by="5d0c77e1")) == "dedup/1 low=0 era= complete=0 by=5d0c77e1"
     assert log_name("kraft-1", "topic-1") == "35e4bcb8"
 
 

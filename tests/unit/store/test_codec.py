@@ -28,6 +28,7 @@ STEPS = {
         marks(("a", 11, 10)),
     ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
+    "writer": (Progress(low=7, high=9, buried=8, writer="00c0ffee"), marks(("a", 8, 10))),
     "buried": (Progress(low=7, high=9, epoch=3, buried=2**40), marks(("a", 8, 10))),
 }
 
@@ -78,8 +79,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 5
-    with pytest.raises(StoreCorruptError, match="its format is 5, this version reads up to 4"):
+    body[2] = 6
+    with pytest.raises(StoreCorruptError, match="its format is 6, this version reads up to 5"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 
