@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,12 @@ class Partition(Durable):
 
     def install(
         self, snapshot: str, plan: StartPlan, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
-    ) -> None:
-        """Begin with the marks of a snapshot folder instead; raises `SnapshotError` if it does not check.
+    ) -> Iterator[None]:
+        """Begin with the marks of a snapshot folder instead, a few milliseconds a step; raises `SnapshotError` if it does not check.
 
         ``without``: offset -> digest (16 bytes) of records that must leave no mark.
         """
-        self.store.install(snapshot, plan.progress, without)
+        yield from self.store.installing(snapshot, plan.progress, without)
         self._forget_steps()
         self.loaded = None
         self._lane = Lane(self.window, plan.progress)

@@ -133,6 +133,13 @@ class MemoryPartition:
         self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
     ) -> None:
         """See `PartitionStore.install`."""
+        for _ in self.installing(snapshot, progress, without):
+            pass
+
+    def installing(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> Iterator[None]:
+        """See `PartitionStore.installing`; to keep what was read is one step."""
         # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.
         from dedup_sdk.store.snapshot_reader import read_snapshot
 
@@ -140,7 +147,11 @@ class MemoryPartition:
         entry = fitting_partition(
             snapshot, read_manifest(snapshot), memory.identity, progress, numbered=memory.numbered
         )
-        pages = list(read_snapshot(snapshot, entry))
+        pages: list[Marks] = []
+        for page in read_snapshot(snapshot, entry):
+            pages.append(page)
+            yield
+        memory = self._memory()
         self._forget(memory, progress)
         for page in pages:
             self._keep(memory, page)

@@ -112,6 +112,14 @@ class PartitionStore(Protocol):
         Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
         """
 
+    def installing(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> Iterator[None]:
+        """Do as `install`, a few milliseconds a step; until the last one, and if there is none, the store is as it was.
+
+        Meanwhile nothing is written to the store.
+        """
+
     def reset(self, progress: Progress) -> None:
         """Forget all marks and begin anew with this progress, atomically as seen after a crash."""
 

@@ -162,8 +162,8 @@ class RocksGenerations:
         for generation in self.state.generations:
             batch.delete(digest, self._database.get_column_family_handle(generation.name))
 
-    def leave_out(self, generation: Generation, without: Mapping[int, bytes]) -> None:
-        """Take marks out of a generation that is not valid yet: ``without`` has offset -> digest of their records."""
+    def leave_out(self, generation: Generation, without: Mapping[int, bytes]) -> Iterator[None]:
+        """Take marks out of a generation that is not valid yet: ``without`` has offset -> digest of their records; so many a step."""
         family = self._families[generation.number]
         handle = self._database.get_column_family_handle(generation.name)
         left = list(without.items())
@@ -177,6 +177,7 @@ class RocksGenerations:
                 if page[row][0] == offset:
                     batch.delete(page[row][1], handle)
             self._database.write(batch)
+            yield
 
     def adopt(self, state: State) -> None:
         """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
@@ -9,21 +10,29 @@ from dedup_sdk.store.filter_words import FilterWords, decode_words, merge_words
 from dedup_sdk.store.generations import Generation, State
 from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.rocks_generations import RocksGenerations
-from dedup_sdk.store.snapshot import read_file
+from dedup_sdk.store.snapshot import reading_file
 from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
 
 
-def copy_in(snapshot: str, entry: PartitionManifest, generations: RocksGenerations) -> State:
+def copy_in(
+    snapshot: str, entry: PartitionManifest, generations: RocksGenerations
+) -> Generator[None, None, State]:
     """Copy and check the files, take them into a generation of their own, return the state that has nothing else.
 
+    A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
     Raises `SnapshotError` naming the file or folder; what was begun is then to be removed by ``generations.clean()``.
     """
     folder = Path(snapshot) / str(entry.partition)
     if not entry.files:
         return State(next_number=generations.state.next_number)
     for file in entry.files:
-        read_file(folder, file, generations.incoming)
-    words = merge_words([_words(folder, generations.incoming, file) for file in entry.files])
+        yield from reading_file(folder, file, generations.incoming)
+    blocks: list[FilterWords] = []
+    for file in entry.files:
+        blocks.append(_words(folder, generations.incoming, file))
+        yield
+    words = merge_words(blocks)
+    yield
     empty = generations.create()
     try:
         generations.ingest(
@@ -36,6 +45,7 @@ def copy_in(snapshot: str, entry: PartitionManifest, generations: RocksGeneratio
     if entries != entry.marks:
         message = f"{folder}: its sorted files have {entries} marks, the manifest says {entry.marks}; make the snapshot again"
         raise SnapshotError(message)
+    yield
     newest_ms = max(file.newest_ms for file in entry.files)
     newest_number = max(file.newest_number or 0 for file in entry.files)
     generation = Generation(

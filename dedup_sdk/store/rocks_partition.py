@@ -90,6 +90,7 @@ class RocksPartition:
         self._open_files = 0
         # One that is empty when it is opened again was emptied: it must not pass for a new one.
         self._was_open = False
+        self._installs = False
         self.disk_bytes = 0
         self._open()
 
@@ -228,7 +229,8 @@ class RocksPartition:
         return min(self._open_generations().state.generations, key=lambda entry: entry.began_ms, default=None)
 
     def _drop(self, dropped: list[Generation]) -> int | None:
-        if not dropped:
+        # What is on its way in is in no valid state yet, and would go too.
+        if not dropped or self._installs:
             return None
         generations = self._open_generations()
         with self._translating():
@@ -272,18 +274,29 @@ class RocksPartition:
         self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
     ) -> None:
         """See `PartitionStore.install`."""
+        for _ in self.installing(snapshot, progress, without):
+            pass
+
+    def installing(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+    ) -> Iterator[None]:
+        """See `PartitionStore.installing`."""
         generations = self._open_generations()
         manifest = read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
         with self._translating():
+            self._installs = True
             try:
-                state = copy_in(snapshot, entry, generations)
+                state = yield from copy_in(snapshot, entry, generations)
                 for generation in state.generations:
                     # Before it is valid: a crash in between must not leave them in.
-                    generations.leave_out(generation, without)
+                    yield from generations.leave_out(generation, without)
             except BaseException:
-                generations.clean()
+                if not self._closed:
+                    generations.clean()
                 raise
+            finally:
+                self._installs = False
             generations.adopt(self._settle(state, progress))
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",

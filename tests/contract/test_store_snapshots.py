@@ -10,6 +10,7 @@ import pytest
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.marks import NO_MARKS
 from dedup_sdk.store.protocol import KeyStore, PartitionStore
+from dedup_sdk.store.rocks_partition import RocksPartition
 from dedup_sdk.window import Window
 from tests.support.finding import find
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
@@ -50,6 +51,39 @@ def test_what_is_left_out_of_a_snapshot_leaves_no_mark(
         "sent again": (9, 90),
         "kept": (7, 70),
     }
+
+
+def test_an_install_is_many_small_steps(store: PartitionStore, tmp_path: Path) -> None:
+    """A megabyte of files at a time at most, so that a consumer goes on meanwhile."""
+    held = random_marks(200_000, 7)
+    write_snapshot(tmp_path / "snapshot", held)
+    steps = sum(1 for _ in store.installing(str(tmp_path / "snapshot"), progress(200_000)))
+    megabytes = sum(path.stat().st_size for path in (tmp_path / "snapshot").rglob("*.*")) // 2**20
+    assert megabytes >= 4
+    assert steps >= (megabytes if isinstance(store, RocksPartition) else 2)
+    assert store.find(held.digests, 200_000).offsets == held.offsets.tolist()
+
+
+@pytest.mark.parametrize("taken", range(6))
+def test_an_install_that_is_given_up_leaves_the_store_as_it_was(
+    key_store: KeyStore, store: PartitionStore, tmp_path: Path, taken: int
+) -> None:
+    """After any step; what is dropped for want of room meanwhile drops nothing of it, and it can be begun again."""
+    store.flush(progress(5), marks(("old", 4, 40)))
+    write_snapshot(tmp_path / "snapshot", random_marks(100, 7), cuts=(50,))
+    steps = store.installing(str(tmp_path / "snapshot"), progress(1000), {3: digest("nobody's")})
+    for _, _ in zip(range(taken), steps, strict=False):
+        assert find(store, "old") == {"old": (4, 40)}
+    steps.close()  # type: ignore[attr-defined]
+    assert find(store, "old") == {"old": (4, 40)}
+    store.close()
+    again = key_store.open(IDENTITY, WINDOW)
+    loaded = again.load()
+    assert loaded is not None
+    assert loaded.progress.high == 5
+    assert rows(again.scan()).keys() == {digest("old")}
+    again.install(str(tmp_path / "snapshot"), progress(1000))
+    assert len(rows(again.scan())) == 100
 
 
 def test_an_empty_snapshot_can_be_installed(store: PartitionStore, tmp_path: Path) -> None:

@@ -115,6 +115,13 @@ class DiskPartition:
         """See `PartitionStore.install`."""
         self._disk.write(self._inner.install, snapshot, progress, without)
 
+    def installing(
+        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = MappingProxyType({})
+    ) -> Iterator[None]:
+        """See `PartitionStore.installing`."""
+        yield
+        self.install(snapshot, progress, without)
+
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
         self._disk.write(self._inner.reset, progress)
