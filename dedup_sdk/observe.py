@@ -56,7 +56,9 @@ class PartitionObserver(Protocol):
         """Take note; runs on the consuming thread, and an exception is logged and goes no further."""
 
 
-Hindrance = Literal["offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "paused", "uncovered"]
+Hindrance = Literal[
+    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "paused", "uncovered"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

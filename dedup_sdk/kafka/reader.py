@@ -76,9 +76,7 @@ class TailReader:
         reader = readers.take()
         asked = TopicPartition(self._topic, self._partition)
         try:
-            end = int(
-                reader.get_watermark_offsets(asked, timeout=max(self._readers.answer_s, _MEETING_S))[1]
-            )
+            end = int(reader.get_watermark_offsets(asked, timeout=max(self._readers.answer_s, _MEETING_S))[1])
         except BaseException:
             reader.close()
             raise

@@ -28,16 +28,7 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
 
 def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
     if assigned.state is State.RECOVERING:
-        if assigned.start is None:
-            yield "offsets"
-        if assigned.silent:
-            yield "broker"
-        if assigned.waits_for_lock:
-            yield "lock"
-        if assigned.undecided:
-            yield "transaction"
-        if assigned.held is not None:
-            yield "beginning"
+        yield from _waits_for(assigned)
     choked = held is not None and held.choked
     if choked or (assigned.no_room and assigned.recovery is None and assigned.held is None):
         yield "room"
@@ -47,3 +38,16 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
         yield "paused"
     if held is not None and held.started and assigned.held is not None and not held.covered:
         yield "uncovered"
+
+
+def _waits_for(assigned: Assigned) -> Iterator[Hindrance]:
+    if assigned.start is None:
+        yield "offsets"
+    if assigned.silent:
+        yield "broker"
+    if assigned.waits_for_lock:
+        yield "lock"
+    if assigned.undecided:
+        yield "transaction"
+    if assigned.held is not None:
+        yield "beginning"
