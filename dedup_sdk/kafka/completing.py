@@ -116,16 +116,19 @@ class Completing(Intake):
 
     # --- when it is written --------------------------------------------------------------------------------------
 
-    def _complete_below(self, below: dict[tuple[str, int], int] | None) -> None:
-        """Complete what was handed out below these offsets; None: all of it."""
+    def _complete_below(self, below: dict[tuple[str, int], int] | None, *, write: bool = True) -> None:
+        """Complete what was handed out below these offsets; None: all of it that counts without being named."""
         if self._torn is Doubt.LANES:
             return
         if self._by_commit:
-            for coordinates in list(self._session.assigned):
+            if below is None and self._settings.only_stored:
+                return
+            for coordinates in list(self._session.assigned if below is None else below):
                 held = self._partition_of(*coordinates)
-                if held is not None and (below is None or coordinates in below):
+                if held is not None:
                     self._hand.finish_below(held, None if below is None else below[coordinates])
-                    held.persist()
+                    if write:
+                        held.persist()
             return
         if not self._implicit:
             return

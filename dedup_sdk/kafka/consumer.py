@@ -59,8 +59,9 @@ class DedupConsumer(Running):
 
     Args:
         config: what `confluent_kafka.Consumer` takes. With ``enable.auto.commit=false`` only `commit` commits, and only it
-            (or `complete`) completes: what was gathered and not committed comes again. Unset: completed messages
-            are committed on ``auto.commit.interval.ms``, asynchronously.
+            (or `complete`) completes: what was gathered and not committed comes again. With
+            ``enable.auto.offset.store=false`` only `store_offsets` and a `commit` that names messages or offsets do. Else
+            completed messages are committed on ``auto.commit.interval.ms``, asynchronously.
         dedup: how duplicates are recognised.
         store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore` (consumers may
             share it; none of them closes it).
@@ -164,8 +165,8 @@ class DedupConsumer(Running):
         self._collector = Collector()
         self._hand = HandOut(self._partition_of)
         self._ready = self._hand.ready
-        self._implicit = completion == "on-next-call" and not settings.only_user_commits
-        self._by_commit = completion == "on-next-call" and settings.only_user_commits
+        self._implicit = completion == "on-next-call" and settings.completes_on_next_call
+        self._by_commit = completion == "on-next-call" and not settings.completes_on_next_call
         self._durability = durability
         self._crew = None
         self._held_back = False
@@ -287,7 +288,7 @@ class DedupConsumer(Running):
         """Commit what is completed, with metadata; never past an unfinished message, never back.
 
         Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
-        it; with ``completion="explicit"`` nothing. Synchronous, it raises `KafkaException` (``_NO_OFFSET``) when there is
+        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. Synchronous, it raises `KafkaException` (``_NO_OFFSET``) when there is
         nothing to commit.
         """
         with self._turns.alone(), self._steady():
@@ -306,7 +307,8 @@ class DedupConsumer(Running):
             below = _below(message, offsets)
             if below is None:
                 raise ValueError("expected either message or offsets")
-            self._complete_below(below)
+            # A loop calls this for each message: the store is told by the batch, unless every message counts.
+            self._complete_below(below, write=self._durability == "record" or not self._by_commit)
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         theirs = self._session.commits.answered(error, partitions)

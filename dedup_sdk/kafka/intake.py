@@ -148,6 +148,10 @@ class Intake(Placement):
             self._write(self._hand.finish())
         else:
             self._hand.leave(until_commit=self._by_commit)
+            if self._by_commit:
+                # What `store_offsets` completed.
+                open_ = self._engine.partitions.values()
+                self._write(held for held in open_ if held.started and held.lane.unwritten)
         self._engine.trim()
         if self._put_off:
             self._tell_what_was_put_off()

@@ -52,9 +52,16 @@ class ClientSettings:
     """Seconds that a member may be silent before its group gives it up, by the longer of the two limits."""
     only_user_commits: bool
     """Whether only `commit` commits, also when a partition goes."""
+    only_stored: bool
+    """Whether what is handled is said by `store_offsets`, or named by `commit`: a commit of everything takes nothing else along."""
     incremental: bool
     """Whether rebalances come as deltas (cooperative assignors and KIP-848)."""
     on_commit: OnCommit | None
+
+    @property
+    def completes_on_next_call(self) -> bool:
+        """Whether asking for more may complete what was handed out: not where the user says by offsets what is handled."""
+        return not (self.only_user_commits or self.only_stored)
 
 
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:
@@ -99,15 +106,17 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         client = {**nested, **client}
     if not client.get("group.id"):
         raise ConfigurationError("group.id is missing: what is remembered belongs to a group; set 'group.id'")
-    if _flag(client, "enable.auto.offset.store"):
+    auto_store = _flag(client, "enable.auto.offset.store")
+    if auto_store:
         raise ConfigurationError(
             "enable.auto.offset.store=true commits records that are not handled yet and so loses messages; leave it out"
         )
     auto_commit = _flag(client, "enable.auto.commit")
-    if auto_commit:
+    if auto_commit and auto_store is None:
         raise ConfigurationError(
             "enable.auto.commit=true lets the client commit without metadata and past unfinished records; leave it out "
-            "(then completed records are committed on auto.commit.interval.ms), or set false and call commit()"
+            "(then completed records are committed on auto.commit.interval.ms), or set false and call commit(), or add "
+            "enable.auto.offset.store=false and call store_offsets()"
         )
     reset = _RESETS.get(str(client.get("auto.offset.reset", "latest")))
     if reset is None:
@@ -130,6 +139,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         revoke_deadline_s=poll_interval_ms / 5_000,
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         only_user_commits=auto_commit is False,
+        only_stored=auto_store is False,
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
         on_commit=on_commit,
     )

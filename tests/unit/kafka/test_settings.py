@@ -100,6 +100,26 @@ def test_who_commits_and_when(config: dict[str, Any], interval_s: float, only_us
     assert settings.client["enable.auto.offset.store"] is False
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, (False, True, 5.0)),
+        ({"enable.auto.offset.store": "false"}, (True, False, 5.0)),
+        ({"enable.auto.offset.store": False, "enable.auto.commit": True}, (True, False, 5.0)),
+        ({"enable.auto.offset.store": False, "enable.auto.commit": False}, (True, False, float("inf"))),
+        ({"enable.auto.commit": False}, (False, False, float("inf"))),
+    ],
+)
+def test_who_says_what_is_handled(config: dict[str, Any], expected: tuple[bool, bool, float]) -> None:
+    """Unset: asking for more does; where the user stores offsets or commits, only that; stored ones go on the interval."""
+    settings = client_settings({**LEAST, **config})
+
+    assert (
+        settings.only_stored, settings.completes_on_next_call, settings.commit_interval_s
+    ) == expected  # fmt: skip
+    assert settings.client["enable.auto.commit"] is False
+
+
 def test_the_fetch_setting_is_a_default_only() -> None:
     """What makes it quick is set where the user says nothing, and left where they do."""
     assert client_settings(LEAST).client["fetch.queue.backoff.ms"] == 1
