@@ -109,6 +109,14 @@ class Commits:
             ready.append(offset)
         return ready
 
+    def note(self, offsets: Iterable[TopicPartition]) -> None:
+        """Remember a commit that cannot be sent now, because the client is calling back; `pay` sends it."""
+        for tp in offsets:
+            coordinates = tp.topic, tp.partition
+            assigned = self._assigned[coordinates]
+            held, owed = self._owed.get(coordinates, (None, tp))
+            self._owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
+
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
     ) -> list[TopicPartition] | None:

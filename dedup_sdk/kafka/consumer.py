@@ -174,6 +174,7 @@ class DedupConsumer(Running):
         self._turns = Turns()
         self._lock = self._turns.lock
         self._put_off: list[tuple[bool, list[TopicPartition]]] = []
+        self._seeks = []
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []
         self._gone, self._dropped = set(), set()
@@ -289,12 +290,17 @@ class DedupConsumer(Running):
 
         Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
         it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. Synchronous, it raises `KafkaException` (``_NO_OFFSET``) when there is
-        nothing to commit.
+        nothing to commit. By another thread while a rebalance callback runs, which may wait for that thread, it is noted and
+        goes out when the callback is over; what it will commit is returned.
         """
-        with self._turns.alone(), self._steady():
+        with self._turns.alone_or_noting() as alone, self._steady():
             below = _below(message, offsets)
             self._complete_below(below)
             ready = self._session.commits.below(below, asynchronous=asynchronous)
+            if ready and not alone:
+                self._session.commits.note(ready)
+                self._tidy_at = 0.0
+                return None if asynchronous else ready
             if ready:
                 return self._session.commits.exactly(ready, asynchronous=asynchronous)
             if asynchronous:
@@ -331,7 +337,8 @@ class DedupConsumer(Running):
         with self._lock:
             self._session.closing = True
         try:
-            super().close()
+            with self._turns.inside_client():
+                super().close()
         finally:
             with self._lock:
                 self._closed = True

@@ -153,7 +153,7 @@ class Intake(Placement):
                 open_ = self._engine.partitions.values()
                 self._write(held for held in open_ if held.started and held.lane.unwritten)
         self._engine.trim()
-        if self._put_off:
+        if self._put_off or self._seeks:
             self._tell_what_was_put_off()
         if self._session.recovering:
             # A step of a recovery makes messages by the thousand, too.

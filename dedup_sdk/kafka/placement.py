@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import State
@@ -44,6 +44,8 @@ class Placement(Consumer):
     _turns: Turns
     _put_off: list[tuple[bool, list[TopicPartition]]]
     """Pauses (True) and resumptions that the client has not heard of: it was busy with another thread."""
+    _seeks: list[TopicPartition]
+    """Seeks of other threads while a callback ran."""
 
     def subscribe(
         self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
@@ -52,28 +54,32 @@ class Placement(Consumer):
 
         The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,
         and costs no message. Do not do slow work in them: the group waits. ``on_revoke`` may wait for threads of yours: what
-        they `complete` meanwhile is committed. What is completed from ``on_lost`` on counts as stale.
+        they `complete` meanwhile is committed, and what they `commit` goes out when the callback is over. What is completed
+        from ``on_lost`` on counts as stale.
         """
         self._check_open()
 
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-            self._guard.run(self._whole, self._assign_by_group, partitions, on_assign)
+            with self._turns.calling_back():
+                self._guard.run(self._whole, self._assign_by_group, partitions, on_assign)
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
-            if on_revoke is not None:
-                self._guard.run(on_revoke, self, partitions)
-            with self._lock:
-                self._guard.run(self._whole, self._give_back, partitions)
+            with self._turns.calling_back():
+                if on_revoke is not None:
+                    self._guard.run(on_revoke, self, partitions)
+                with self._lock:
+                    self._guard.run(self._whole, self._give_back, partitions)
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
-            with self._lock:
-                self._session.condemn(partitions)
-            if callback is not None:
-                self._guard.run(callback, self, partitions)
-            with self._lock:
-                self._guard.run(self._whole, self._lose, partitions)
+            with self._turns.calling_back():
+                with self._lock:
+                    self._session.condemn(partitions)
+                if callback is not None:
+                    self._guard.run(callback, self, partitions)
+                with self._lock:
+                    self._guard.run(self._whole, self._lose, partitions)
 
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -93,7 +99,8 @@ class Placement(Consumer):
     def _commit_in_group(self) -> None:
         """Commit before leaving, while the group still takes it."""
         if not self._settings.only_user_commits:
-            commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
+            with self._turns.inside_client():
+                commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
 
     def _whole(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do our part of a rebalance; what interrupts it leaves the assignment in doubt."""
@@ -211,22 +218,32 @@ class Placement(Consumer):
 
         What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
         is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
-        completed comes again, with the verdicts of the first time.
+        completed comes again, with the verdicts of the first time. Called by another thread while a rebalance callback runs,
+        it is done when that is over, if the partition is still there.
         """
-        with self._turns.alone():
+        with self._turns.alone_or_noting() as alone:
             self._check_open()
-            coordinates = partition.topic, partition.partition
-            if coordinates not in self._session.assigned:
+            ours = (partition.topic, partition.partition) in self._session.assigned
+            if ours and alone:
+                self._seek(partition)
+            elif ours:
+                self._seeks.append(partition)
+                self._tidy_at = 0.0
+            elif alone:
                 super().seek(partition)  # the plain client's own error
-                return
-            with self._client.readers.patient():
-                offset = self._session.resolve(partition)
-            if self._implicit:
-                self._finish_asked()
-                for touched in self._hand.finish_up_to(*coordinates, offset - 1):
-                    touched.persist()
-            self._forget([partition])
-            self._session.move(*coordinates, offset)
+            else:
+                raise KafkaException(KafkaError(KafkaError._STATE))  # noqa: SLF001 (that is its public name)
+
+    def _seek(self, partition: TopicPartition) -> None:
+        coordinates = partition.topic, partition.partition
+        with self._client.readers.patient():
+            offset = self._session.resolve(partition)
+        if self._implicit:
+            self._finish_asked()
+            for touched in self._hand.finish_up_to(*coordinates, offset - 1):
+                touched.persist()
+        self._forget([partition])
+        self._session.move(*coordinates, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Stop partitions from delivering, until `resume`: what was fetched already waits too. From any thread."""
@@ -264,7 +281,11 @@ class Placement(Consumer):
             super().resume(self._session.resumable(partitions))
 
     def _tell_what_was_put_off(self) -> None:
-        """Tell the client of pauses and resumptions by other threads; what went meanwhile is left out."""
+        """Tell the client of seeks, pauses and resumptions by other threads; what went meanwhile is left out."""
+        while self._seeks:
+            target = self._seeks.pop(0)
+            if (target.topic, target.partition) in self._session.assigned:
+                self._guard.run(self._seek, target)
         while self._put_off:
             pause, partitions = self._put_off.pop(0)
             ours = [tp for tp in partitions if (tp.topic, tp.partition) in self._session.assigned]

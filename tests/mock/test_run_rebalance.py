@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,46 @@ def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send) ->
     everything = [*handled, *others, *rest]
     assert sorted(everything) == sorted({f"{partition}-{n}" for partition in (0, 1) for n in range(6)})
     assert others
+    assert first.counters.abandoned == 0
+
+
+def test_a_handler_that_commits_does_not_hold_up_a_rebalance(make: Make, send: Send) -> None:
+    """Its commit is noted while the partition goes, so that the handler ends, and is not given up at the deadline."""
+    for partition in (0, 1):
+        send(*(f"{partition}-{number}" for number in range(4)), topic="pairs", partition=partition)
+    revoked: list[float] = []
+    deadline_s = 20.0
+    first = make(config={"enable.auto.commit": False}, revoke_deadline=deadline_s)
+    second = make(config={"enable.auto.commit": False})
+    joined = threading.Event()
+    began = 0.0
+    give_back = first._give_back
+
+    def timed(partitions: list[TopicPartition]) -> None:
+        nonlocal began
+        began = time.monotonic()
+        give_back(partitions)
+        revoked.append(time.monotonic() - began)
+
+    first._give_back = timed  # type: ignore[method-assign]
+    first.subscribe(["pairs"])
+
+    def slow(_: Any) -> None:
+        joined.set()
+        time.sleep(0.5)
+        with contextlib.suppress(KafkaException):
+            # Nothing is to commit before the first message is over.
+            first.commit(asynchronous=False)
+
+    run = Run(first, slow, workers=2, order="none")
+    assert joined.wait(PATIENCE_S)
+    second.subscribe(["pairs"])
+    poll_quiet(second, 1.0)
+    run.stop()
+
+    assert run.error is None
+    assert revoked
+    assert max(revoked) < deadline_s / 4
     assert first.counters.abandoned == 0
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 
@@ -53,6 +53,72 @@ def test_on_revoke_may_wait_for_threads_that_complete(make: Make, send: Send, ka
     assert helper.ended == [True]
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     assert values(poll_quiet(make("orders"))) == ["c"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_on_revoke_may_wait_for_threads_that_commit(
+    make: Make, send: Send, kafka: MockKafka, *, asynchronous: bool
+) -> None:
+    """Nobody waits for the other: the commit is noted, and goes out with the partition."""
+    send("a", "b", "c")
+    consumer = make(config={"enable.auto.commit": False})
+    held: list[Any] = []
+    answers: list[Any] = []
+    helper = Helper(lambda: answers.append(consumer.commit(held[0], asynchronous=asynchronous)))
+    consumer.subscribe(["orders"], on_revoke=helper.join)
+    held += poll_some(consumer, 2)
+    consumer.close()
+
+    assert helper.ended == [True]
+    assert [None if answer is None else answer[0].offset for answer in answers] == [
+        None if asynchronous else 1
+    ]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A callback that is not about the partition ends first, then what was noted is committed, and no more than that."""
+    send("a", "b", "c")
+    consumer = make(config={"enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", 0)])
+    held = poll_some(consumer, 3)
+    helper = Helper(lambda: consumer.commit(held[1], asynchronous=False))
+    with consumer._turns.inside_client(), consumer._turns.calling_back():
+        helper.join()
+
+    assert helper.ended == [True]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+    wait_for(consumer, lambda: committed(kafka.bootstrap, "g", "orders").offset > 0, "the noted commit")
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_seek_while_a_callback_runs_is_done_afterwards(make: Make, send: Send) -> None:
+    """A thread that a callback waits for may seek; of a partition that is not ours it is an error, as ever."""
+    send("a", "b", "c")
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0)])
+    poll_some(consumer, 3)
+    refused: list[int] = []
+
+    def seek() -> None:
+        consumer.seek(TopicPartition("orders", 0, 1))
+        try:
+            consumer.seek(TopicPartition("pairs", 0, 1))
+        except KafkaException as error:
+            refused.append(error.args[0].code())
+
+    helper = Helper(seek)
+    with consumer._turns.inside_client(), consumer._turns.calling_back():
+        helper.join()
+
+    assert helper.ended == [True]
+    assert refused == [KafkaError._STATE]
+    assert values(poll_some(consumer, 2)) == ["b", "c"]
 
 
 def test_on_assign_may_wait_for_threads_that_ask(make: Make, send: Send) -> None:
