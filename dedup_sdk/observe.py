@@ -24,14 +24,10 @@ class VerdictEvent:
 
 
 EventName = Literal[
-    "topic-recreated",
-    "log-truncated",
-    "offset-out-of-range",
-    "recovery-timeout",
-    "store-locked",
-    "window-beyond-retention",
-    "window-too-short",
-]
+    "topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked",
+    "window-beyond-retention", "window-too-short",
+    "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,8 @@ class PartitionStatus:
     - ``position``: the offset after the last record that was judged, None before it is known.
     - ``in_flight``: how many records are judged and not completed, parked ones included.
     - ``effective_window_ms``: how far back its marks are known, None before it has begun or without a window by time.
-    - ``detail``: how it came up to date, as the line after a rebalance says.
+    - ``detail``: how it came up to date, as the line in the log says; while it recovers, how far that is, at which rate, and
+      for how long still.
     """
 
     topic: str

@@ -214,6 +214,10 @@ class Deduplicator:
         logger.warning(
             "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
         )  # fmt: skip
+        self.inform(event)
+
+    def inform(self, event: PartitionEvent) -> None:
+        """Tell the observers that want to know, and nobody else."""
         for observer in self._observers:
             listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
             if listen is not None:

@@ -30,8 +30,8 @@ from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.rebalance_log import RebalanceLog
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import status_of
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -56,7 +56,7 @@ class Holdings:
         self._client = client
         self._settings = settings
         self._asking = Asking(client.questions, client.readers)
-        self._counted: Counter[str] = Counter()
+        self.log = RebalanceLog(engine)
         self._epochs: Counter[Coordinates] = Counter()
 
     def take(
@@ -86,6 +86,7 @@ class Holdings:
                 assigned = self._assigned(tp.topic, tp.partition, start, wanted=tp.offset)
                 assigned.requested = committed_already(start)
                 self.assigned[tp.topic, tp.partition] = assigned
+        self.log.came((tp.topic, tp.partition) for tp in partitions)
 
     def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
         """Begin another epoch of a partition."""
@@ -284,7 +285,7 @@ class Holdings:
                     assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
                 )  # fmt: skip
             self._let_go(assigned, write=in_time)
-        self._log_rebalance("revoked", mine)
+        self.log.went("revoked", mine)
 
     def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
@@ -300,7 +301,7 @@ class Holdings:
         for assigned in mine:
             self._let_go(assigned, write=False)
         if mine:
-            self._log_rebalance("lost", mine)
+            self.log.went("lost", mine)
 
     def _mine(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         held = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
@@ -330,27 +331,6 @@ class Holdings:
             close(assigned.topic, assigned.partition)
         finally:
             assigned.enter(State.CLOSED)
-
-    def _log_rebalance(self, what: str, partitions: list[Assigned]) -> None:
-        """Write one line that says everything: partitions, how each came up to date, verdicts since the last line."""
-        counted = Counter(self.engine.counters.as_dict())
-        since = {name: count for name, count in (counted - self._counted).items() if count}
-        self._counted = counted
-        each = "; ".join(self._told(assigned) for assigned in partitions)
-        logger.info(
-            "%s %d partitions: %s; verdicts since the last rebalance: %s",
-            what,
-            len(partitions),
-            each or "-",
-            since or "none",
-        )
-
-    def _told(self, assigned: Assigned) -> str:
-        name = f"{assigned.topic}[{assigned.partition}]"
-        if assigned.start is None or not assigned.note:
-            return name
-        notes = [assigned.note, *status_of(assigned, self.engine).hindrances, f"{assigned.seconds:.2f} s"]
-        return f"{name}@{assigned.start.offset} ({', '.join(notes)})"
 
 
 def _hangs_on_the_log(wanted: TopicPartition, committed: TopicPartition) -> bool:

@@ -23,6 +23,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.metadata import log_name
+from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
@@ -80,15 +81,17 @@ def recover(
     start = yield from start_in_the_log(
         start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
     )
+    news = RecoveryNews(assigned, engine)
     while True:
         cut = yield from _cut_before_a_replay(start, held, client, chosen)
         if cut is None:
             assigned.start_again(start)
             plan, notes, cut = yield from _start_and_replay(
-                assigned, start, held, engine, client, settings, chosen, until=until
+                assigned, start, held, engine, client, settings, chosen, news, until=until
             )
             if cut is None:
                 _note_the_end(assigned, start, held, plan, notes, began=began)
+                news.end()
                 return
             # It was cut meanwhile: among what was replayed may be what nobody has handled.
             held.loaded = None
@@ -138,6 +141,7 @@ def _start_and_replay(
     client: Client,
     settings: ClientSettings,
     chosen: RecoverySettings,
+    news: RecoveryNews,
     *,
     until: float | None,
 ) -> Generator[None, None, tuple[StartPlan, list[str], Cut | None]]:
@@ -147,6 +151,8 @@ def _start_and_replay(
     """
     plan = _plan(held, start, client, chosen)
     _tell_if_late(held, start, plan)
+    if plan.beginning == "rewound":
+        news.rewound(start.offset)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(
@@ -163,7 +169,7 @@ def _start_and_replay(
             topic_id=client.topic_id(assigned.topic), id_spec=held.id_spec, isolation=settings.isolation,
         )  # fmt: skip
         plan, note = yield from start_from_snapshot(
-            held, plan, snapshots, identity, given_up, chosen.store_folder
+            held, plan, snapshots, identity, given_up, chosen.store_folder, news
         )
         notes.append(note)
     else:
@@ -175,7 +181,7 @@ def _start_and_replay(
         with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
             cut = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
-                waits_for_room=chosen.on_full_disk == "pause",
+                waits_for_room=chosen.on_full_disk == "pause", news=news,
             )  # fmt: skip
         notes.append(f"replayed {assigned.replayed} records")
         cut = cut or (yield from _cut_before(start, held, client))
@@ -296,6 +302,10 @@ def _set_aside(assigned: Assigned, engine: Deduplicator, client: Client, damage:
     except StoreError as error:
         raise RecoveryError(str(error)) from damage
     assigned.set_aside = True
+    offset = -1 if assigned.start is None else assigned.start.offset
+    engine.inform(
+        PartitionEvent("store-damaged", topic, partition, offset, f"{damage}; it is kept as {kept}")
+    )
     logger.error(
         "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
         topic,

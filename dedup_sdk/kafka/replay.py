@@ -14,6 +14,7 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay_watch import ReplayWatch
 from dedup_sdk.lane.plan import StartPlan
 from dedup_sdk.observe import PartitionEvent
@@ -41,6 +42,7 @@ def replay(
     engine: Deduplicator,
     until: float | None,
     waits_for_room: bool,
+    news: RecoveryNews,
 ) -> Generator[None, None, Cut | None]:
     """Fold what is missing; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
     first, decided = reader.bounds()
@@ -57,6 +59,7 @@ def replay(
     begin = yield from _where_to_begin(
         held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
     )
+    news.begin(f"replaying offsets {begin} to {plan.replay_to}")
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
     return (
         yield from _fold(
@@ -91,7 +94,9 @@ def _fold(
             held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
             reached = piece.end
             assigned.replayed += len(piece.offsets)
-            watch.note(piece.end)
+            line = watch.note(piece.end)
+            if line is not None:
+                news.progress(piece.end, line)
             engine.trim()
         yield
         while held.choked and waits_for_room:

@@ -31,14 +31,14 @@ class ReplayWatch:
         """Whether the time is up."""
         return self._until is not None and self._clock() >= self._until
 
-    def note(self, offset: int) -> None:
-        """Write a line now and then: how far it is, at which rate, and for how long still."""
+    def note(self, offset: int) -> str | None:
+        """Write a line now and then, and return it: how far it is, at which rate, and for how long still."""
         now = self._clock()
         if now - self._told < TELL_EVERY_S:
-            return
+            return None
         self._told = now
         rate = (offset - self._start) / (now - self._began)
         left = f"{(self._end - offset) / rate:.0f} s to go" if rate > 0 else "nothing has come yet"
-        logger.info(
-            "%s: replayed up to offset %d of %d, %.0f offsets a second, %s", self._what, offset, self._end, rate, left
-        )  # fmt: skip
+        line = f"replayed up to offset {offset} of {self._end}, {rate:.0f} offsets a second, {left}"
+        logger.info("%s: %s", self._what, line)
+        return line

@@ -60,7 +60,6 @@ class Session(Holdings):
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._write_again_at = 0.0
         self._window_check = WindowCheck(engine, client, settings)
-        self._announce: list[Assigned] = []
         self._begin_by = 0.0
         self.hurried = False
         """Whether some recovery could go on at once."""
@@ -351,14 +350,11 @@ class Session(Holdings):
                 self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
-            self._announce.append(assigned)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
         if not fetching:
             self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
-        if not self.recovering:
-            held = [assigned for assigned in self._announce if assigned.state is State.ACTIVE]
-            self._log_rebalance("assigned", held)
-            self._announce = []
+        behind = [each for each in self.assigned.values() if each.state is State.RECOVERING]
+        self.log.ready([assigned for assigned, _ in starts], behind)
 
     def _place_again(self, assigned: Assigned, offset: int) -> None:
         others = [other for other in self.assigned.values() if other is not assigned]

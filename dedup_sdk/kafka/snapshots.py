@@ -11,6 +11,7 @@ from typing import NamedTuple
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.kafka.dead_letter_log import GivenUp
+from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.store.protocol import Identity
@@ -40,6 +41,7 @@ def start_from_snapshot(
     identity: Identity,
     given_up: GivenUp,
     beside: Path | None,
+    news: RecoveryNews | None = None,
 ) -> Generator[None, None, tuple[StartPlan, str]]:
     """Start a partition from the snapshot that fits best, else as planned; return what remains of the plan, and a note.
 
@@ -62,6 +64,8 @@ def start_from_snapshot(
     fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
     damage: SnapshotError | None = None
     for rank, fit in enumerate(fits):
+        if news is not None:
+            news.begin(f"installing snapshot {fit.source.place}, then {fit.tail} offsets to replay")
         try:
             with scratch(beside) as folder:
                 here = yield from fetched(fit.source, (fit.part,), folder)

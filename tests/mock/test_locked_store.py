@@ -91,7 +91,9 @@ def test_a_stopped_owner_is_not_waited_for_for_ever(
         assert values(poll_some(heir, 1)) == ["d"]
     assert values(poll_quiet(heir)) == []
     assert [(event.name, event.topic, event.partition) for event in events.seen] == [
-        ("store-locked", "orders", 0)
+        ("store-locked", "orders", 0),
+        ("recovery-started", "orders", 0),
+        ("recovery-ended", "orders", 0),
     ]
     assert [line for line in caplog.messages if "store-locked" in line and str(own.path) in line]
     assert heir.counters.events == {"store-locked": 1}
