@@ -53,8 +53,8 @@ class PartitionObserver(Protocol):
 
 
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "paused", "uncovered"
-]
+    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "uncompleted", "paused", "uncovered"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

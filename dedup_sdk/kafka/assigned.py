@@ -101,6 +101,8 @@ class Assigned:
     user_paused: bool = False
     stopped: bool = False
     """The client gave up reading it: the log has not the offset that was asked for."""
+    uncompleted: bool = False
+    """Whether much was handed out and nothing completed, where only the user's offsets complete."""
     full: bool = False
     """Paused by us, because too much of it waits."""
     ask_at: float = 0.0

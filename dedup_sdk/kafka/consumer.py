@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
@@ -22,8 +22,9 @@ from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.offsets import Offsets
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
-from dedup_sdk.kafka.running import BREATH_S, Running
+from dedup_sdk.kafka.running import BREATH_S
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings, seconds
 from dedup_sdk.kafka.status import status_of
@@ -45,7 +46,7 @@ Completion = Literal["on-next-call", "explicit"]
 Mode = Literal["dedup", "observe"]
 
 
-class DedupConsumer(Running):
+class DedupConsumer(Offsets):
     """A `confluent_kafka.Consumer` that hides duplicates.
 
     in flight
@@ -175,6 +176,7 @@ class DedupConsumer(Running):
         self._lock = self._turns.lock
         self._put_off: list[tuple[bool, list[TopicPartition]]] = []
         self._seeks = []
+        self._warned_of_transactions = False
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []
         self._gone, self._dropped = set(), set()
@@ -278,49 +280,6 @@ class DedupConsumer(Running):
         """How far back marks are known, in ms, of the partition that knows least; None before one is ready, or without a window by time."""
         return self._engine.effective_window_ms
 
-    # --- offsets -------------------------------------------------------------------------------------------------
-
-    def commit(  # type: ignore[override]  # the stub's overloads cannot be repeated on one implementation
-        self,
-        message: Any = None,
-        offsets: list[TopicPartition] | None = None,
-        asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
-    ) -> list[TopicPartition] | None:
-        """Commit what is completed, with metadata; never past an unfinished message, never back.
-
-        Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
-        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. Synchronous, it raises `KafkaException` (``_NO_OFFSET``) when there is
-        nothing to commit. By another thread while a rebalance callback runs, which may wait for that thread, it is noted and
-        goes out when the callback is over; what it will commit is returned.
-        """
-        with self._turns.alone_or_noting() as alone, self._steady():
-            below = _below(message, offsets)
-            self._complete_below(below)
-            ready = self._session.commits.below(below, asynchronous=asynchronous)
-            if ready and not alone:
-                self._session.commits.note(ready)
-                self._tidy_at = 0.0
-                return None if asynchronous else ready
-            if ready:
-                return self._session.commits.exactly(ready, asynchronous=asynchronous)
-            if asynchronous:
-                return None
-            raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
-
-    def store_offsets(self, message: Any = None, offsets: list[TopicPartition] | None = None) -> None:
-        """Complete what was handed out up to a message or below offsets; the next commit takes it along."""
-        with self._steady():
-            below = _below(message, offsets)
-            if below is None:
-                raise ValueError("expected either message or offsets")
-            # A loop calls this for each message: the store is told by the batch, unless every message counts.
-            self._complete_below(below, write=self._durability == "record" or not self._by_commit)
-
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        theirs = self._session.commits.answered(error, partitions)
-        if self._settings.on_commit is not None and (theirs or not partitions):
-            self._guard.run(self._settings.on_commit, error, theirs)
-
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -388,14 +347,3 @@ def _key_store(store: object) -> KeyStore:
             f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
         )
     return cast("KeyStore", store)
-
-
-def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
-    """Return the offset below which each partition is meant; None: all of them."""
-    if message is not None and offsets is not None:
-        raise ValueError("message and offsets are mutually exclusive")
-    if message is not None:
-        if message.error() is not None:
-            raise KafkaException(message.error())
-        return {(message.topic(), message.partition()): message.offset() + 1}
-    return None if offsets is None else {(tp.topic, tp.partition): tp.offset for tp in offsets}

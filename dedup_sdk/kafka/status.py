@@ -34,6 +34,8 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
         yield "room"
     if assigned.full and not choked:
         yield "backlog"
+    if assigned.uncompleted:
+        yield "uncompleted"
     if assigned.user_paused:
         yield "paused"
     if held is not None and held.started and assigned.held is not None and not held.covered:

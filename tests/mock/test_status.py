@@ -82,6 +82,51 @@ def test_a_backlog_is_said(make: Make, send: Send, monkeypatch: pytest.MonkeyPat
     wait_for(consumer, lambda: only(consumer).hindrances == (), "the end of the backlog")
 
 
+@pytest.mark.parametrize("config", [{"enable.auto.commit": False}, {"enable.auto.offset.store": False}])
+def test_offsets_that_go_elsewhere_are_said(
+    make: Make,
+    send: Send,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, bool],
+) -> None:
+    """A loop that never completes hears of it once, with what to do, before the partition is paused; doing that ends it."""
+    monkeypatch.setattr(session, "MANY_UNCOMPLETED", 5)
+    send(*map(str, range(20)))
+    consumer = make("orders", config=config)
+    messages = poll_some(consumer, 20)
+    poll_quiet(consumer)
+    assert only(consumer).hindrances == ("uncompleted",)
+    [line] = [line for line in caplog.messages if "nothing was completed" in line]
+    assert line.startswith("orders[0]: 20 records are in flight, and nothing was completed since offset 0: ")
+    assert "call store_offsets() for what is handled" in line
+
+    consumer.store_offsets(messages[9])
+    poll_quiet(consumer)
+    assert only(consumer).hindrances == ()
+
+
+def test_completing_by_asking_for_more_is_never_uncompleted(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the loop itself completes, a long list in hand is nothing to warn of."""
+    monkeypatch.setattr(session, "MANY_UNCOMPLETED", 5)
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    assert len(consumer.consume(20, 10)) == 20
+    consumer._tidy()
+    assert only(consumer).hindrances == ()
+
+
+def test_group_metadata_for_a_transaction_comes_with_a_warning(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A transactional loop gets what the plain client gives, and hears once what completes."""
+    consumer = make("orders")
+    assert type(consumer.consumer_group_metadata()) is type(consumer.consumer_group_metadata())
+    assert len([line for line in caplog.messages if "store_offsets() when the transaction" in line]) == 1
+
+
 def test_waiting_for_a_lock_is_said(
     make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
