@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Literal
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
@@ -248,6 +248,9 @@ class Intake(Placement):
         if not absorbed:
             self._hand.apart.append(batch[0])
         self._fetched = batch[1:]
+        if batch[0].error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+            # The group has put this member out, and the client calls nobody back: another one may wait for the stores.
+            self._lose([TopicPartition(topic, partition) for topic, partition in self._session.assigned])
 
     def _mend(self) -> None:
         """Put right what an interruption left: read again from where each partition certainly is."""

@@ -159,14 +159,14 @@ def test_names_in_the_text_exist(page: Path) -> None:
 def test_the_line_in_the_log_is_as_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The two lines of docs/operations.md are what the README's loop writes, numbers of seconds apart."""
+    """The lines of docs/operations.md are what the README's loop writes, numbers of seconds apart."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO, "dedup_sdk")
     with MockKafka() as kafka:
         kafka.create_topic("orders")
         stage = Stage(kafka.bootstrap, tmp_path)
         stage.run(stage.examples(ROOT / "README.md")[0])
-    documented = re.findall(r"^(?:assigned|revoked) .*$", text_of("operations.md"), re.MULTILINE)
+    documented = re.findall(r"^(?:assigned|ready|revoked) .*$", text_of("operations.md"), re.MULTILINE)
     written = [r.getMessage() for r in caplog.records if r.name == "dedup_sdk" and r.levelno == logging.INFO]
     assert [re.sub(r"[\d.]+ s\b", "N s", line) for line in written] == [
         re.sub(r"[\d.]+ s\b", "N s", line) for line in documented

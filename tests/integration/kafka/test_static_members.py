@@ -1,0 +1,100 @@
+"""Static membership (``group.instance.id``): a restart within the session is no rebalance, and an instance has one owner."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.integration.kafka.test_group import Crew
+from tests.support.consuming import poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from tests.integration.kafka.conftest import World
+
+LOCK_WAIT_S = 30.0
+PROTOCOLS = {
+    "eager": {"partition.assignment.strategy": "range", "session.timeout.ms": 20_000},
+    "cooperative": {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 20_000},
+    "kip-848": {"group.protocol": "consumer"},
+}
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The client's settings for a way of forming groups, with a session that outlasts a restart."""
+    return dict(PROTOCOLS[request.param])
+
+
+def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, protocol: dict[str, Any]) -> None:
+    """Nobody else's partitions move, the store is found as it was left, and what was handled is not handled again."""
+    world, crew, moved = pair_world, Crew(), Counter[str]()
+    for partition in (0, 1):
+        world.send("a", "b", "a", partition=partition)
+    one = world.consumer("one", config={**protocol, "group.instance.id": "one"})
+    two = world.idle_consumer("two", config={**protocol, "group.instance.id": "two"})
+    two.subscribe(
+        [world.topic],
+        on_assign=lambda *_: moved.update(["came"]),
+        on_revoke=lambda *_: moved.update(["went"]),
+    )
+    crew.members += [one, two]
+    crew.until(lambda: len(one.assignment()) == len(two.assignment()) == 1 and len(crew.handled) == 4)
+    before, [mine] = dict(moved), one.assignment()
+    crew.until(lambda: one.position([mine])[0].offset == 3)
+    crew.members.remove(one)
+    one.close()
+
+    world.send("b", "c", partition=mine.partition)
+    again = world.consumer("one", config={**protocol, "group.instance.id": "one"})
+    crew.members.append(again)
+    crew.until(lambda: (mine.partition, "c") in crew.handled)
+
+    assert [(tp.topic, tp.partition) for tp in again.assignment()] == [(mine.topic, mine.partition)]
+    assert again._session.assigned[mine.topic, mine.partition].replayed == 0
+    assert again.partition_statuses[0].detail == "resumed"
+    assert again.counters.verdicts["duplicate"] == 1
+    assert set(crew.handled.values()) == {1}
+    assert dict(moved) == before
+
+
+def test_one_instance_has_one_owner(world: World, protocol: dict[str, Any]) -> None:
+    """A second process of the same instance: one ends with the client's fatal error, the other goes on, and nothing doubles."""
+    world.send("a", "b")
+    settings = {**protocol, "group.instance.id": "one"}
+    first = world.consumer(config=settings)
+    assert values(poll_some(first, 2)) == ["a", "b"]
+    poll_quiet(first)
+    second = world.consumer(config=settings)
+    crew = Crew()
+    crew.members += [first, second]
+    fenced: list[DedupConsumer] = []
+
+    def one_is_out() -> bool:
+        for member in crew.members:
+            message = member.poll(0.05)
+            if message is None:
+                continue
+            if message.error() is None:
+                crew.handled[0, message.value().decode()] += 1
+            elif message.error().code() == KafkaError._FATAL:
+                fenced.append(member)
+        return bool(fenced)
+
+    crew.until(one_is_out)
+    assert fenced == [second if "group.protocol" in protocol else first]
+    assert fenced[0].partition_statuses == []
+
+    world.send("b", "c")
+    [owner] = [member for member in crew.members if member not in fenced]
+    began = time.monotonic()
+    assert values(poll_some(owner, 1)) == ["c"]
+    # It did not wait for the other's store.
+    assert time.monotonic() - began < LOCK_WAIT_S / 2
+    assert values(poll_quiet(owner)) == []
+    assert crew.handled == {}
+    assert owner.counters.events == {}
