@@ -60,7 +60,7 @@ def replay(
         held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
     )
     news.begin(f"replaying offsets {begin} to {plan.replay_to}")
-    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until)
+    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until, news.progress)
     return (
         yield from _fold(
             assigned, held, plan, given_up, reader=reader, engine=engine, begin=begin, watch=watch,
@@ -94,9 +94,7 @@ def _fold(
             held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
             reached = piece.end
             assigned.replayed += len(piece.offsets)
-            line = watch.note(piece.end)
-            if line is not None:
-                news.progress(piece.end, line)
+            watch.note(piece.end)
             engine.trim()
         yield
         while held.choked and waits_for_room:

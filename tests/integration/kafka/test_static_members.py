@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.integration.kafka.conftest import World
 
 LOCK_WAIT_S = 30.0
-PROTOCOLS = {
+PROTOCOLS: dict[str, dict[str, Any]] = {
     "eager": {"partition.assignment.strategy": "range", "session.timeout.ms": 20_000},
     "cooperative": {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 20_000},
     "kip-848": {"group.protocol": "consumer"},
