@@ -13,8 +13,10 @@ TELL_EVERY_S = 5.0
 
 
 class ReplayWatch:
-    """Follows one partition's replay of offsets ``[start, end)``; ``until`` (seconds of ``clock``) is when it has to be over,
-    ``tell`` gets what the lines say, with the offset reached."""
+    """Follows one partition's replay of offsets ``[start, end)``; ``until`` (seconds of ``clock``) is when it has to be over.
+
+    ``tell`` gets what the lines say, with the offset that is reached.
+    """
 
     def __init__(
         self,
