@@ -31,7 +31,7 @@ DAY = Window(days=1)
 
 
 class Listener:
-    """An observer of verdicts and of partition events."""
+    """An observer of partition events, but for those that tell how a recovery goes."""
 
     def __init__(self) -> None:
         self.events: list[PartitionEvent] = []
@@ -40,8 +40,9 @@ class Listener:
         """Verdicts are not looked at."""
 
     def partition_event(self, event: PartitionEvent) -> None:
-        """Keep it."""
-        self.events.append(event)
+        """Keep it, if it is about the log or the store."""
+        if not event.name.startswith("recovery-"):
+            self.events.append(event)
 
 
 class OutOfRange:
