@@ -1,0 +1,60 @@
+"""KIP-848: a client whose group coordinator does not answer goes on fetching; the group may put it out meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError, Producer, TopicPartition
+
+from dedup_sdk.testing import MockKafka
+from tests.support.consuming import committed, make_consumer, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from dedup_sdk import MemoryStore
+
+LEADER, COORDINATOR = 1, 2
+CONFIG = {"group.protocol": "consumer", "auto.commit.interval.ms": 100, "fetch.wait.max.ms": 50}
+
+
+def send(kafka: MockKafka, *ids: str) -> None:
+    """Send one record an ID to orders[0]."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+    for each in ids:
+        producer.produce("orders", each, headers={"dedup-id": each}, partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("put_out", [False, True])
+def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore, *, put_out: bool) -> None:
+    """It is in the store, and not called committed; when the coordinator is back it is committed, or known to be handled."""
+    with MockKafka(brokers=2) as kafka:
+        kafka.create_topic("orders")
+        kafka.set_leader("orders", 0, LEADER)
+        kafka.set_coordinator("g", COORDINATOR)
+        send(kafka, "a", "b")
+        lost: list[TopicPartition] = []
+        consumer = make_consumer(kafka.bootstrap, "g", memory, CONFIG)
+        consumer.subscribe(["orders"], on_lost=lambda _, partitions: lost.extend(partitions))
+        assert values(poll_some(consumer, 2)) == ["a", "b"]
+        wait_for(consumer, lambda: committed(kafka.bootstrap, "g", "orders").offset == 2, "the commit")
+
+        kafka.set_broker_down(COORDINATOR)
+        send(kafka, "c", "d", "c")
+        assert values([*poll_some(consumer, 2), *poll_quiet(consumer)]) == ["c", "d"]
+        lane = consumer._engine.partitions["orders", 0].lane
+        assert (lane.high, lane.committed) == (5, 2)
+        assert [status.state for status in consumer.partition_statuses] == ["active"]
+
+        if put_out:
+            kafka.push_errors("ConsumerGroupHeartbeat", KafkaError.UNKNOWN_MEMBER_ID)
+        kafka.set_broker_up(COORDINATOR)
+        again = wait_for(consumer, lambda: bool(lost), "the loss") if put_out else []
+        send(kafka, "d", "e")
+        again += wait_for(
+            consumer, lambda: committed(kafka.bootstrap, "g", "orders").offset == 7, "a commit of everything"
+        )
+        assert values(again) == ["e"]
+        assert [tp.partition for tp in lost] == ([0] if put_out else [])
+        assert consumer.counters.verdicts["redelivered"] == (3 if put_out else 0)
+        consumer.close()
