@@ -22,8 +22,8 @@ from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.uncompleted import note_uncompleted
 from dedup_sdk.kafka.window_check import WindowCheck
-from dedup_sdk.lane.lane import Lane
 from dedup_sdk.observe import PartitionEvent
 
 logger = logging.getLogger("dedup_sdk")
@@ -40,8 +40,6 @@ WRITE_AGAIN_S = 1.0
 """Seconds between two attempts to write what a full disk refused."""
 UNKNOWN_S = 10.0
 """Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
-MANY_UNCOMPLETED = 10_000
-"""Records in flight after which it is news that nothing was completed yet, where only the user's offsets complete."""
 MOST_WAITING = 100_000
 """Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
 
@@ -194,7 +192,7 @@ class Session(Holdings):
         lane = assigned.held.lane
         span = lane.position - lane.high
         if not self._settings.completes_on_next_call:
-            self._look_for_completions(assigned, lane)
+            note_uncompleted(assigned, lane, MOST_WAITING)
         choked = assigned.held.choked and self._chosen.on_full_disk == "pause"
         if choked and not assigned.full:
             assigned.full = True
@@ -210,19 +208,6 @@ class Session(Holdings):
             assigned.full = False
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
-
-    def _look_for_completions(self, assigned: Assigned, lane: Lane) -> None:
-        """Say so once where much was handed out, and nothing ever came back: a loop whose offsets go elsewhere."""
-        start = lane.low if assigned.start is None else assigned.start.offset
-        before = assigned.uncompleted
-        assigned.uncompleted = lane.high <= start and lane.in_flight >= MANY_UNCOMPLETED
-        if assigned.uncompleted and not before:
-            logger.warning(
-                "%s[%d]: %d records are in flight, and nothing was completed since offset %d: here only commit(), store_offsets() and "
-                "complete() complete; a transaction's offsets, or offsets kept elsewhere, do not. At %d the partition is paused; call "
-                "store_offsets() for what is handled",
-                assigned.topic, assigned.partition, lane.in_flight, start, MOST_WAITING,
-            )  # fmt: skip
 
     def _recover(self) -> None:
         until = time.monotonic() + SLICE_S
