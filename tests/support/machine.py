@@ -41,7 +41,7 @@ class Listener:
 
     def partition_event(self, event: PartitionEvent) -> None:
         """Keep it, if it is about the log or the store."""
-        if not event.name.startswith("recovery-"):
+        if event.name not in ("recovery-started", "recovery-progress", "recovery-ended"):
             self.events.append(event)
 
 
