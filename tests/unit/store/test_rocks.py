@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import shutil
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from dedup_sdk.errors import (
     StoreLockedError,
 )
 from dedup_sdk.store.filter_set import FilterSet
-from dedup_sdk.store.paths import escape, list_partitions, unescape
+from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_partition import RocksPartition
@@ -28,20 +25,6 @@ from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 
 WINDOW = Window(days=7)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Where the store lies."""
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(root: Path) -> Iterator[RocksPartition]:
-    """An open partition store."""
-    partition = open_store(root)
-    yield partition
-    partition.close()
 
 
 def open_store(root: Path, **settings: int) -> RocksPartition:
@@ -53,63 +36,6 @@ def only_folder(root: Path) -> Path:
     """Return the folder of the only partition."""
     (entry,) = list_partitions(root)
     return entry.path
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "a/b", "../../x", "%", "%2E", "a\0b", "ü" * 40, "a" * 249, "\n", "CON", "~", "-rf"],
-)
-def test_names_cannot_leave_their_folder(name: str) -> None:
-    """Every name becomes one plain file name of at most 255 bytes, from which it can be read back."""
-    escaped = escape(name)
-    assert Path("root", escaped).name == escaped
-    assert escaped not in ("", ".", "..")
-    assert "/" not in escaped
-    assert len(escaped.encode()) <= 255
-    assert unescape(escaped) == name
-
-
-def test_long_names_stay_different() -> None:
-    """Names too long for a file system are cut, and still differ."""
-    one, two = escape("ü" * 300 + "1"), escape("ü" * 300 + "2")
-    assert one != two
-    assert len(one) <= 255
-
-
-def test_hostile_names_stay_inside_the_store(root: Path) -> None:
-    """Clusters, groups and topics with path parts in their names lie inside the store, and are listed under their own names."""
-    names = ["..", "", "a/../../b", "x" * 600]
-    store = RocksStore(root)
-    for name in names:
-        identity = dataclasses.replace(IDENTITY, cluster=name, group=name, topic=name)
-        partition = store.open(identity, WINDOW)
-        partition.append(progress(1), marks(("a", 0, 0)))
-        partition.close()
-    listed = list_partitions(root)
-    assert len(listed) == 4
-    for entry in listed:
-        assert root.resolve() in entry.path.resolve().parents
-        with read_partition(entry.path) as held:
-            assert held.identity.topic in names
-            assert held.identity.topic == entry.topic or len(held.identity.topic) > 255
-    assert sorted(path.name for path in root.parent.iterdir()) == ["store"]
-
-
-def test_folders_are_private(root: Path, store: RocksPartition) -> None:
-    """Every folder of a store can be entered by its owner only."""
-    store.flush(progress(1), marks(("a", 0, 0)))
-    for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_files_are_private(root: Path, store: RocksPartition) -> None:
-    """No file of a store can be read by others, whatever the process's umask says."""
-    store.append(progress(1), marks(("a", 0, 0)))
-    store.flush(progress(2), marks(("a", 0, 0), ("b", 1, 0)))
-    store.close()
-    files = [path for path in root.rglob("*") if path.is_file()]
-    assert files
-    assert [path.name for path in files if path.stat().st_mode & 0o077] == []
 
 
 def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) -> None:

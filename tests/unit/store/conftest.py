@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the store lies."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[RocksPartition]:
+    """An open partition store with a window of a week."""
+    partition = RocksStore(root).open(IDENTITY, Window(days=7))
+    yield partition
+    partition.close()
