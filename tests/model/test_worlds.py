@@ -149,7 +149,7 @@ def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
 def believe_every_log(patch: pytest.MonkeyPatch) -> None:
     """What was completed of a log is taken for what the log has now."""
 
-    def believe(start: Any, *_: Any) -> Generator[None, None, Any]:
+    def believe(start: Any, *_: Any, **__: Any) -> Generator[None, None, Any]:
         yield
         return start
 
