@@ -74,6 +74,9 @@ class ExtentFilters:
         """Make a filter of an extent's words, ascending in each block."""
         table = np.zeros(extent_blocks(extent.marks), np.uint64)
         for words in blocks:
+            if not len(words.ranks):
+                # Of a generation whose keys are all gone, or never came: what there is of it is a filter that lets nothing pass.
+                continue
             places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
             starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
             table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(_bits(words), starts)

@@ -134,7 +134,7 @@ def _partitions(root: Path) -> Iterator[PartitionFolder]:
     for current in root.glob("*/*/*/*/CURRENT"):
         folder = current.parent
         *names, number = folder.relative_to(root).parts
-        if _is_partition(number) and all(map(_is_ours, names)):
+        if _is_partition(number) and all(map(_is_ours, names)) and current.is_file():
             cluster, group, topic = map(unescape, names)
             yield PartitionFolder(
                 path=folder, cluster=cluster, group=group, topic=topic, partition=int(number)

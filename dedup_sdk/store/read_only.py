@@ -36,8 +36,15 @@ class ReadOnlyPartition:
 
     def __init__(self, path: str | Path) -> None:
         self._folder = usable(path)
-        if not (self._folder / "CURRENT").exists():
+        if not (self._folder / "CURRENT").is_file():
             message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
+            raise StoreError(message)
+        strange = next(
+            (each.name for each in self._folder.iterdir() if not (each.is_file() or each.is_dir())), None
+        )
+        if strange is not None:
+            # A pipe is waited for without end.
+            message = f"{str(path)!r} has {strange!r}, which is neither a file nor a folder; remove it"
             raise StoreError(message)
         with translating(self._folder):
             self._database, names = open_read_only(self._folder)

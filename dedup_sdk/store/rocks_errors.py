@@ -9,7 +9,7 @@ from traceback import clear_frames
 
 from rocksdict import DbClosedError
 
-from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from dedup_sdk.errors import DedupError, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
 
 _LOCKED = ("while lock file", "lock hold by current process")
 _CORRUPT = (
@@ -54,6 +54,20 @@ def translated(error: Exception, folder: Path) -> Exception:
     if "too many open files" in lower:
         remedy = "let the process open more files (ulimit -n), or give it fewer partitions"
     return StoreError(f"store {folder} failed: {text}; {remedy}")
+
+
+def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError | None:
+    """Return the error for files that do not fit together in a way nobody thought of, None for any other error.
+
+    A store is made of its files alone: set aside and made again from the topic it serves, where an error that is raised at every
+    opening would end the partition for good.
+    """
+    if isinstance(error, DedupError) or not isinstance(error, ArithmeticError | LookupError | ValueError):
+        return None
+    clear_frames(error.__traceback__)
+    return StoreCorruptError(
+        f"store {folder} does not fit together ({error!r}); move it away and rebuild it from a snapshot or the topic"
+    )
 
 
 @contextmanager

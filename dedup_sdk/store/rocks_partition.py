@@ -45,7 +45,7 @@ from dedup_sdk.store.open_files import OPEN_FILES
 from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.paths import make_files_private
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
-from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating
+from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating, unexpected_damage
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_install import copy_in
 from dedup_sdk.store.rocks_scan import read_journal
@@ -119,8 +119,10 @@ class RocksPartition:
                 self._measure()
                 make_files_private(folder)
                 self._was_open = True
-            except BaseException:
+            except BaseException as error:
                 self.close()
+                if (damage := unexpected_damage(error, folder)) is not None:
+                    raise damage from None
                 raise
 
     @property

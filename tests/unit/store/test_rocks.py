@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_partition import RocksPartition
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
@@ -263,6 +265,52 @@ def edit(root: Path, family: str, change: object) -> None:
     assert callable(change)
     change(database.get_column_family(family))
     database.close()
+
+
+def test_what_does_not_fit_together_in_a_new_way_is_damage(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody thought of names the store, so that it is made again; the folder is not locked afterwards."""
+    partition = open_store(root)
+    partition.flush(progress(1), marks(("a", 0, 0)))
+    partition.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksGenerations, "_order", lambda self: [][len(self._families)])
+        with pytest.raises(StoreCorruptError, match=r"does not fit together \(IndexError"):
+            open_store(root)
+    reopened = open_store(root)
+    assert reopened.find(digest("a"), 1).offsets == [0]
+    reopened.close()
+
+
+def test_a_generation_without_keys_opens_without_its_filter(root: Path) -> None:
+    """Killed between the note of a generation and its file, or all of it erased: without its filter words it is empty, and no error."""
+    partition = open_store(root)
+    partition.flush(progress(1), marks(("a", 0, 0)))
+    partition.erase(digest("a"), 0)
+    partition.close()
+    shutil.rmtree(only_folder(root) / "filters")
+    reopened = open_store(root)
+    assert reopened.find(digest("a"), 1).offsets == []
+    reopened.flush(progress(2), marks(("b", 1, 0)))
+    reopened.close()
+    again = open_store(root)
+    assert again.find(digest("b"), 1).offsets == [1]
+    again.close()
+
+
+def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
+    """Looking in does not wait for what nobody writes."""
+    store.close()
+    folder = only_folder(root)
+    os.mkfifo(folder / "000099.log")
+    with pytest.raises(StoreError, match="neither a file nor a folder"):
+        read_partition(folder)
+    (folder / "CURRENT").unlink()
+    os.mkfifo(folder / "CURRENT")
+    assert list(list_partitions(root)) == []
+    with pytest.raises(StoreError, match="no partition store"):
+        read_partition(folder)
 
 
 def test_a_newer_store_is_refused(root: Path) -> None:
