@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from shutil import disk_usage
@@ -49,8 +49,8 @@ from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating, 
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_install import copy_in
 from dedup_sdk.store.rocks_scan import read_journal
+from dedup_sdk.store.rocks_stats import live_bytes, stats_of
 from dedup_sdk.store.snapshot_fit import fitting_partition
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
@@ -266,11 +266,7 @@ class RocksPartition:
 
     def _measure(self) -> None:
         """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
-        self.disk_bytes = sum(entry["size"] for entry in self._database.live_files())
-        for pattern in ("*.log", "filters/*"):
-            for path in self._folder.glob(pattern):
-                with suppress(FileNotFoundError):
-                    self.disk_bytes += path.stat().st_size
+        self.disk_bytes = live_bytes(self._folder, self._database)
 
     def install(
         self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
@@ -324,24 +320,7 @@ class RocksPartition:
 
     def stats(self) -> StoreStats:
         """See `PartitionStore.stats`; ``details`` counts generations, and those with RocksDB's own Bloom filter."""
-        generations = self._open_generations()
-        sizes: list[tuple[str, int]] = []
-        for path in self._folder.rglob("*"):
-            try:
-                sizes.append((path.suffix, path.lstat().st_size))
-            except FileNotFoundError:  # compaction has just removed it
-                continue
-        return StoreStats(
-            marks=generations.state.marks,
-            recent=self._recent,
-            disk_bytes=sum(size for _, size in sizes),
-            filter_bytes=generations.filter_bytes,
-            files=sum(suffix == SORTED_SUFFIX for suffix, _ in sizes),
-            details={
-                "generations": len(generations.state.generations),
-                "bloom_generations": generations.count_with_bloom(),
-            },
-        )
+        return stats_of(self._folder, self._open_generations(), self._recent)
 
     def close(self) -> None:
         """See `PartitionStore.close`."""

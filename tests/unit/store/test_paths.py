@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from dedup_sdk.errors import StoreError
 from dedup_sdk.store.paths import escape, list_partitions, unescape
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
@@ -71,3 +73,17 @@ def test_files_are_private(root: Path, store: RocksPartition) -> None:
     files = [path for path in root.rglob("*") if path.is_file()]
     assert files
     assert [path.name for path in files if path.stat().st_mode & 0o077] == []
+
+
+def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
+    """Looking in does not wait for what nobody writes."""
+    store.close()
+    folder = list_partitions(root)[0].path
+    os.mkfifo(folder / "000099.log")
+    with pytest.raises(StoreError, match="neither a file nor a folder"):
+        read_partition(folder)
+    (folder / "CURRENT").unlink()
+    os.mkfifo(folder / "CURRENT")
+    assert list(list_partitions(root)) == []
+    with pytest.raises(StoreError, match="no partition store"):
+        read_partition(folder)

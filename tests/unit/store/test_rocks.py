@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -297,20 +296,6 @@ def test_a_generation_without_keys_opens_without_its_filter(root: Path) -> None:
     again = open_store(root)
     assert again.find(digest("b"), 1).offsets == [1]
     again.close()
-
-
-def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
-    """Looking in does not wait for what nobody writes."""
-    store.close()
-    folder = only_folder(root)
-    os.mkfifo(folder / "000099.log")
-    with pytest.raises(StoreError, match="neither a file nor a folder"):
-        read_partition(folder)
-    (folder / "CURRENT").unlink()
-    os.mkfifo(folder / "CURRENT")
-    assert list(list_partitions(root)) == []
-    with pytest.raises(StoreError, match="no partition store"):
-        read_partition(folder)
 
 
 def test_a_newer_store_is_refused(root: Path) -> None:
