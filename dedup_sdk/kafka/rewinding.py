@@ -8,7 +8,8 @@ looked at again. Offsets are "the next one".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
-from dedup_sdk.kafka.settings import ASK_S
+from dedup_sdk.kafka.settings import ASK_S, refuse_unwritable
 
 _ERA_BYTES = 4
 
@@ -91,13 +92,24 @@ class Rewind:
     ) -> None:
         self._group, self._topic = group, topic
         self._config: dict[str, Any] = {"log_level": 0, **(client or {}), "bootstrap.servers": bootstrap}
+        own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "error"}
+        refuse_unwritable({**self._config, **own})
+        with self._settings_refused():
+            self._consumer = Consumer({**self._config, **own})
+
+    @contextmanager
+    def _settings_refused(self) -> Generator[None]:
         try:
-            self._consumer = Consumer(
-                {**self._config, "group.id": group, "enable.auto.commit": False, "auto.offset.reset": "error"}
-            )
+            yield
         except KafkaException as error:
             raise ConfigurationError(
                 f"the client refuses its settings: {_text(error)}; see --config"
+            ) from None
+        except (TypeError, ValueError, AttributeError, SystemError) as error:
+            # Their names alone: a value may be a password.
+            names = ", ".join(sorted(self._config.keys() - {"log_level"}))
+            raise ConfigurationError(
+                f"the client refuses its settings ({type(error).__name__}): one of {names} cannot be given as text; see --config"
             ) from None
 
     def close(self) -> None:
@@ -168,7 +180,8 @@ class Rewind:
 
     def refuse_members(self) -> None:
         """Raise `RecoveryError` while the group has members: they would commit over what is set here."""
-        admin = AdminClient(self._config)
+        with self._settings_refused():
+            admin = AdminClient(self._config)
         try:
             described = admin.describe_consumer_groups([self._group], request_timeout=ASK_S)[
                 self._group

@@ -89,6 +89,27 @@ def seconds(name: str, value: object) -> float:
     return float(value)
 
 
+def refuse_unwritable(config: Mapping[Any, Any]) -> None:
+    """Raise `ConfigurationError` where the client would abort the process: a blank group, and what UTF-8 cannot write."""
+    for name, value in config.items():
+        if isinstance(name, str) and not _is_writable(name):
+            raise ConfigurationError(f"{name!r} is no name of a setting, it is not UTF-8; write it again")
+        if isinstance(value, str) and not _is_writable(value):
+            # Not the value: it may be a password.
+            raise ConfigurationError(f"{name}: its value is not UTF-8; write it again")
+    group = str(config["group.id"])
+    if not group.strip() or "\0" in group:
+        raise ConfigurationError(f"group.id={group!r} is no name; give one that is not blank, without NUL")
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
     """Read and complete a ``confluent_kafka.Consumer`` configuration; raises `ConfigurationError` in one line.
 
@@ -106,6 +127,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         client = {**nested, **client}
     if not client.get("group.id"):
         raise ConfigurationError("group.id is missing: what is remembered belongs to a group; set 'group.id'")
+    refuse_unwritable(client)
     auto_store = _flag(client, "enable.auto.offset.store")
     if auto_store:
         raise ConfigurationError(

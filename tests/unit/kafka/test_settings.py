@@ -25,6 +25,11 @@ LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level":
         ({"auto.offset.reset": "sometime"}, "auto.offset.reset='sometime': choose earliest, latest or error"),
         ({"auto.commit.interval.ms": "soon"}, "auto.commit.interval.ms='soon': give a number"),
         ({"group.id": ""}, "group.id is missing"),
+        ({"group.id": " "}, "group.id=' ' is no name; give one"),
+        ({"group.id": "\0"}, "is no name; give one"),
+        ({"group.id": "\udcff"}, "group.id: its value is not UTF-8; write it again"),
+        ({"client.id": "\udcff"}, "client.id: its value is not UTF-8; write it again"),
+        ({"\udcff": "1"}, "is no name of a setting, it is not UTF-8; write it again"),
         ({"default.topic.config": {"auto.offset.reset": "sometime"}}, "auto.offset.reset='sometime'"),
     ],
 )
@@ -44,6 +49,14 @@ def test_a_configuration_that_is_none_is_refused(config: Any, kind: str) -> None
     """Something else than a dictionary is named by its type, and not shown: it may hold a password."""
     with pytest.raises(ConfigurationError, match=f"config is of type {kind}: give the dictionary") as caught:
         DedupConsumer(config, dedup=Lookup(id=header("id"), window=Window(days=1)), store=MemoryStore())
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_that_is_no_text_is_not_shown() -> None:
+    """What UTF-8 cannot write is refused by the setting's name alone."""
+    with pytest.raises(ConfigurationError, match=r"sasl\.password: its value") as caught:
+        client_settings({**LEAST, "sasl.password": "hunter2\udcff"})
 
     assert "hunter2" not in str(caught.value)
 

@@ -1,0 +1,55 @@
+"""What ``dedup rewind`` refuses before it asks a broker: one line each, where the client would abort or raise."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Dedup
+
+NOT_UTF8 = os.fsdecode(b"\xff")
+
+
+def refusal(dedup: Dedup, *arguments: str, bootstrap: str = "127.0.0.1:9", group: str = "billing") -> str:
+    """The only line of a rewind that is refused as wrong usage."""
+    done = dedup(
+        "rewind", "--bootstrap", bootstrap, "--group", group, "--topic", "orders", "--to-earliest", *arguments
+    )
+    assert (done.status, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("group", ["", " ", NOT_UTF8])
+def test_a_group_that_aborts_the_client_is_refused(dedup: Dedup, group: str) -> None:
+    """A group's name that is blank or no text ends in a line that names the setting, not in the end of the process."""
+    assert "group.id" in refusal(dedup, group=group)
+
+
+@pytest.mark.parametrize("setting", [f"{NOT_UTF8}=1", f"client.id={NOT_UTF8}"])
+def test_a_setting_that_is_no_text_is_refused(dedup: Dedup, setting: str) -> None:
+    """Names and values that are not UTF-8 never reach the client, which dies of a name and raises without words of a value."""
+    assert "not UTF-8" in refusal(dedup, "--config", setting)
+
+
+def test_a_bootstrap_that_is_no_text_is_refused(dedup: Dedup) -> None:
+    """Bootstrap servers that are not UTF-8 are named as what is wrong."""
+    assert "bootstrap.servers: its value is not UTF-8" in refusal(dedup, bootstrap=NOT_UTF8)
+
+
+@pytest.mark.parametrize(
+    "name", ["error_cb", "stats_cb", "throttle_cb", "oauth_cb", "on_commit", "default.topic.config"]
+)
+def test_what_takes_no_text_is_refused_without_its_value(dedup: Dedup, name: str) -> None:
+    """A callback given as text is named, its value is not, and there is no traceback."""
+    line = refusal(dedup, "--config", f"{name}=hunter2")
+    assert name in line
+    assert "hunter2" not in line
+
+
+def test_what_only_the_second_client_takes_is_refused_too(dedup: Dedup) -> None:
+    """A setting that is ours in the consumer, and wrong in the client that asks for members, is refused alike."""
+    assert "enable.auto.commit" in refusal(dedup, "--config", "enable.auto.commit=zz")
