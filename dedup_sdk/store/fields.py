@@ -69,11 +69,12 @@ class Fields:
         """Return a text, or None where null stands."""
         return None if self._is_null(name) else self.text(name)
 
-    def integer(self, name: str, *, least: int = -_INT64) -> int:
-        """Return a whole number of 64 bits, at least ``least``."""
+    def integer(self, name: str, *, least: int = -_INT64, most: int = _INT64 - 1) -> int:
+        """Return a whole number of 64 bits, from ``least`` to ``most``."""
         value = self._content.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _INT64:
-            raise self.wrong(name, f"a whole number from {least} on is wanted")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            upto = "on" if most == _INT64 - 1 else f"to {most}"
+            raise self.wrong(name, f"a whole number from {least} {upto} is wanted")
         return value
 
     def optional_integer(self, name: str, *, least: int = -_INT64) -> int | None:

@@ -23,7 +23,7 @@ from typing import Final
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.fields import Fields
-from dedup_sdk.store.paths import why_unusable
+from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
 from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
@@ -182,7 +182,7 @@ def _manifest(fields: Fields) -> Manifest:
 def _partition(fields: Fields) -> PartitionManifest:
     low = fields.integer("low", least=0)
     partition = PartitionManifest(
-        partition=fields.integer("partition", least=0),
+        partition=fields.integer("partition", least=0, most=MOST_PARTITIONS - 1),
         low=low,
         high=fields.integer("high", least=low),
         since_ms=fields.optional_integer("since_ms", least=-1),

@@ -24,7 +24,7 @@ from dedup_sdk.store.protocol import Identity
 
 _MOST_BYTES: Final = 255
 _KEPT_BYTES: Final = 180
-_MOST_PARTITIONS: Final = 2**31
+MOST_PARTITIONS: Final = 2**31
 _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 PRIVATE: Final = 0o700
@@ -143,7 +143,7 @@ def _partitions(root: Path) -> Iterator[PartitionFolder]:
 
 def _is_partition(name: str) -> bool:
     # "00" would be a second partition 0.
-    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < _MOST_PARTITIONS
+    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < MOST_PARTITIONS
 
 
 def _is_ours(name: str) -> bool:

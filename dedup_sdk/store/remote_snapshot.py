@@ -7,10 +7,11 @@ in a manifest are plain file names (`dedup_sdk.store.fields`), so that nothing i
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.manifest import (
@@ -23,6 +24,9 @@ from dedup_sdk.store.manifest import (
 from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
 
 _CHUNK_BYTES = 2**20
+_MASK = "***"
+_LEAST_SECRET = 4
+"""Characters of what is masked in a driver's words: less is no secret, and part of other words."""
 
 
 def is_url(place: str) -> bool:
@@ -31,9 +35,41 @@ def is_url(place: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return a URL without what may be a secret: name, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    """Return a URL, or a chain of them (``zip://a::https://b``), without what may be a secret: name, password and query."""
+    return "::".join(map(_bare, url.split("::")))
+
+
+def _bare(part: str) -> str:
+    scheme, found, rest = part.partition("://")
+    if not found:
+        return _cut(part).rpartition("@")[2]
+    scheme = scheme.rpartition("@")[2]
+    try:
+        parts = urlsplit(f"//{rest}")
+        # A port that is none is the beginning of a password with a slash in it.
+        _ = parts.port
+    except ValueError:
+        return f"{scheme}://{_MASK}"
+    return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _cut(text: str) -> str:
+    return text.partition("?")[0].partition("#")[0]
+
+
+def _secrets(url: str) -> list[str]:
+    """What `shown` leaves out, the longest first, also as a driver may have decoded it."""
+    found: set[str] = set()
+    for part in url.split("::"):
+        rest = part.partition("://")[2] or part
+        where = _cut(rest)
+        query = rest[len(where) :].lstrip("?#")
+        user = where.partition("/")[0].rpartition("@")[0]
+        found |= {user, query, *re.split(r"[=&#?]", query), user.partition(":")[2]}
+        if shown(part).endswith(f"://{_MASK}"):
+            found.add(rest)
+    found |= {unquote(each) for each in found}
+    return sorted((each for each in found if len(each) >= _LEAST_SECRET), key=len, reverse=True)
 
 
 def require_driver(url: str) -> None:
@@ -44,7 +80,7 @@ def require_driver(url: str) -> None:
         raise ConfigurationError(
             f"snapshot={shown(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
         ) from None
-    scheme = url.partition("://")[0]
+    scheme = shown(url).partition("://")[0]
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
@@ -54,10 +90,10 @@ def require_driver(url: str) -> None:
 
 
 class RemoteSnapshot:
-    """One snapshot behind a URL; ``place`` is how messages name it."""
+    """One snapshot behind ``url``; ``place`` is how messages name it."""
 
-    def __init__(self, filesystem: Any, path: str, place: str) -> None:
-        self._filesystem, self._path, self.place = filesystem, path.rstrip("/"), place
+    def __init__(self, filesystem: Any, path: str, place: str, url: str) -> None:
+        self._filesystem, self._path, self.place, self._url = filesystem, path.rstrip("/"), place, url
         data = b"".join(self._read(MANIFEST_NAME, most_bytes=MOST_MANIFEST_BYTES + 1))
         self._manifest_bytes = data
         self.manifest: Manifest = parse_manifest(data, f"{place}/{MANIFEST_NAME}")
@@ -106,7 +142,7 @@ class RemoteSnapshot:
         except GeneratorExit:
             raise
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place}/{name} cannot be read: {_line(error)}") from None
+            raise SnapshotError(f"{self.place}/{name} cannot be read: {_line(error, self._url)}") from None
 
 
 def find_remote(url: str) -> list[RemoteSnapshot]:
@@ -124,15 +160,24 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
             listed = filesystem.ls(path, detail=False)
             below = [each for each in listed if filesystem.exists(f"{each.rstrip('/')}/{MANIFEST_NAME}")]
     except Exception as error:  # noqa: BLE001 (as above)
-        raise SnapshotError(f"snapshot {place} cannot be looked at: {_line(error)}") from None
+        raise SnapshotError(f"snapshot {place} cannot be looked at: {_line(error, url)}") from None
     if not below:
         raise SnapshotError(
             f"{place} has no {MANIFEST_NAME}: it is no snapshot, nor a folder of some; give the one that the backfill wrote"
         )
     names = [place if each == path else f"{place}/{each.rstrip('/').rpartition('/')[2]}" for each in below]
-    return [RemoteSnapshot(filesystem, each, name) for each, name in zip(below, names, strict=True)]
+    return [
+        RemoteSnapshot(filesystem, each, _masked(name, url), url)
+        for each, name in zip(below, names, strict=True)
+    ]
 
 
-def _line(error: Exception) -> str:
-    told = " ".join(str(error).split())[:300]
+def _masked(text: str, url: str) -> str:
+    for secret in _secrets(url):
+        text = text.replace(secret, _MASK)
+    return text
+
+
+def _line(error: Exception, url: str) -> str:
+    told = _masked(" ".join(str(error).split()), url)[:300]
     return f"{type(error).__name__}: {told}; check the URL and your access to it"

@@ -74,6 +74,10 @@ def file(content: Content) -> Content:
 HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "negative offset": (lambda c: partition(c).update(low=-1), r"partitions\[0\]\.low=-1"),
     "cut below low": (lambda c: partition(c).update(high=-5), r"partitions\[0\]\.high=-5"),
+    "partition that no topic has": (
+        lambda c: partition(c).update(partition=2**31),
+        r"partitions\[0\]\.partition=2147483648: a whole number from 0 to 2147483647 is wanted",
+    ),
     "offset as text": (lambda c: partition(c).update(high="7"), r"partitions\[0\]\.high='7'"),
     "offset as float": (lambda c: partition(c).update(high=7.0), r"high=7\.0"),
     "offset as truth": (lambda c: partition(c).update(high=True), r"high=True"),
