@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -75,7 +74,7 @@ class Crew:
         self._tasks = Tasks(settings.order)
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self.halt = self._workers.halt
-        self._reports: deque[Buried] = deque()
+        self._reports: dict[Task, KafkaError | None] = {}
 
     def __contains__(self, task: Task) -> bool:
         return task in self._tasks
@@ -97,18 +96,28 @@ class Crew:
             self._workers.put(task)
 
     def over(self, timeout_s: float = 0) -> list[Task]:
-        """Return the tasks whose handler is over, after at most so many seconds; those let go meanwhile are left out."""
+        """Return the tasks whose handler is over, after at most so many seconds; those let go meanwhile are left out.
+
+        They are returned again until they are `taken`.
+        """
         ours: list[Task] = []
         for task in self._workers.over(timeout_s):
             if task in self._tasks:
                 ours.append(task)
-            elif task.error is not None and self.settings.is_final(task.error):
+                continue
+            if task.error is not None and self.settings.is_final(task.error):
                 self.fail(task.error)
+            self._workers.taken(task)
         return ours
+
+    def taken(self, task: Task) -> bool:
+        """Note that the conclusions from a task that is over are drawn; False when they were, or it was let go."""
+        return self._workers.taken(task) and task in self._tasks
 
     def end(self, task: Task) -> None:
         """Let a task go; what waited for it begins."""
         following = self._tasks.remove(task)
+        self._reports.pop(task, None)
         # What follows a failure in its line must not overtake it.
         if following is not None and self.failure is None:
             self._workers.put(following)
@@ -150,14 +159,15 @@ class Crew:
             self._report(task, error.args[0])
 
     def _report(self, task: Task, error: KafkaError | None) -> None:
-        self._reports.append(Buried(task, error))
+        self._reports[task] = error
 
     def buried(self) -> list[Buried]:
-        """Return the dead letters that came to an end; those of tasks let go meanwhile are left out."""
+        """Return the dead letters that came to an end, until their tasks end; those of tasks let go meanwhile are left out."""
         if self.letters is not None:
             self.letters.poll()
-        reports, self._reports = self._reports, deque()
-        return [report for report in reports if report.task in self._tasks]
+        for task in [task for task in self._reports if task not in self._tasks]:
+            del self._reports[task]
+        return [Buried(task, error) for task, error in self._reports.items()]
 
     def close(self) -> None:
         """End threads and producer; what is in flight by now is nobody's."""

@@ -31,7 +31,7 @@ _NAMED_SECRET = re.compile(
 
 def error_text(error: BaseException) -> str:
     """Return an error's text in one line of at most 1,000 characters, with credentials masked."""
-    told = str(error)
+    told = _told(error)
     words = _SECRET_LINE.sub(rf"\1{_MASK}", told[:_READ_CHARS]).translate(_CONTROLS).split()
     shown = [_without_credentials(word) for word in words]
     if len(told) > _READ_CHARS and words and "://" in words[-1]:
@@ -40,6 +40,13 @@ def error_text(error: BaseException) -> str:
     line = " ".join(shown)[:_SEARCHED_CHARS].encode("utf-8", "replace").decode()
     line = _NAMED_SECRET.sub(rf"\1{_MASK}", line)
     return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 (an error that cannot tell itself is given up like any other)
+        return f"<its text raises {type(broken).__qualname__}>"
 
 
 def _without_credentials(word: str) -> str:

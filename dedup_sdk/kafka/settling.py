@@ -39,13 +39,12 @@ class Settling(Completing):
     def _settle(self, crew: Crew, timeout_s: float) -> bool:
         """Draw the conclusions from what is over, after at most so many seconds; True when there was something."""
         over = crew.over(timeout_s)
-        buried = crew.buried()
-        if not over and not buried:
+        if not over and not crew.buried():
             return False
         with self._steady(bears_faults=True):
             done: dict[Coordinates, list[Any]] = {}
             for task in over:
-                if task not in crew:
+                if not crew.taken(task):
                     # Let go while this thread waited for the lock: its handler's work comes again.
                     continue
                 self._engine.counters.retried += max(0, task.attempts - 1)
@@ -56,9 +55,7 @@ class Settling(Completing):
                 done.setdefault(task.coordinates, []).append(task.message)
             for coordinates, messages in done.items():
                 self._end(coordinates, messages, buried=False)
-            for task, error in [*buried, *crew.buried()]:
-                if task not in crew:
-                    continue
+            for task, error in crew.buried():
                 if error is None:
                     crew.end(task)
                     self._end(task.coordinates, [task.message], buried=True)

@@ -15,6 +15,8 @@ from dedup_sdk.kafka.tasks import Task
 if TYPE_CHECKING:
     from stamina import Attempt
 
+_GONE = object()
+
 Handler = Callable[[Any], object]
 Failures = type[Exception] | tuple[type[Exception], ...]
 
@@ -83,7 +85,9 @@ class Workers:
         self._halted = False
         self._retries = retries
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._over: SimpleQueue[Task] = SimpleQueue()
+        # What is popped from a queue is lost when a signal interrupts the polling thread; what is in here is looked at first.
+        self._over: dict[Task, None] = {}
+        self._bell: SimpleQueue[None] = SimpleQueue()
         # A handler that never comes back must not keep the process from ending.
         self._threads = [
             Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
@@ -101,15 +105,21 @@ class Workers:
         self._halted = True
 
     def over(self, timeout_s: float) -> list[Task]:
-        """Return the tasks that are over, after at most so many seconds, in the order in which they ended."""
-        found: list[Task] = []
+        """Return the tasks that are over and were not taken yet, in the order in which they ended.
+
+        Waits for one at most so many seconds, and now and then less.
+        """
         try:
-            if timeout_s > 0:
-                found.append(self._over.get(timeout=timeout_s))
+            if timeout_s > 0 and not self._over:
+                self._bell.get(timeout=timeout_s)
             while True:
-                found.append(self._over.get_nowait())
+                self._bell.get_nowait()
         except Empty:
-            return found
+            return list(self._over)
+
+    def taken(self, task: Task) -> bool:
+        """Note that the conclusions from a task that is over are drawn; False when they were before."""
+        return self._over.pop(task, _GONE) is None
 
     def close(self) -> None:
         """End the threads; one whose handler is busy ends when that comes back."""
@@ -135,7 +145,8 @@ class Workers:
             if self._ends_all(error):
                 self.halt()
             task.end(error)
-        self._over.put(task)
+        self._over[task] = None
+        self._bell.put(None)
 
     def _handle(self, task: Task) -> None:
         try:

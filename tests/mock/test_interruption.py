@@ -14,15 +14,18 @@ from dedup_sdk import StoreError
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.crew import Crew
 from dedup_sdk.kafka.intake import Intake
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.turns import Turns
+from dedup_sdk.kafka.workers import Workers
 from dedup_sdk.store.memory import MemoryPartition
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dedup_sdk.kafka.crew import OnError
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -301,6 +304,40 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     first = committed(kafka.bootstrap, "g", "orders").offset
     assert first <= 3
     assert values(poll_quiet(make("orders")))[-7:] == [str(number) for number in range(3, 10)]
+
+
+@pytest.mark.parametrize(("owner", "on_error"), [(Workers, "raise"), (Crew, "raise"), (Crew, "dead-letter")])
+def test_what_is_over_when_a_run_is_interrupted_is_completed(
+    *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, on_error: OnError
+) -> None:
+    """Ctrl-C between hearing of a handler's end (or of a dead letter) and noting it: `run` ends at once, and nothing comes again."""
+    send("a")
+    ended: list[float] = []
+    raised: list[int] = []
+    name = "buried" if on_error == "dead-letter" else "over"
+    real: Callable[..., list[Any]] = getattr(owner, name)
+
+    def heard(*arguments: Any) -> list[Any]:
+        found = real(*arguments)
+        if found and not raised:
+            raised.append(1)
+            raise Interrupted
+        return found
+
+    def handle(_: Any) -> None:
+        ended.append(time.monotonic())
+        if on_error == "dead-letter":
+            raise ValueError("no")
+
+    monkeypatch.setattr(owner, name, heard)
+    consumer = make("orders")
+    with pytest.raises(Interrupted):
+        consumer.run(handle, on_error=on_error, attempts=1)
+
+    assert time.monotonic() - ended[0] < consumer._patience_s / 2
+    assert consumer.counters.abandoned == 0
+    assert consumer._engine.next_offset("orders", 0) == 1
+    assert poll_quiet(consumer) == []
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

@@ -178,6 +178,31 @@ def test_a_dead_letter_says_everything(make: Make, send: Send, kafka: MockKafka)
     assert committed(kafka.bootstrap, "g", "orders").offset == 3
 
 
+def test_an_error_that_cannot_tell_itself_is_dead_lettered(make: Make, send: Send, kafka: MockKafka) -> None:
+    """An exception whose text raises is given up like any other, and does not hold up what comes after its message."""
+
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("no text")
+
+    send("a", "b")
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        if message.value() == b"a":
+            raise BrokenError
+        handled.append(message.value().decode())
+
+    make("orders", idle_timeout=IDLE_S).run(handle, on_error="dead-letter", attempts=1)
+
+    assert handled == ["b"]
+    (sent,) = dead_letters(kafka)
+    found = DeadLetter.read(sent)
+    assert found is not None
+    assert (found.offset, found.error_type) == (0, BrokenError.__qualname__)
+    assert found.error == "<its text raises AttributeError>"
+
+
 def test_a_dead_lettered_message_is_not_remembered(make: Make, send: Send) -> None:
     """A later record with its ID (a re-drive) is new, and handled; its twin that waited is handled in its place."""
     send("a", "a", "b")

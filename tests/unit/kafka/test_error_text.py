@@ -105,3 +105,13 @@ def test_a_long_text_shows_its_beginning() -> None:
     assert len(shown) == MAX_ERROR_CHARS
     assert shown.startswith("wrong wrong")
     assert shown.endswith("…")
+
+
+def test_an_error_that_cannot_tell_itself_has_a_text() -> None:
+    """Where an error's own `__str__` raises, the text says what, and nothing is raised."""
+
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("no such thing: password=hunter2")
+
+    assert error_text(BrokenError()) == "<its text raises AttributeError>"
