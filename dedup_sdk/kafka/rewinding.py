@@ -107,7 +107,7 @@ class Rewind:
             ) from None
         except (TypeError, ValueError, AttributeError, SystemError) as error:
             # Their names alone: a value may be a password.
-            names = ", ".join(sorted(self._config.keys() - {"log_level"}))
+            names = ", ".join(sorted(self._config.keys() - {"log_level", "bootstrap.servers"}))
             raise ConfigurationError(
                 f"the client refuses its settings ({type(error).__name__}): one of {names} cannot be given as text; see --config"
             ) from None
