@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import cimpl
+
+from dedup_sdk import Lookup, Window
+from tests.mock.test_run_errors import IDLE_S, dead_letters
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make
+
+_PRODUCER, _FLUSH_MS = 0, 10_000
+_END, _TOPIC, _VALUE, _HEADERS = 0, 1, 4, 10
+
+
+def send_odd(kafka: MockKafka, topic: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Send a record with header names that need not be UTF-8, which the Python client cannot send."""
+    # The client's module finds the symbols of the library that it is linked with.
+    library = ctypes.CDLL(cimpl.__file__)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(library, name).restype = pointer
+    settings, error = pointer(library.rd_kafka_conf_new()), ctypes.create_string_buffer(512)
+    library.rd_kafka_conf_set(settings, b"bootstrap.servers", kafka.bootstrap.encode(), error, size(512))
+    producer = pointer(library.rd_kafka_new(_PRODUCER, settings, error, size(512)))
+    listed = pointer(library.rd_kafka_headers_new(size(len(headers))))
+    for key, value in headers:
+        library.rd_kafka_header_add(listed, key, size(len(key)), value, size(len(value)))
+    failed = library.rd_kafka_producev(
+        producer, _TOPIC, topic.encode(), _VALUE, b"v", size(1), _HEADERS, listed, _END
+    )
+    assert not failed
+    assert not library.rd_kafka_flush(producer, _FLUSH_MS)
+    library.rd_kafka_destroy(producer)
+
+
+@pytest.mark.parametrize("by", ["header:dedup-id", "value"])
+@pytest.mark.parametrize("read", [True, False])
+def test_a_header_name_that_is_not_utf_8_costs_only_itself(
+    *, make: Make, kafka: MockKafka, by: Any, read: bool
+) -> None:
+    """The message's other headers are read, its ID among them, and its dead letter has them, even where the handler read them first."""
+    send_odd(kafka, "orders", [(b"dedup-id", b"7"), (b"\xff\xfe", b"x"), (b"trace", b"<NULL>")])
+
+    def handle(message: Any) -> None:
+        if read:
+            message.headers()
+        raise ValueError("no")
+
+    consumer = make("orders", idle_timeout=IDLE_S, dedup=Lookup(id=by, window=Window(days=7)))
+    consumer.run(handle, on_error="dead-letter", attempts=1)
+
+    (sent,) = dead_letters(kafka)
+    assert [*(sent.headers() or ())][:2] == [("dedup-id", b"7"), ("trace", b"<NULL>")]
+    assert consumer.counters.verdicts["unkeyed"] == 0
