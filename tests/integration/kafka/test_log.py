@@ -195,7 +195,9 @@ def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
     latest = world.consumer(config={"auto.offset.reset": "latest"})
     assert poll_quiet(latest) == []
     assert world.committed().offset == 2
-    assert re.fullmatch(r"dedup/1 low=2 era= complete=1 log=[0-9a-f]{8}", world.committed().metadata or "")
+    assert re.fullmatch(
+        r"dedup/1 low=2 era= complete=1 log=[0-9a-f]{8} by=[0-9a-f]{8}", world.committed().metadata or ""
+    )
     world.send("a")
     latest.close()
 

@@ -131,12 +131,24 @@ def test_a_rewound_group_may_suppress(world: World) -> None:
 
 
 def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
-    """With our metadata beside the offset the marks are folded again from the beginning of the history."""
+    """With our metadata of a new era beside the offset the marks are folded again from the beginning of the history."""
+    world.send("a", "b", "c", "a")
+    world.handle(3)
+    text = world.committed().metadata
+    assert text is not None
+    world.commit_plainly(2, metadata=text.replace("era= ", "era=5f0c9a "))
+
+    assert world.rest() == ["c"]
+
+
+def test_a_late_commit_is_no_rewind(world: World) -> None:
+    """The store's own text beside an older offset, as a client sends it again: on its disk nothing is handled twice."""
     world.send("a", "b", "c", "a")
     world.handle(3)
     world.commit_plainly(2, metadata=world.committed().metadata)
+    world.send("d")
 
-    assert world.rest() == ["c"]
+    assert world.rest() == ["d"]
 
 
 def test_a_group_set_forward_takes_nothing_in_between_for_handled(world: World) -> None:
