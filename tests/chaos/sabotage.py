@@ -5,7 +5,7 @@ Each is what a naive consumer does. The oracle has to notice; a check that canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -214,9 +214,9 @@ def _install_unchecked() -> None:
     """A snapshot's manifest is believed, whatever became of its files."""
 
     def make(install: Any) -> Any:
-        def believed(self: Partition, snapshot: str, plan: Any, *without: Any) -> None:
+        def believed(self: Partition, snapshot: str, plan: Any, *without: Any) -> Iterator[None]:
             try:
-                install(self, snapshot, plan, *without)
+                yield from install(self, snapshot, plan, *without)
             except SnapshotError:
                 self.start(replace(plan, keep=False))
 
