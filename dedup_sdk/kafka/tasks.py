@@ -29,6 +29,8 @@ class Stage(Enum):
     """Its handler failed, and will be called again after a while."""
     OVER = "over"
     """Its handler will not be called again."""
+    WITHDRAWN = "withdrawn"
+    """The same, and what was called failed, or nothing was: it is not handled."""
 
 
 class Task:
@@ -53,7 +55,7 @@ class Task:
     def begin(self) -> bool:
         """Note that the handler is about to be called; False: it must not be any more."""
         with self._lock:
-            if self._stage is Stage.OVER:
+            if self._stage in (Stage.OVER, Stage.WITHDRAWN):
                 return False
             self._stage = Stage.RUNNING
             self.attempts += 1
@@ -62,23 +64,26 @@ class Task:
     def back_off(self) -> bool:
         """Note that the handler failed and may be called again after a while; False: it must not be any more."""
         with self._lock:
-            if self._stage is Stage.OVER or self._abandoned:
+            if self._stage in (Stage.OVER, Stage.WITHDRAWN) or self._abandoned:
                 return False
             self._stage = Stage.BACKING_OFF
             return True
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Note how it went in the end."""
+    def end(self, error: BaseException | None = None) -> bool:
+        """Note how it went in the end; False: it was withdrawn, and goes nowhere from there."""
         with self._lock:
+            if self._stage is Stage.WITHDRAWN:
+                return False
             self._stage = Stage.OVER
             self.error = error
+            return True
 
     def withdraw(self) -> bool:
-        """Keep the handler from being called (again); False when it is running, or was through."""
+        """Keep the handler from being called (again); False when it is running, or was through. May be repeated."""
         with self._lock:
             if self._stage in (Stage.RUNNING, Stage.OVER):
                 return False
-            self._stage = Stage.OVER
+            self._stage = Stage.WITHDRAWN
             return True
 
     def abandon(self) -> None:

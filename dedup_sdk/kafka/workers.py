@@ -144,9 +144,13 @@ class Workers:
         except BaseException as error:  # noqa: BLE001 (the polling thread says what becomes of it)
             if self._ends_all(error):
                 self.halt()
-            task.end(error)
-        self._over[task] = None
-        self._bell.put(None)
+            ended = task.end(error)
+        else:
+            ended = task.end()
+        if ended:
+            # One that was withdrawn is not over: an interruption may have left it among those in flight.
+            self._over[task] = None
+            self._bell.put(None)
 
     def _handle(self, task: Task) -> None:
         try:
@@ -156,7 +160,6 @@ class Workers:
             if self._retries.attempts == 1 or not isinstance(error, self._retries.on):
                 raise
             self._handle_again(task, error)
-        task.end()
 
     def _handle_again(self, task: Task, first: Exception) -> None:
         for attempt in self._retries.after(task):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk.kafka.tasks import Order, Task, Tasks
+from dedup_sdk.kafka.workers import Retries, Workers
 
 
 def task(offset: int, key: bytes | None = None, partition: int = 0) -> Task:
@@ -89,3 +90,24 @@ def test_only_what_is_not_running_can_be_withdrawn(
         assert not one.begin()
         assert not one.back_off()
     assert one.attempts == (stage != "waiting")
+
+
+def test_what_was_withdrawn_and_not_removed_is_never_over() -> None:
+    """An interruption between the two leaves it among those in flight: its handler is not called, and nobody takes it for handled."""
+    called: list[Any] = []
+    retries = Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01)
+    workers = Workers(called.append, 1, retries, lambda _: False)
+    torn, other = task(0), task(1)
+    assert torn.withdraw()
+    workers.put(torn)
+    workers.put(other)
+    over: list[Task] = []
+    while not over:
+        over = workers.over(1.0)
+    workers.close()
+    workers.join(5.0)
+    assert workers.over(0) == [other]
+    assert called == [other.message]
+    assert torn.withdraw()
+    assert not torn.back_off()
+    assert not torn.end()
