@@ -95,6 +95,8 @@ class Assigned:
     wanted: int = -1001
     """The offset that came with the assignment (-1001: none)."""
     epoch: int = 0
+    taken_at: float = 0.0
+    """When (monotonic seconds) it was taken, or moved: what `recovery_timeout` is counted from."""
     state: State = State.RECOVERING
     held: Partition | None = None
     recovery: Generator[None, None, None] | None = None

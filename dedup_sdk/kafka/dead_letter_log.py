@@ -179,7 +179,7 @@ class DeadLetterLog:
         """Read to the end; return what was given up of a partition. Each step takes a few milliseconds.
 
         ``buried``: the offset before which the group gave something up of it, as it noted itself; None: it noted nothing.
-        Raises `RecoveryError` when the broker refuses or stays silent, `KafkaException` when it does not say now.
+        Raises `RecoveryError` when the broker refuses, `KafkaException` when it does not say now.
         """
         reader = self._readers.take()
         try:
@@ -275,9 +275,8 @@ class DeadLetterLog:
             if arrived:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S:
-                raise RecoveryError(
-                    f"dead-letter topic {self._topic}: nothing came for {SILENCE_S:.0f} s; is the broker up?"
-                )
+                said = f"dead-letter topic {self._topic}: nothing came for {SILENCE_S:g} s; is the broker up?"
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, said, retriable=True))  # noqa: SLF001 (that is its public name)
             for message in arrived:
                 self._take(message)
             yield

@@ -91,7 +91,14 @@ class Holdings:
     def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
         """Begin another epoch of a partition."""
         self._epochs[topic, partition] += 1
-        return Assigned(topic, partition, start, wanted=wanted, epoch=self._epochs[topic, partition])
+        return Assigned(
+            topic,
+            partition,
+            start,
+            wanted=wanted,
+            epoch=self._epochs[topic, partition],
+            taken_at=time.monotonic(),
+        )
 
     def gave(self, message: Any) -> bool:
         """Whether a message in flight was handed out since the partition was taken last.

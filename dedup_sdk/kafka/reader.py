@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from bisect import bisect_left
@@ -17,6 +18,8 @@ from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.marks import Int64s
 
+logger = logging.getLogger("dedup_sdk")
+
 _BATCH = 5_000
 _SLICE_S = 0.02
 _PAUSE_S = 0.005
@@ -25,7 +28,7 @@ _MEETING_S = 2.0
 _END_LOOK_S = 1.0
 """Seconds between two questions whether a log that seems to end too early still ends there."""
 SILENCE_S = 60.0
-"""Seconds without an answer after which a replay gives up."""
+"""Seconds without an answer after which a question is asked anew, and a replay says that it waits."""
 _PARTED = re.compile(r"broker end offset is (\d+)")
 _error: Callable[[Any], Any] = Message.error
 
@@ -99,14 +102,19 @@ class TailReader:
 
         Ends when the position reaches ``end``: compaction and transaction markers leave holes, so the last record seen says
         nothing. It ends before where the log was cut, so that it no longer goes so far. Raises `RecoveryError` when the
-        broker refuses or stays silent.
+        broker refuses; one that is silent is waited for, with a line in the log a minute.
         """
         self._read_from(start, end)
         position = start
         heard = time.monotonic()
         while position < end:
             arrived: list[Any] = self._consumer.consume(_BATCH, _SLICE_S)
-            heard = self._heard(heard, position, end, arrived=bool(arrived))
+            try:
+                heard = self._heard(heard, position, end, arrived=bool(arrived))
+            except KafkaException as error:
+                # Not begun anew: it may be a long stretch of aborted records, which are read and not handed over.
+                logger.warning("%s; the replay goes on when something comes", error.args[0].str())
+                heard = time.monotonic()
             if self._is_cut():
                 return
             if not arrived:
@@ -179,7 +187,7 @@ class TailReader:
         """Return up to where the log before ``offset`` is the one of that leader epoch, as the broker says: ``offset`` if all is.
 
         None where the log has no such offset (give none above its end), so that nobody says.
-        Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
+        Each step takes a few milliseconds; raises `RecoveryError` when the broker refuses, `KafkaException` when it stays silent.
         """
         self._clean = False
         # Only a seek has the client ask the broker, and one before something has come may be overtaken by the assignment.
@@ -232,7 +240,7 @@ class TailReader:
 
         Looks at the last 100 offsets first, then further back, never before ``start``; a record without a timestamp (-1)
         says nothing of time. Of a log that was cut below ``end`` that is what was found before. Each step takes a few
-        milliseconds; raises `RecoveryError` when the broker refuses or stays silent.
+        milliseconds; raises `RecoveryError` when the broker refuses, `KafkaException` when it stays silent.
         """
         span = 100
         while True:
@@ -266,10 +274,11 @@ class TailReader:
         """Return when something arrived last."""
         now = time.monotonic()
         if not arrived and now - heard > SILENCE_S:
-            raise RecoveryError(
-                f"{self._topic}[{self._partition}]: nothing came from offset {position} for {SILENCE_S:.0f} s while replaying "
+            what = (
+                f"{self._topic}[{self._partition}]: nothing came from offset {position} for {SILENCE_S:g} s while reading "
                 f"up to {end}; is the broker up?"
             )
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what, retriable=True))  # noqa: SLF001 (that is its public name)
         return now if arrived else heard
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
-    until = None if chosen.timeout_s is None else began + chosen.timeout_s
+    until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     start = yield from start_in_the_log(
         start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
     )
@@ -149,6 +149,9 @@ def _start_and_replay(
 
     Return what was planned, notes for the log, and how the log was cut, if it was meanwhile.
     """
+    if until is not None and time.monotonic() >= until:
+        # Nothing is replayed any more, so that nothing has to be left out of it.
+        chosen = replace(chosen, snapshot=(), dead_letters=None)
     plan = _plan(held, start, client, chosen)
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":

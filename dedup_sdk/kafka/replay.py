@@ -13,7 +13,7 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.dead_letter_log import GivenUp
-from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay_watch import ReplayWatch
 from dedup_sdk.lane.plan import StartPlan
@@ -22,6 +22,10 @@ from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
+SILENT_S = 1.0
+"""Seconds without a record after which a replay lets others go first."""
+LOOK_S = 0.1
+"""Seconds between two looks of such a replay."""
 ROOM_LOOK_S = 0.2
 """Seconds between two looks whether a full disk has room again."""
 
@@ -49,8 +53,7 @@ def replay(
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return Cut()
-    if given_up.unknown:
-        held.skip_to(plan.replay_to)
+    if _is_given_up(held, plan, given_up, engine, until):
         return None
     if plan.replay_to > decided:
         _give_up_waiting(held, plan, engine)
@@ -82,7 +85,7 @@ def _fold(
     waits_for_room: bool,
 ) -> Generator[None, None, Cut | None]:
     epoch = None if assigned.start is None else assigned.start.leader_epoch
-    reached = begin
+    reached, heard = begin, time.monotonic()
     for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
         if watch.is_over:
             _give_up_waiting(held, plan, engine)
@@ -96,6 +99,7 @@ def _fold(
             assigned.replayed += len(piece.offsets)
             watch.note(piece.end)
             engine.trim()
+        heard = _heard(assigned, piece, heard)
         yield
         while held.choked and waits_for_room:
             # What is folded now could not be kept; meanwhile others recover.
@@ -109,9 +113,31 @@ def _fold(
 
 
 def _give_up_waiting(held: Partition, plan: StartPlan, engine: Deduplicator) -> None:
+    """Start without what was not replayed in time."""
     held.skip_to(plan.replay_to)
     detail = "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
     engine.tell(PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail))
+
+
+def _is_given_up(
+    held: Partition, plan: StartPlan, given_up: GivenUp, engine: Deduplicator, until: float | None
+) -> bool:
+    """Start without any of it, if there is no time left, or nobody knows what must not be folded."""
+    if until is not None and time.monotonic() >= until:
+        _give_up_waiting(held, plan, engine)
+        return True
+    if given_up.unknown:
+        held.skip_to(plan.replay_to)
+    return given_up.unknown
+
+
+def _heard(assigned: Assigned, piece: Slice | None, heard: float) -> float:
+    """Return when something came last; let others recover while nothing comes: the broker is away, or has much that is left out."""
+    now = time.monotonic()
+    assigned.silent = piece is None and now - heard >= SILENT_S
+    if assigned.silent:
+        assigned.ask_at = now + LOOK_S
+    return heard if piece is None else now
 
 
 def _where_to_begin(

@@ -256,7 +256,7 @@ class Session(Holdings):
             next(assigned.recovery)
         except StopIteration:
             assigned.recovery = None
-            assigned.failures = 0
+            assigned.failures, assigned.silent = 0, False
         except BaseException as error:
             assigned.recovery = None
             self.engine.lose(assigned.topic, assigned.partition)

@@ -6,18 +6,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import session
+from dedup_sdk.kafka import reader, readers, replay, session
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.questions import Questions
+from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import commit_plainly, make_consumer, poll_some, values, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
@@ -172,3 +173,65 @@ def test_a_topic_that_no_broker_knows_is_an_error(
     send("a")
     with pytest.raises(RecoveryError, match=r"topic 'orders' is unknown to the broker: .*; does it exist"):
         poll_some(make("orders"), 1)
+
+
+def test_a_recovery_timeout_counts_from_when_the_partition_was_taken(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts that fail use it up: once a broker answers, nothing is replayed any more, and the event says so."""
+    send(*"abc")
+    commit_plainly(kafka.bootstrap, "g", "orders", 3, metadata="dedup/1 low=0 era= complete=1")
+    send("a", "d")
+    bounds, until = TailReader.bounds, time.monotonic() + 2.5
+
+    def late(self: TailReader) -> tuple[int, int]:
+        if time.monotonic() < until:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return bounds(self)
+
+    monkeypatch.setattr(TailReader, "bounds", late)
+    consumer = make("orders", recovery_timeout=1.5)
+    assert values(poll_some(consumer, 2)) == ["a", "d"]
+    assert consumer.counters.events == {"recovery-timeout": 1}
+    assert consumer.counters.verdicts["unverified"] == 2
+
+
+def test_a_replay_waits_for_a_silent_broker_while_others_recover(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ends no loop and takes no place from others, says that it waits, and goes on when something comes."""
+    monkeypatch.setattr(reader, "SILENCE_S", 0.3)
+    monkeypatch.setattr(replay, "SILENT_S", 0.1)
+    monkeypatch.setattr(session, "AT_ONCE", 1)
+    for number in (0, 1):
+        send(*"abc", topic="pairs", partition=number)
+        commit_plainly(
+            kafka.bootstrap, "g", "pairs", 3, partition=number, metadata="dedup/1 low=0 era= complete=1"
+        )
+        send("a", f"new-{number}", topic="pairs", partition=number)
+    silent = [True]
+
+    class Silent(Consumer):
+        def consume(self, *arguments: Any, **more: Any) -> list[Any]:
+            if silent[0] and self.assignment()[0].partition == 0:
+                time.sleep(0.01)
+                return []
+            return super().consume(*arguments, **more)
+
+    def at_the_beginning(*_: object) -> Generator[None, None, int]:
+        yield
+        return 0
+
+    monkeypatch.setattr(readers, "Consumer", Silent)
+    monkeypatch.setattr(replay, "_one_window_back", at_the_beginning)
+    consumer = make("pairs")
+    assert values(poll_some(consumer, 1)) == ["new-1"]
+    wait_for(consumer, lambda: "nothing came from offset" in caplog.text, "the line in the log")
+    [waiting] = [status for status in consumer.partition_statuses if status.state == "recovering"]
+    assert (waiting.partition, waiting.hindrances) == (0, ("broker",))
+    silent[0] = False
+    assert values(poll_some(consumer, 1)) == ["new-0"]
