@@ -7,12 +7,13 @@ import pytest
 from confluent_kafka import cimpl
 
 from dedup_sdk import Lookup, Window
-from tests.mock.test_run_errors import IDLE_S, dead_letters
+from tests.mock.test_run_errors import dead_letters
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 
+_IDLE_S = 4.0
 _PRODUCER, _FLUSH_MS = 0, 10_000
 _END, _TOPIC, _VALUE, _HEADERS = 0, 1, 4, 10
 
@@ -51,7 +52,7 @@ def test_a_header_name_that_is_not_utf_8_costs_only_itself(
             message.headers()
         raise ValueError("no")
 
-    consumer = make("orders", idle_timeout=IDLE_S, dedup=Lookup(id=by, window=Window(days=7)))
+    consumer = make("orders", idle_timeout=_IDLE_S, dedup=Lookup(id=by, window=Window(days=7)))
     consumer.run(handle, on_error="dead-letter", attempts=1)
 
     (sent,) = dead_letters(kafka)
