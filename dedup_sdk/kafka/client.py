@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.questions import Questions
+from dedup_sdk.kafka.questions import Asked, Questions
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
@@ -27,13 +24,6 @@ _WAKE_S = 1.0
 _LOOK_S = 0.5
 
 
-class Asked(NamedTuple):
-    """A question to the cluster that waits for its answer, to be kept as a whole: a client that goes takes its questions with it."""
-
-    answer: Future[Any]
-    client: AdminClient
-
-
 class Client:
     """`confluent_kafka.Consumer`'s own methods of a consumer that overrides them."""
 
@@ -43,7 +33,7 @@ class Client:
         self.readers = Readers(settings)
         self.questions = Questions(settings)
         self._topic_ids: dict[str, str] = {}
-        self._described: dict[str, Future[Any]] = {}
+        self._described: dict[str, Asked] = {}
         """What was asked of topics, and not taken note of yet."""
         self._cluster: str | None = None
 
@@ -199,7 +189,7 @@ class Client:
 
     def is_described(self, topic: str) -> bool:
         """Whether `topic_id` has an answer, or an error, at once."""
-        return topic in self._topic_ids or (topic in self._described and self._described[topic].done())
+        return topic in self._topic_ids or (topic in self._described and self._described[topic].answer.done())
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none.
@@ -218,7 +208,7 @@ class Client:
         """Ask how a topic is set up; None where nobody can be asked. The answer has an entry a setting, or is a `KafkaException`."""
         if self.cluster_id().startswith("mockCluster"):
             return None
-        return Asked(*self.questions.settings_of(topic))
+        return self.questions.settings_of(topic)
 
     def forget_topic_ids(self) -> None:
         """Ask again: topics may have been made anew."""
@@ -227,7 +217,7 @@ class Client:
 
     def _answer(self, topic: str) -> str:
         try:
-            return str(self._described[topic].result(self.readers.answer_s).topic_id or "")
+            return str(self._described[topic].answer.result(self.readers.answer_s).topic_id or "")
         except TimeoutError:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
         except KafkaException as error:

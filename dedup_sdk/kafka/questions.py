@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
@@ -25,13 +25,18 @@ _SILENT = frozenset({
 })  # fmt: skip
 
 
+class Asked(NamedTuple):
+    """A question that waits for its answer, to be kept as a whole: a client that nobody refers to gives its questions up."""
+
+    answer: Future[Any]
+    client: AdminClient
+
+
 @dataclass(slots=True)
 class Knock:
     """A question to the leader of a partition, whose answer says that it answers."""
 
-    future: Future[Any]
-    admin: AdminClient
-    """Kept, because a client that nobody refers to gives its questions up."""
+    asked: Asked
     began: float = field(default_factory=time.monotonic)
     took_s: float | None = None
     """Seconds until the answer was seen; None before that."""
@@ -39,7 +44,7 @@ class Knock:
     @property
     def is_over(self) -> bool:
         """Whether it was answered, or given up."""
-        if self.took_s is None and self.future.done():
+        if self.took_s is None and self.asked.answer.done():
             self.took_s = time.monotonic() - self.began
         return self.took_s is not None
 
@@ -48,10 +53,10 @@ class Knock:
         """Whether somebody answered, be it that there is no leader, or no such partition."""
         if not self.is_over:
             return False
-        error = self.future.exception()
+        error = self.asked.answer.exception()
         if error is None:
             # The client says so of a question whose time is up.
-            return bool(self.future.result().offset >= 0)
+            return bool(self.asked.answer.result().offset >= 0)
         cause = error.args[0] if isinstance(error, KafkaException) else None
         return isinstance(cause, KafkaError) and cause.code() not in _SILENT
 
@@ -63,19 +68,17 @@ class Questions:
         self._config: dict[str, Any] = admin_settings(settings)
         self._admin: AdminClient | None = None
 
-    def describe(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
-        """Ask what these topics are, in one request; by name a future of a `confluent_kafka.admin.TopicDescription`."""
-        answers: dict[str, Future[Any]] = self._client().describe_topics(
-            TopicCollection(list(topics)), request_timeout=ASK_S
-        )
-        return answers
+    def describe(self, topics: Iterable[str]) -> dict[str, Asked]:
+        """Ask what these topics are, in one request; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
+        admin = self._client()
+        answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
+        return {topic: Asked(answer, admin) for topic, answer in answers.items()}
 
-    def settings_of(self, topic: str) -> tuple[Future[dict[str, Any]], AdminClient]:
-        """Ask how a topic is set up; return the answer to be, and the client that has to be kept for it."""
+    def settings_of(self, topic: str) -> Asked:
+        """Ask how a topic is set up; the answer has an entry a setting."""
         admin = self._client()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        answer: Future[dict[str, Any]] = admin.describe_configs([resource], request_timeout=ASK_S)[resource]
-        return answer, admin
+        return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def knock(self, topic: str, partition: int) -> Knock:
         """Ask the leader of a partition for anything."""
@@ -83,10 +86,10 @@ class Questions:
         asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         [future] = admin.list_offsets({asked: latest}, request_timeout=KNOCK_S).values()
-        return Knock(future, admin)
+        return Knock(Asked(future, admin))
 
     def renew(self) -> None:
-        """Let the connections go; the next question makes new ones. A client believes for minutes what it was told of leaders."""
+        """Have the next question make new connections; those of questions under way go with these. A client believes for minutes what it was told of leaders."""
         self._admin = None
 
     def _client(self) -> AdminClient:

@@ -53,7 +53,7 @@ def replay(
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return Cut()
-    if _is_given_up(held, plan, given_up, engine, until):
+    if _starts_without(held, plan, given_up, engine, until):
         return None
     if plan.replay_to > decided:
         _give_up_waiting(held, plan, engine)
@@ -119,7 +119,7 @@ def _give_up_waiting(held: Partition, plan: StartPlan, engine: Deduplicator) -> 
     engine.tell(PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail))
 
 
-def _is_given_up(
+def _starts_without(
     held: Partition, plan: StartPlan, given_up: GivenUp, engine: Deduplicator, until: float | None
 ) -> bool:
     """Start without any of it, if there is no time left, or nobody knows what must not be folded."""

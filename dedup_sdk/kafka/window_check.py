@@ -11,7 +11,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.kafka.client import Asked, Client
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.questions import Asked
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, PartitionEvent
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import ConfigurationError, PartitionEvent, VerdictEvent
+from dedup_sdk import ConfigurationError
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreLockedError
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support.events import Events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,20 +52,6 @@ def owner(kafka: MockKafka, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     yield process
     process.kill()
     process.wait()
-
-
-class Events:
-    """Notes what happens to partitions."""
-
-    def __init__(self) -> None:
-        self.seen: list[PartitionEvent] = []
-
-    def __call__(self, event: VerdictEvent) -> None:
-        """Take no note of verdicts."""
-
-    def partition_event(self, event: PartitionEvent) -> None:
-        """Take note."""
-        self.seen.append(event)
 
 
 def test_a_stopped_owner_is_not_waited_for_for_ever(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
+from dedup_sdk import MemoryStore, PartitionEvent
 from dedup_sdk.kafka import replay_watch
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
 from tests.support.damage import damage_file
+from tests.support.events import Events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,25 +23,6 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 PAIRS = [TopicPartition("pairs", 0), TopicPartition("pairs", 1)]
-
-
-class Events:
-    """Notes what happens to partitions."""
-
-    def __init__(self) -> None:
-        self.seen: list[PartitionEvent] = []
-
-    def __call__(self, event: VerdictEvent) -> None:
-        """Take no note of verdicts."""
-
-    def partition_event(self, event: PartitionEvent) -> None:
-        """Take note."""
-        self.seen.append(event)
-
-    @property
-    def names(self) -> list[str]:
-        """What they are called, in their order."""
-        return [event.name for event in self.seen]
 
 
 def lines(caplog: pytest.LogCaptureFixture, *first_words: str) -> list[str]:

@@ -1,12 +1,16 @@
-"""Leaders that answer at once, behind the interface of questions that nobody waits for."""
+"""Questions that nobody waits for, answered at once or never asked."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk.kafka.questions import Knock, Questions
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.questions import Asked, Knock, Questions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Answering(Questions):
@@ -20,7 +24,27 @@ class Answering(Questions):
         del topic, partition
         future: Future[Any] = Future()
         future.set_result(SimpleNamespace(offset=0))
-        return Knock(future, cast("Any", None))
+        return Knock(Asked(future, cast("Any", None)))
 
     def renew(self) -> None:
         """See `Questions`."""
+
+
+class UndescribedClient(Client):
+    """A client of which nobody asks what topics are."""
+
+    def topic_settings(self, topic: str) -> None:
+        """See `Client`; nobody is asked."""
+        del topic
+
+    def describe(self, topics: Iterable[str]) -> None:
+        """See `Client`."""
+        del topics
+
+    def is_described(self, topic: str) -> bool:
+        """See `Client`."""
+        del topic
+        return True
+
+    def forget_topic_ids(self) -> None:
+        """See `Client`."""

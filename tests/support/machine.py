@@ -10,7 +10,6 @@ from dedup_sdk import (
     Lookup,
     MemoryStore,
     PartitionEvent,
-    VerdictEvent,
     VerdictKind,
     Window,
     key,
@@ -21,6 +20,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings
+from tests.support.events import Events
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
 if TYPE_CHECKING:
@@ -30,19 +30,13 @@ LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
 DAY = Window(days=1)
 
 
-class Listener:
+class Listener(Events):
     """An observer of partition events, but for those that tell how a recovery goes."""
-
-    def __init__(self) -> None:
-        self.events: list[PartitionEvent] = []
-
-    def __call__(self, event: VerdictEvent) -> None:
-        """Verdicts are not looked at."""
 
     def partition_event(self, event: PartitionEvent) -> None:
         """Keep it, if it is about the log or the store."""
         if event.name not in ("recovery-started", "recovery-progress", "recovery-ended"):
-            self.events.append(event)
+            super().partition_event(event)
 
 
 class OutOfRange:

@@ -9,15 +9,14 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.ids import Ids, digest_one
-from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.marks import Int64s
-from tests.support.answering import Answering
+from tests.support.answering import Answering, UndescribedClient
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterator
 
     from dedup_sdk.ids import IdSpec
     from dedup_sdk.kafka.settings import Reset
@@ -98,7 +97,7 @@ class ListReader(TailReader):
         """See `TailReader`."""
 
 
-class ListClient(Client):
+class ListClient(UndescribedClient):
     """A client of the list; asynchronous commits are answered when the test says so."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -132,22 +131,6 @@ class ListClient(Client):
         self.delivers = False
 
     def wake(self, partitions: list[TopicPartition]) -> None:
-        """See `Client`."""
-
-    def topic_settings(self, topic: str) -> None:
-        """See `Client`; nobody is asked."""
-        del topic
-
-    def describe(self, topics: Iterable[str]) -> None:
-        """See `Client`."""
-        del topics
-
-    def is_described(self, topic: str) -> bool:
-        """See `Client`."""
-        del topic
-        return True
-
-    def forget_topic_ids(self) -> None:
         """See `Client`."""
 
     def topic_id(self, topic: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec
-from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.model.worlds.broker import TOPIC, Broker, Entry
-from tests.support.answering import Answering
+from tests.support.answering import Answering, UndescribedClient
 
 _SLICE = 5
 
@@ -127,7 +126,7 @@ class ModelDeadLetters(DeadLetterLog):
         return GivenUp({offset: entry.digest for offset, entry in dead.items()})
 
 
-class ModelClient(Client):
+class ModelClient(UndescribedClient):
     """A client of the broker. Asynchronous commits wait in ``unanswered`` until the history has them arrive."""
 
     def __init__(self, broker: Broker, group: str) -> None:
@@ -254,19 +253,3 @@ class ModelClient(Client):
         """See `Client`."""
         del topic
         return self._broker.topic_id
-
-    def topic_settings(self, topic: str) -> None:
-        """See `Client`; nobody is asked."""
-        del topic
-
-    def describe(self, topics: Iterable[str]) -> None:
-        """See `Client`."""
-        del topics
-
-    def is_described(self, topic: str) -> bool:
-        """See `Client`."""
-        del topic
-        return True
-
-    def forget_topic_ids(self) -> None:
-        """See `Client`."""

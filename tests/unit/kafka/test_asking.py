@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from dedup_sdk.kafka import questions
 from dedup_sdk.kafka.asking import ANSWER_S, MOST_AGAIN_S, MOST_ANSWER_S, WARY_S, Asking
 from dedup_sdk.kafka.assigned import Assigned
-from dedup_sdk.kafka.questions import Knock, Questions
+from dedup_sdk.kafka.questions import Asked, Knock, Questions
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 
@@ -35,13 +35,13 @@ class Bench(Questions):
     def knock(self, topic: str, partition: int) -> Knock:
         """See `Questions`."""
         del topic, partition
-        self.knocks.append(Knock(Future(), cast("Any", None), began=self.now_s))
+        self.knocks.append(Knock(Asked(Future(), cast("Any", None)), began=self.now_s))
         return self.knocks[-1]
 
     def answer(self, offset: int, *, took_s: float) -> None:
         """Answer the last question."""
         self.knocks[-1].took_s = took_s
-        self.knocks[-1].future.set_result(Offset(offset))
+        self.knocks[-1].asked.answer.set_result(Offset(offset))
 
     def renew(self) -> None:
         """See `Questions`."""
@@ -144,8 +144,8 @@ def test_others_have_their_turn_after_a_wait(world: World) -> None:
 )
 def test_an_error_may_be_an_answer(code: int, expected: bool) -> None:  # noqa: FBT001 (a row of the table)
     """That there is no leader, or another one, is somebody's word; that nobody was reached is none."""
-    knock = Knock(Future(), cast("Any", None))
-    knock.future.set_exception(KafkaException(KafkaError(code)))
+    knock = Knock(Asked(Future(), cast("Any", None)))
+    knock.asked.answer.set_exception(KafkaException(KafkaError(code)))
     assert knock.is_over
     assert knock.is_answered is expected
 
@@ -166,4 +166,4 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
     knocks = [asking.knock("t", 0), asking.knock("t", 1)]
     asking.renew()
     knocks.append(asking.knock("t", 0))
-    assert [made.index(knock.admin) for knock in knocks] == [0, 0, 1]
+    assert [made.index(knock.asked.client) for knock in knocks] == [0, 0, 1]

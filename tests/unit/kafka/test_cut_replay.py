@@ -66,7 +66,7 @@ def test_what_the_broker_still_has_of_the_epoch_stays_completed(make_reader: typ
     machine.client.tail_reader = lambda *_: ListReader(cluster)  # type: ignore[method-assign]
     cluster.log += [b"x", b"a"]
     assert machine.handle_all() == [(CUT_AT, VerdictKind.FRESH)]
-    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", CUT_AT)]
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", CUT_AT)]
 
 
 @pytest.mark.parametrize("make_reader", [CuttingReader, ShortReader])
@@ -75,7 +75,7 @@ def test_where_nobody_knows_the_epoch_everything_is_delivered(make_reader: type[
     machine = machine_without_a_disk(Cluster([*LOG]), make_reader, "dedup/1 low=0 era= complete=1")
 
     assert machine.handle_all() == [(offset, VerdictKind.UNVERIFIED) for offset in range(CUT_AT)]
-    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
 
 
 @pytest.mark.parametrize("make_reader", [CuttingReader, ShortReader])

@@ -33,7 +33,7 @@ def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
 
     machine = Machine(cluster, memory, reset)
     assert machine.handle_all() == [(3, VerdictKind.FRESH)]
-    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 3)]
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", 3)]
     assert machine.engine.counters.as_dict()["event.log-truncated"] == 1
     machine.leave()
     assert cluster.committed is not None
@@ -132,7 +132,7 @@ def test_without_a_store_a_truncated_log_is_read_from_its_beginning() -> None:
 
     machine = Machine(cluster)
     assert machine.handle_all() == [(offset, VerdictKind.UNVERIFIED) for offset in range(3)]
-    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
 
 
 def test_without_a_store_and_a_policy_a_truncated_log_is_an_error() -> None:
@@ -154,7 +154,7 @@ def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
 
     assert machine.session.absorbs(OutOfRange())
     assert machine.handle_all() == [(4, VerdictKind.FRESH)]
-    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
 
 
 def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() -> None:
@@ -166,7 +166,7 @@ def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() 
 
     assert machine.session.absorbs(OutOfRange("Partition log truncation detected at offset 6"))
     assert [offset for offset, _ in machine.handle_all()] == [4, 6, 7]
-    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 4)]
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", 4)]
 
 
 @pytest.mark.parametrize("more", [[], [b"y"], [b"y", b"z", b"a"]])
@@ -179,7 +179,7 @@ def test_a_log_that_was_cut_above_the_commit_and_grew_again_is_noticed(more: lis
     assert [offset for offset, _ in machine.handle_all()] == list(
         range(4, 4 + len([b"v", b"w", *more]) - (b"a" in more))
     )
-    assert [(event.name, event.offset) for event in machine.listener.events] == [("log-truncated", 0)]
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", 0)]
 
 
 @pytest.mark.parametrize("window", [DAY, Window(milliseconds=1), Window(count=100)])
@@ -198,7 +198,7 @@ def test_the_leader_epoch_tells_what_marks_cannot(window: Window) -> None:
     machine = Machine(cluster, first.memory, window=window)
     offsets = [offset for offset, _ in machine.handle_all()]
     assert offsets[-3:] == [4, 5, 6]
-    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
 
 
 def test_an_epoch_that_the_log_still_has_is_no_event() -> None:
@@ -212,7 +212,7 @@ def test_an_epoch_that_the_log_still_has_is_no_event() -> None:
     first.engine.lose(TOPIC, 0)
     machine = Machine(cluster, first.memory)
     assert machine.handle_all() == []
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
 
 
 def test_what_was_folded_has_no_epoch_of_before() -> None:
@@ -228,7 +228,7 @@ def test_what_was_folded_has_no_epoch_of_before() -> None:
     second = Machine(cluster, first.memory)
     assert second.up_to_date().lane.epoch is None
     assert second.handle_all() == []
-    assert second.listener.events == []
+    assert second.listener.seen == []
 
 
 def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
@@ -279,7 +279,7 @@ def test_what_was_given_up_casts_no_doubt() -> None:
 
     machine = Machine(cluster, first.memory, dead_letters=Letters(GivenUp({5: digest_one(b"f")})))
     assert machine.handle_all() == []
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
 
 
 def test_after_a_kill_an_intact_log_is_no_event() -> None:
@@ -289,7 +289,7 @@ def test_after_a_kill_an_intact_log_is_no_event() -> None:
     memory = killed(cluster)
     machine = Machine(cluster, memory)
     assert machine.handle_all() == []
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
 
 
 def test_an_intact_log_is_no_event() -> None:
@@ -300,7 +300,7 @@ def test_an_intact_log_is_no_event() -> None:
 
     machine = Machine(cluster, memory)
     assert machine.handle_all() == []
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
 
 
 def test_an_observer_that_fails_harms_nothing() -> None:
@@ -316,6 +316,6 @@ def test_an_observer_that_fails_harms_nothing() -> None:
     machine.engine._observers = [Failing(), other]
     event = PartitionEvent("topic-recreated", TOPIC, 0, 0, "made anew")
     machine.engine.tell(event)
-    assert other.events == [event]
+    assert other.seen == [event]
     assert machine.engine.counters.observer_errors == 1
     assert replace(event, offset=1) != event

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import Future
+from gc import collect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,10 +30,12 @@ class Admin:
     """An admin client whose questions the test answers."""
 
     asked: list[dict[str, Future[Any]]]
+    living: list[weakref.ref[Admin]]
     made = 0
 
     def __init__(self, _: Any) -> None:
         type(self).made += 1
+        self.living.append(weakref.ref(self))
 
     def describe_topics(self, topics: Any, **_others: Any) -> dict[str, Future[Any]]:
         """Take a question about topics."""
@@ -50,6 +54,7 @@ class Topics:
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of a cluster that tells topic IDs, and takes half a moment for it."""
     monkeypatch.setattr(Admin, "asked", [], raising=False)
+    monkeypatch.setattr(Admin, "living", [], raising=False)
     monkeypatch.setattr(Admin, "made", 0)
     monkeypatch.setattr(questions, "AdminClient", Admin)
     monkeypatch.setattr(questions, "TopicCollection", Topics)
@@ -83,6 +88,20 @@ def test_a_broker_that_does_not_say_is_asked_again(
     assert (len(Admin.asked), Admin.made) == (2, 2)
     Admin.asked[1]["orders"].set_result(Described())
     assert client.topic_id("orders") == "its ID"
+
+
+def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
+    """Its client is kept for it: one that nobody refers to would answer that it is destroyed, which looks like a refusal."""
+    client.describe(["orders", "other"])
+    asked_by = Admin.living.pop()
+    client.questions.renew()
+    collect()
+    assert asked_by() is not None
+    for future in Admin.asked[0].values():
+        future.set_result(Described())
+    assert [client.topic_id(name) for name in ("orders", "other")] == ["its ID"] * 2
+    collect()
+    assert asked_by() is None
 
 
 def test_all_topics_are_asked_about_in_one_request(client: Client) -> None:

@@ -57,7 +57,7 @@ def test_a_group_that_was_set_into_an_open_transaction_waits_for_its_end(
     )
     cluster.undecided_from = None
     assert machine.handle_all() == [(5, VerdictKind.UNVERIFIED)]
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
     assert cluster.committed.offset == 5
     assert status_of(machine.session.assigned[TOPIC, 0], machine.engine).hindrances in {(), ("uncovered",)}
 
@@ -71,7 +71,7 @@ def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_en
     assert waits(machine)
     cluster.undecided_from = None
     assert machine.handle_all() == [(5, VerdictKind.FRESH), (7, VerdictKind.FRESH)]
-    assert machine.listener.events == []
+    assert machine.listener.seen == []
 
 
 def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
@@ -81,7 +81,7 @@ def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
 
     machine = Machine(cluster, timeout_s=0.0)
     assert machine.handle_all() == [(5, VerdictKind.UNVERIFIED)]
-    assert [(event.name, event.offset) for event in machine.listener.events] == [("recovery-timeout", 5)]
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("recovery-timeout", 5)]
 
 
 def test_a_log_that_is_cut_while_its_transaction_is_waited_for_is_truncated() -> None:
@@ -92,4 +92,4 @@ def test_a_log_that_is_cut_while_its_transaction_is_waited_for_is_truncated() ->
     assert waits(machine)
     del cluster.log[2:]
     assert [offset for offset, _ in machine.handle_all()] == [0, 1]
-    assert [event.name for event in machine.listener.events] == ["log-truncated"]
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]

@@ -1,0 +1,24 @@
+"""An observer that keeps what happens to partitions."""
+
+from __future__ import annotations
+
+from dedup_sdk import PartitionEvent, VerdictEvent
+
+
+class Events:
+    """Notes what happens to partitions; verdicts are not looked at."""
+
+    def __init__(self) -> None:
+        self.seen: list[PartitionEvent] = []
+
+    def __call__(self, event: VerdictEvent) -> None:
+        """Take no note of verdicts."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Take note."""
+        self.seen.append(event)
+
+    @property
+    def names(self) -> list[str]:
+        """What they are called, in their order."""
+        return [event.name for event in self.seen]
