@@ -1,12 +1,19 @@
-"""The folder of a snapshot: built beside its place, and put there whole or not at all."""
+"""The folder of a snapshot: built beside its place, and put there whole or not at all.
+
+Beside ``DIR`` lies, while a run goes on, ``.DIR.partial``: a lock, which the kernel gives back however the run ends, and a
+folder of that run alone. Tasks that are still at work when the run is over (speculative copies, or those of a driver that was
+killed) know only paths in that folder; it is renamed before it is removed, so that nothing they do makes a file afterwards.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import glob
 import os
 import shutil
+import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -19,6 +26,7 @@ from spark_backfill.slots import SlotPlan
 
 REPORT_NAME: Final = "report.json"
 _LOCK: Final = "lock"
+_REPLACED: Final = "replaced"
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:
@@ -47,31 +55,41 @@ class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
 
     A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
-    putting it there is one rename; what a killed run left beside it is removed by the next one.
+    putting it there is one rename; what a killed run left there is put right by the next one. One run at a time.
 
     Raises:
-        BackfillError: the place cannot be used; see `check_output`.
+        BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
     """
 
     def __init__(self, output: Path, *, overwrite: bool) -> None:
-        self._output = output.absolute()
+        self._output = Path(os.path.abspath(output))  # noqa: PTH100 (``..`` has no name to put something beside)
         self._overwrite = overwrite
         check_output(self._output, overwrite=overwrite)
+        self._work = self._output.with_name(f".{self._output.name}.partial")
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_abandoned()
-            self._work = Path(
-                tempfile.mkdtemp(prefix=f".{self._output.name}.partial-", dir=self._output.parent)
-            )
-            self._lock = _locked(self._work / _LOCK)
+            self._lock = _claimed(self._work, self._output)
         except OSError as error:
             raise BackfillError(
                 f"output {str(output)!r} cannot be written: {error.strerror}; choose another"
             ) from None
-        self.attempts = self._work / "attempts"
-        self.folder = self._work / "snapshot"
-        self.attempts.mkdir()
-        self.folder.mkdir(mode=0o700)
+        try:
+            for abandoned in self._work.glob("run-*"):
+                self._discard(abandoned)
+            check_output(self._output, overwrite=overwrite)
+            self._run = Path(tempfile.mkdtemp(prefix="run-", dir=self._work))
+            self.attempts = self._run / "attempts"
+            self.folder = self._run / "snapshot"
+            self.attempts.mkdir()
+            self.folder.mkdir(mode=0o700)
+        except OSError as error:
+            self._leave()
+            raise BackfillError(
+                f"output {str(output)!r} cannot be written: {error.strerror}; choose another"
+            ) from None
+        except BackfillError:
+            self._leave()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -79,11 +97,17 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._work, ignore_errors=True)
-        self._lock.close()
+        try:
+            self._discard(self._run)
+        finally:
+            self._leave()
 
     def take(self, plan: SlotPlan, outcomes: list[SlotOutcome]) -> None:
-        """Move the files of successful attempts to their place in `folder`."""
+        """Move the files of successful attempts to their place in `folder`.
+
+        Raises:
+            BackfillError: the driver does not see what a task says it wrote.
+        """
         for outcome in outcomes:
             if outcome.file is None:
                 continue
@@ -91,31 +115,82 @@ class Output:
             place.mkdir(mode=0o700, exist_ok=True)
             for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                 name = f"{outcome.file.name}{suffix}"
-                (Path(outcome.folder) / name).replace(place / name)
-                (place / name).chmod(0o600)
+                try:
+                    (Path(outcome.folder) / name).replace(place / name)
+                    (place / name).chmod(0o600)
+                except OSError as error:
+                    raise BackfillError(
+                        f"{name} of partition {place.name}, which a task wrote to {outcome.folder}, cannot be taken over: "
+                        f"{error.strerror}; the output's folder has to be on storage that the driver and all workers "
+                        "share, under one path and as one user"
+                    ) from None
 
     def publish(self) -> None:
-        """Put the finished snapshot in its place."""
+        """Put the finished snapshot in its place.
+
+        Raises:
+            BackfillError: something else has come to the place meanwhile.
+        """
         check_output(self._output, overwrite=self._overwrite)
-        if self._output.exists():
-            self._output.rename(self._work / "replaced")
-        self.folder.rename(self._output)
+        try:
+            if self._output.exists():
+                self._output.rename(self._run / _REPLACED)
+            self.folder.rename(self._output)
+        except OSError as error:
+            raise BackfillError(
+                f"output {str(self._output)!r} cannot be put in its place: {error.strerror}; choose another"
+            ) from None
 
-    def _remove_abandoned(self) -> None:
-        for folder in self._output.parent.glob(f".{glob.escape(self._output.name)}.partial-*"):
-            try:
-                with _locked(folder / _LOCK, create=False):
-                    shutil.rmtree(folder, ignore_errors=True)
-            except OSError:
-                continue
+    def _discard(self, run: Path) -> None:
+        """Remove a run's folder; the snapshot that it was about to replace goes back to its place if that is empty."""
+        replaced = run / _REPLACED
+        if replaced.exists() and not self._output.exists():
+            replaced.rename(self._output)
+        over = run.with_name(f"over-{run.name}")
+        with suppress(OSError):
+            run.rename(over)
+        for each in self._work.glob("over-*"):
+            shutil.rmtree(each, ignore_errors=True)
+
+    def _leave(self) -> None:
+        """Give the place to others; the lock is held until its file is gone."""
+        with suppress(OSError):
+            (self._work / _LOCK).unlink()
+            self._work.rmdir()
+        self._lock.close()
 
 
-def _locked(path: Path, *, create: bool = True) -> IO[str]:
-    """Open and lock a file; the kernel gives the lock back however this process ends. Raises `OSError` when it is held."""
-    file = os.fdopen(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600), "w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+def _claimed(work: Path, output: Path) -> IO[str]:
+    """Make the folder of runs to this output, if it is not there, and lock it."""
+    while True:
+        work.mkdir(mode=0o700, exist_ok=True)
+        path = work / _LOCK
+        try:
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+        except FileNotFoundError:
+            continue  # the run before has just left, and taken the folder along
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(path, file):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                file.flush()
+                return file
+        except OSError as error:
+            holder = file.read(200)
+            file.close()
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise
+            raise BackfillError(
+                f"output {str(output)!r}: another run is writing to it ({holder or 'just started'}); wait for it, or choose "
+                "another"
+            ) from None
         file.close()
-        raise
-    return file
+
+
+def _is(path: Path, file: IO[str]) -> bool:
+    """Whether the file that is open is the one at the path, and not one that was removed meanwhile."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from spark_backfill.errors import BackfillError
 from spark_backfill.output import Output, check_output
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import Slot, SlotPlan
 
 
 def published(target: Path, text: str, *, overwrite: bool = False) -> None:
@@ -69,19 +82,161 @@ def test_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
         check_output(tmp_path / "thesis.txt", overwrite=True)
 
 
+def killed_while(target: Path, step: str) -> Path:
+    """Run a process that makes a snapshot at the place, kill it as it begins a step, and return the folder it left."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(target), step], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = target.with_name(f".{target.name}.partial")
+    assert list(left.glob("run-*"))
+    return left
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from spark_backfill.output import Output
+target, step = Path(sys.argv[1]), sys.argv[2]
+with Output(target, overwrite=True) as output:
+    (output.attempts / "half").write_text("written")
+    (output.folder / "manifest.json").write_text("new")
+    if step == "publish":
+        rename = Path.rename
+        def killed(self, place):
+            if self == output.folder:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return rename(self, place)
+        Path.rename = killed
+        output.publish()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    """The next run to the same place removes an abandoned folder, and leaves that of a run that is still going."""
+    """The next run to the same place removes what a killed one left there, and nothing of another place."""
     target = tmp_path / "snap[1]"
-    abandoned = tmp_path / ".snap[1].partial-abandoned"
-    (abandoned / "attempts").mkdir(parents=True)
-    (abandoned / "lock").touch()
-    other = tmp_path / ".snap2.partial-x"
-    other.mkdir()
-    (other / "lock").touch()
-    with Output(target, overwrite=False) as going, Output(target, overwrite=False):
-        assert not abandoned.exists()
-        assert going.attempts.is_dir()
-    assert other.is_dir()
+    other = tmp_path / ".snap1.partial"
+    (other / "run-x").mkdir(parents=True)
+    killed_while(target, "write")
+    published(target, "next")
+    assert (target / "manifest.json").read_text() == "next"
+    assert sorted(tmp_path.iterdir()) == [other, target]
+    assert list(other.iterdir()) == [other / "run-x"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_killed_while_it_replaces_a_snapshot_loses_nothing(tmp_path: Path, *, overwrite: bool) -> None:
+    """Killed with the old one taken away and the new one not in its place: the next run puts the old one back first."""
+    target = tmp_path / "snapshot"
+    published(target, "old")
+    left = killed_while(target, "publish")
+    assert not target.exists()
+    if overwrite:
+        with Output(target, overwrite=True):
+            assert (target / "manifest.json").read_text() == "old"
+    else:
+        with pytest.raises(BackfillError, match="holds a snapshot"):
+            Output(target, overwrite=False)
+    assert (target / "manifest.json").read_text() == "old"
+    assert not left.exists()
+
+
+def test_an_error_while_a_snapshot_is_replaced_puts_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the new one cannot be put in its place, one line says so, and the old one is there as before."""
+    target = tmp_path / "snapshot"
+    published(target, "old")
+    rename = Path.rename
+
+    def refused(self: Path, place: Path) -> Path:
+        if self.name == "snapshot" and place == target and self.parent != tmp_path:
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, place)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(BackfillError, match="cannot be put in its place: Input/output error"):
+        published(target, "new", overwrite=True)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == [target]
+    published(target, "newer", overwrite=True)
+    assert (target / "manifest.json").read_text() == "newer"
+
+
+def test_two_runs_to_one_place_exclude_each_other(tmp_path: Path) -> None:
+    """The second is refused with the number of the first, touches nothing of it, and may come when the first is over."""
+    target = tmp_path / "snapshot"
+    with Output(target, overwrite=True) as first:
+        with pytest.raises(BackfillError, match=rf"another run is writing to it \(process {os.getpid()} on"):
+            Output(target, overwrite=True)
+        (first.folder / "manifest.json").write_text("first")
+        first.publish()
+    assert list(tmp_path.iterdir()) == [target]
+    published(target, "second", overwrite=True)
+    assert (target / "manifest.json").read_text() == "second"
+
+
+def test_runs_that_race_leave_one_whole_snapshot(tmp_path: Path) -> None:
+    """Of many runs that begin and end at once each publishes a whole snapshot or is refused, and nothing stays beside it."""
+    target = tmp_path / "snapshot"
+
+    def run(number: int) -> int:
+        ended = 0
+        for each in range(30):
+            with suppress(BackfillError):
+                published(target, f"{number}-{each}", overwrite=True)
+                ended += 1
+        return ended
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(run, range(6))) > 0
+    assert list(tmp_path.iterdir()) == [target]
+    assert [path.name for path in target.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.parametrize("published_first", [False, True])
+def test_tasks_that_outlive_the_run_leave_nothing(tmp_path: Path, *, published_first: bool) -> None:
+    """An attempt that still makes folders and files when the run ends fails there, and what it made is gone."""
+    target = tmp_path / "snapshot"
+    writing = threading.Barrier(5)
+    failures: list[str] = []
+
+    def attempt(folder: Path) -> None:
+        try:
+            for number in range(1_000_000):
+                place = Path(tempfile.mkdtemp(prefix="0-0-", dir=folder))
+                (place / "00000.sst").write_bytes(bytes(1_000))
+                if number == 2:
+                    writing.wait(30)
+        except FileNotFoundError as error:
+            failures.append(str(error))
+
+    with ThreadPoolExecutor(4) as pool:
+        with Output(target, overwrite=False) as output:
+            tasks = [pool.submit(attempt, output.attempts) for _ in range(4)]
+            writing.wait(30)
+            (output.folder / "manifest.json").write_text("new")
+            if published_first:
+                output.publish()
+        assert list(tmp_path.iterdir()) == ([target] if published_first else [])
+        assert [task.result(30) for task in tasks] == [None] * 4
+    assert len(failures) == 4
+    assert list(tmp_path.iterdir()) == ([target] if published_first else [])
+
+
+def test_files_that_the_driver_does_not_see_are_named(tmp_path: Path) -> None:
+    """When a worker wrote to a disk of its own, one line says what has to be shared, and nothing is published."""
+    plan = SlotPlan((Slot(3, 0, 1),))
+    told = SimpleNamespace(slot=0, folder="/elsewhere/3-0-x", file=SimpleNamespace(name="00000"))
+    with (
+        pytest.raises(
+            BackfillError, match=r"00000\.sst of partition 3, .*/elsewhere/3-0-x.* all workers share"
+        ),
+        Output(tmp_path / "snapshot", overwrite=False) as output,
+    ):
+        output.take(plan, [cast("SlotOutcome", told)])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
