@@ -15,7 +15,7 @@ class Report:
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
-      ``files`` and ``bytes``: sorted files.
+      ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
     """
@@ -36,6 +36,7 @@ class Report:
     marks: int
     files: int
     bytes: int
+    fingerprint: str
     spark_start_seconds: float
     seconds: float
     records_per_second: float
@@ -76,6 +77,7 @@ def make_report(
         marks=sum(file.marks for file in files),
         files=len(files),
         bytes=sum(file.bytes for file in files),
+        fingerprint=manifest.fingerprint,
         spark_start_seconds=round(spark_start_seconds, 3),
         seconds=round(seconds, 3),
         records_per_second=round(records / seconds, 1) if seconds else 0.0,

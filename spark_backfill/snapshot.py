@@ -43,13 +43,20 @@ def make_manifest(
         vouched=group is None,
         created_ms=created_ms,
         partitions=tuple(
-            _partition(stretch, by_partition[stretch.partition], counted=window.count is not None)
+            _partition(
+                stretch,
+                by_partition[stretch.partition],
+                counted=window.count is not None,
+                committed=stretch.high if group is not None else None,
+            )
             for stretch in history.stretches
         ),
     )
 
 
-def _partition(stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bool) -> PartitionManifest:
+def _partition(
+    stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bool, committed: int | None = None
+) -> PartitionManifest:
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
     first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
     newest_ms = max((outcome.newest_ms for outcome in outcomes), default=-1)
@@ -70,6 +77,7 @@ def _partition(stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bo
         newest_ms=max(newest_ms, -1),
         marks=sum(file.marks for file in files),
         files=files,
+        committed=committed,
     )
 
 

@@ -6,9 +6,10 @@ Layout of a snapshot folder::
     DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition
     DIR/<partition>/<name>.filter   their filter words
 
-``manifest.json`` is one JSON object: ``format`` (1), the fields of `Manifest` with ``partitions`` as a list of objects with
-the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile`, and ``checksum``: the SHA-256 of
-the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
+``manifest.json`` is one JSON object: ``format`` (2), the fields of `Manifest` with ``partitions`` as a list of objects with
+the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile` and their ``gaps`` with those of
+`Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
+the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ from typing import Final
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.fields import Fields
+from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
 from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
 from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 MOST_MANIFEST_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets ``[begin, end)`` of which nothing was left to be read when the snapshot was made, so that their marks are missing."""
+
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,8 @@ class PartitionManifest:
     ``since_ms``: sightings at or after this record timestamp are known, None when known from the beginning of the history;
     ``accepted`` is the rank of the last accepted record below the cut and ``since_number`` the rank where the marks begin (0
     and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
-    sum over ``files``.
+    sum over ``files``. ``committed`` is the last offset that the group is known to have committed, None where nobody knows: by it a
+    store that is made of the snapshot recognises a rewind. ``gaps`` ascend inside ``[low, high)``.
     """
 
     partition: int
@@ -51,6 +62,18 @@ class PartitionManifest:
     newest_ms: int
     marks: int
     files: tuple[SortedFile, ...] = ()
+    committed: int | None = None
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of its marks, however they are cut into files."""
+        return sum_fingerprints(file.fingerprint for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its sorted files and of their filter words."""
+        return sum(file.bytes + file.filter_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +96,21 @@ class Manifest:
     created_ms: int
     partitions: tuple[PartitionManifest, ...] = field(default=())
 
+    @property
+    def marks(self) -> int:
+        """How many marks all partitions have."""
+        return sum(entry.marks for entry in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(entry.bytes for entry in self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the marks of all partitions: equal where two snapshots remember the same."""
+        return sum_fingerprints(entry.fingerprint for entry in self.partitions)
+
     def partition(self, number: int) -> PartitionManifest | None:
         """Return the entry of a partition, None when the snapshot does not have it."""
         return next((entry for entry in self.partitions if entry.partition == number), None)
@@ -80,7 +118,7 @@ class Manifest:
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
     """Write ``manifest.json`` so that it is there whole or not at all, after everything else was flushed to the disk."""
-    content: dict[str, object] = {"format": FORMAT, **asdict(manifest)}
+    content = _content(manifest)
     path = Path(folder) / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")
     with partial.open("w", encoding="ascii") as file:
@@ -133,9 +171,8 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     fields = Fields(path, "", content)
     version = fields.integer("format", least=1)
     if version != FORMAT:
-        raise fields.wrong(
-            "format", f"this version reads format {FORMAT}; use the version that wrote it, or newer"
-        )
+        remedy = "make the snapshot again" if version < FORMAT else "use the version that wrote it, or newer"
+        raise fields.wrong("format", f"this version reads format {FORMAT}; {remedy}")
     checksum = fields.text("checksum")
     try:
         found = _checksum({key: value for key, value in content.items() if key != "checksum"})
@@ -147,6 +184,14 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
             "checksum", "the manifest was changed after it was written; make the snapshot again"
         )
     return _manifest(fields)
+
+
+def _content(manifest: Manifest) -> dict[str, object]:
+    content = {"format": FORMAT, **asdict(manifest)}
+    content |= {"marks": manifest.marks, "fingerprint": manifest.fingerprint}
+    for entry, listed in zip(manifest.partitions, content["partitions"], strict=True):
+        listed["fingerprint"] = entry.fingerprint
+    return content
 
 
 def _checksum(content: dict[str, object]) -> str:
@@ -172,6 +217,7 @@ def _manifest(fields: Fields) -> Manifest:
         raise fields.wrong(
             "partitions", "a partition is listed twice; make the snapshot again", shown=numbers
         )
+    _check_sums(fields, manifest.marks, manifest.fingerprint, "partitions")
     try:
         Window.parse(manifest.window)
     except ConfigurationError as error:
@@ -191,16 +237,33 @@ def _partition(fields: Fields) -> PartitionManifest:
         newest_ms=fields.integer("newest_ms", least=-1),
         marks=fields.integer("marks", least=0),
         files=tuple(_file(entry) for entry in fields.objects("files")),
+        committed=fields.optional_integer("committed", least=0),
+        gaps=tuple(_gap(entry) for entry in fields.objects("gaps")),
     )
     names = [file.name for file in partition.files]
     if len(set(names)) != len(names):
         raise fields.wrong("files", "a file is listed twice; make the snapshot again", shown=names)
-    if sum(file.marks for file in partition.files) != partition.marks:
-        raise fields.wrong("marks", "it is not the sum over the files; make the snapshot again")
+    _check_sums(fields, sum(file.marks for file in partition.files), partition.fingerprint, "files")
+    ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
+    if ends != sorted(ends):
+        raise fields.wrong("gaps", "they do not ascend from low to high; make the snapshot again", shown=ends)
     ranges = sorted((file.smallest, file.largest) for file in partition.files)
     if any(later[0] <= earlier[1] for earlier, later in pairwise(ranges)):
         raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
     return partition
+
+
+def _check_sums(fields: Fields, marks: int, fingerprint: str, parts: str) -> None:
+    """Refuse sums that are not those over the parts."""
+    if fields.integer("marks", least=0) != marks:
+        raise fields.wrong("marks", f"it is not the sum over the {parts}; make the snapshot again")
+    if fields.hexadecimal("fingerprint", digits=FINGERPRINT_DIGITS) != fingerprint:
+        raise fields.wrong("fingerprint", f"it is not the sum over the {parts}; make the snapshot again")
+
+
+def _gap(fields: Fields) -> Gap:
+    begin = fields.integer("begin", least=0)
+    return Gap(begin=begin, end=fields.integer("end", least=begin))
 
 
 def _file(fields: Fields) -> SortedFile:
@@ -215,7 +278,9 @@ def _file(fields: Fields) -> SortedFile:
         oldest_ms=oldest_ms,
         newest_ms=fields.integer("newest_ms", least=oldest_ms),
         newest_number=fields.optional_integer("newest_number", least=0),
+        fingerprint=fields.hexadecimal("fingerprint", digits=FINGERPRINT_DIGITS),
         sha256=fields.hexadecimal("sha256", digits=64),
+        filter_bytes=fields.integer("filter_bytes", least=1),
         filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
     )
     if file.largest < smallest:

@@ -117,8 +117,7 @@ def _install(
     progress = Progress(
         low=entry.low,
         high=entry.high,
-        # The cut of a group's own snapshot is what it had committed: so a later rewind to before it is recognised.
-        committed=None if manifest.vouched else entry.high,
+        committed=None if manifest.vouched else entry.committed,
         since_ms=entry.since_ms,
         accepted=entry.accepted,
         since_number=entry.since_number,

@@ -22,6 +22,7 @@ from dedup_sdk.errors import StoreError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.codec import encode_values
 from dedup_sdk.store.filter_words import encode_words, filter_words
+from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
 from dedup_sdk.store.options import sorted_file_options
 from dedup_sdk.store.table_file import TableWriter
 from dedup_sdk.store.words import digest_list, digest_words
@@ -34,9 +35,9 @@ FILTER_SUFFIX = ".filter"
 class SortedFile:
     """One sorted file as a manifest lists it.
 
-    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_sha256`` is of ``NAME.filter``. ``smallest`` and ``largest`` are
-    digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest acceptance
-    number, None where the lane has no count window.
+    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
+    ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
+    acceptance number, None where the lane has no count window; ``fingerprint`` is that of its marks.
     """
 
     name: str
@@ -47,7 +48,9 @@ class SortedFile:
     oldest_ms: int
     newest_ms: int
     newest_number: int | None
+    fingerprint: str
     sha256: str
+    filter_bytes: int
     filter_sha256: str
 
 
@@ -80,6 +83,7 @@ class SortedFileWriter:
         self._oldest_ms = self._newest_ms = 0
         self._newest_number: int | None = None
         self._numbered = False
+        self._fingerprint = NO_FINGERPRINT
         self._finished = False
 
     def add(self, marks: Marks) -> None:
@@ -97,6 +101,7 @@ class SortedFileWriter:
         self._oldest_ms, self._newest_ms = min(self._oldest_ms, oldest_ms), max(self._newest_ms, newest_ms)
         if marks.numbers is not None:
             self._newest_number = max(self._newest_number or 0, int(marks.numbers.max()))
+        self._fingerprint = sum_fingerprints((self._fingerprint, fingerprint((marks,))))
         self._marks += marks.count
 
     def finish(self) -> SortedFile:
@@ -118,7 +123,9 @@ class SortedFileWriter:
             oldest_ms=self._oldest_ms,
             newest_ms=self._newest_ms,
             newest_number=self._newest_number,
+            fingerprint=self._fingerprint,
             sha256=file_sha256(self._path),
+            filter_bytes=self._filter_path.stat().st_size,
             filter_sha256=file_sha256(self._filter_path),
         )
 

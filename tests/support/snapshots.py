@@ -33,13 +33,15 @@ def write_snapshot(
         group=group,
         vouched=group is None,
         created_ms=0,
-        partitions=tuple(_partition(folder, number, marks) for number, marks in partitions.items()),
+        partitions=tuple(
+            _partition(folder, number, marks, known=group is not None) for number, marks in partitions.items()
+        ),
     )
     write_manifest(folder, manifest)
     return folder
 
 
-def _partition(folder: Path, number: int, marks: Marks) -> PartitionManifest:
+def _partition(folder: Path, number: int, marks: Marks, *, known: bool) -> PartitionManifest:
     (folder / str(number)).mkdir(parents=True)
     entry = PartitionManifest(
         partition=number,
@@ -50,6 +52,7 @@ def _partition(folder: Path, number: int, marks: Marks) -> PartitionManifest:
         since_number=None,
         newest_ms=-1,
         marks=0,
+        committed=0 if known else None,
     )
     if not marks.count:
         return entry
@@ -63,4 +66,5 @@ def _partition(folder: Path, number: int, marks: Marks) -> PartitionManifest:
         newest_ms=int(marks.timestamps.max()),
         marks=file.marks,
         files=(file,),
+        committed=int(marks.offsets.max()) + 1 if known else None,
     )

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from dedup_sdk.errors import SnapshotError, StoreError
 from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from dedup_sdk.store.fingerprint import fingerprint
+from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
 from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.store.snapshot_reader import read_snapshot
 from dedup_sdk.store.sorted_file import SortedFileWriter
@@ -48,6 +50,25 @@ def test_a_manifest_comes_back_as_it_was(folder: Path) -> None:
     assert verify_snapshot(folder) == manifest
     assert verify_snapshot(folder, 3) == manifest
     assert not list(folder.glob("*.partial"))
+
+
+def test_the_fingerprint_does_not_depend_on_the_files(tmp_path: Path) -> None:
+    """The same marks in one file and in three have one fingerprint, which the manifest states; other marks have another."""
+    held = random_marks(40, 1)
+    whole = write_snapshot(tmp_path / "whole", held)
+    pieces = write_snapshot(tmp_path / "pieces", held, cuts=(3, 30))
+    assert whole.fingerprint == pieces.fingerprint == fingerprint([held])
+    assert json.loads((tmp_path / "pieces" / MANIFEST_NAME).read_text())["fingerprint"] == whole.fingerprint
+    assert write_snapshot(tmp_path / "less", random_marks(39, 1)).fingerprint != whole.fingerprint
+
+
+def test_gaps_and_what_was_committed_are_kept(folder: Path) -> None:
+    """A manifest says which offsets were gone when it was made, and what the group had committed."""
+    manifest = read_manifest(folder)
+    (entry,) = manifest.partitions
+    told = replace(entry, committed=900, gaps=(Gap(begin=0, end=7), Gap(begin=20, end=21)))
+    write_manifest(folder, replace(manifest, partitions=(told,)))
+    assert read_manifest(folder).partitions == (told,)
 
 
 def test_the_first_version_of_the_format_is_still_read() -> None:
@@ -92,7 +113,21 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "topic a number": (lambda c: c.update(topic=5), r"topic=5"),
     "topic endless": (lambda c: c.update(topic="x" * 5000), r"topic='xxx"),
     "vouched as text": (lambda c: c.update(vouched="yes"), r"vouched='yes'"),
-    "newer format": (lambda c: c.update(format=2), r"format=2: this version reads format 1"),
+    "newer format": (lambda c: c.update(format=3), r"format=3: this version reads format 2; use the"),
+    "older format": (lambda c: c.update(format=1), r"format=1: this version reads format 2; make"),
+    "fingerprint of a file": (
+        lambda c: file(c).update(fingerprint="0" * 32),
+        r"partitions\[0\]\.fingerprint='[0-9a-f]{32}': it is not the sum over the files",
+    ),
+    "fingerprint of the whole": (
+        lambda c: c.update(fingerprint="0" * 32),
+        r"manifest.json: fingerprint='0{32}': it is not the sum over the partitions",
+    ),
+    "count of the whole": (lambda c: c.update(marks=41), r"marks=41: it is not the sum over the partitions"),
+    "gap beyond the cut": (
+        lambda c: partition(c).update(gaps=[{"begin": 5, "end": 10**6}]),
+        r"partitions\[0\]\.gaps=\[0, 5, 1000000, 1000\]: they do not ascend",
+    ),
     "name leaves the folder": (
         lambda c: file(c).update(name="../../etc/passwd"),
         r"name='\.\./\.\./etc/passwd'",
@@ -193,6 +228,7 @@ def test_a_manifest_that_lies_about_its_marks_is_caught_when_they_are_read(folde
         one["marks"] -= 1
         two["marks"] += 2
         partition(content)["marks"] += 1
+        content["marks"] += 1
 
     change(folder, shift)
     entry = verify_snapshot(folder).partition(3)
