@@ -17,7 +17,7 @@ def newest_per_digest(marks: Marks) -> Marks:
     if not marks.count:
         return marks
     high, low = digest_words(marks.digests)
-    order = _order(high, low, marks.offsets)
+    order = digest_order(high, low, marks.offsets)
     high, low = high[order], low[order]
     last = np.ones(len(order), dtype=np.bool_)
     np.logical_or(high[1:] != high[:-1], low[1:] != low[:-1], out=last[:-1])
@@ -34,7 +34,8 @@ def select(marks: Marks, indexes: NDArray[np.intp]) -> Marks:
     )
 
 
-def _order(high: Uint64s, low: Uint64s, offsets: NDArray[np.int64]) -> NDArray[np.intp]:
+def digest_order(high: Uint64s, low: Uint64s, offsets: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset."""
     order: NDArray[np.intp] = np.argsort(high)
     ranked = high[order]
     equal_next = ranked[1:] == ranked[:-1]

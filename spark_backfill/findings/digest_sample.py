@@ -1,0 +1,114 @@
+"""A sample of IDs with the partitions that they came from, from which the share in more than one is told.
+
+Digests are uniform, so that the smallest ``k`` of a set are a fair sample of it, and the same ones whoever looks: those of a
+union are found among those of its parts, with every partition that has them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from dedup_sdk.marks import DIGEST_BYTES
+from dedup_sdk.store.words import digest_list
+
+SIZE: Final = 2048
+"""``k``: the share is known to about 1 %, and exactly where there are no more IDs than this."""
+
+_DIGESTS: Final = 2**128
+
+
+class Estimate(NamedTuple):
+    """Of the IDs of a topic: how many (``ids``), the ``share`` of them in several partitions, and its standard error."""
+
+    ids: int
+    share: float
+    error: float
+
+
+class DigestSample:
+    """The smallest digests of a topic, each with its partitions. Immutable; ``+`` makes the sample of the union.
+
+    ``end`` is the digest up to which no ID was left out, None where none was at all.
+    """
+
+    __slots__ = ("end", "partitions")
+
+    def __init__(
+        self, partitions: Mapping[bytes, frozenset[int]] | None = None, *, end: bytes | None = None
+    ) -> None:
+        self.partitions = {} if partitions is None else dict(partitions)
+        self.end = end
+
+    @classmethod
+    def of(cls, partition: int, digests: bytes, size: int = SIZE) -> DigestSample:
+        """Sample at most ``size`` of ``n`` digests (``16 * n`` bytes, ascending, each once) of one partition."""
+        kept = digest_list(digests[: DIGEST_BYTES * size])
+        left_out = digests[DIGEST_BYTES * size :][:DIGEST_BYTES]
+        end = _before(left_out) if left_out else None
+        return cls(dict.fromkeys(kept, frozenset({partition})), end=end)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> DigestSample:
+        """Read what `to_json` returned."""
+        partitions = dict[bytes, frozenset[int]]()
+        for name, digests in content["digests"].items():
+            where = frozenset(int(partition) for partition in name.split(","))
+            partitions |= dict.fromkeys((bytes.fromhex(digest) for digest in digests), where)
+        return cls(partitions, end=None if content["end"] is None else bytes.fromhex(content["end"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``end`` and the digests (hexadecimal), these by their partitions (decimal, joined by commas)."""
+        grouped = defaultdict[frozenset[int], list[str]](list)
+        for digest, partitions in sorted(self.partitions.items()):
+            grouped[partitions].append(digest.hex())
+        digests = {
+            ",".join(map(str, sorted(partitions))): members
+            for partitions, members in sorted(grouped.items(), key=lambda each: sorted(each[0]))
+        }
+        return {"end": None if self.end is None else self.end.hex(), "digests": digests}
+
+    def __add__(self, other: DigestSample) -> DigestSample:
+        union = dict(self.partitions)
+        for digest, partitions in other.partitions.items():
+            union[digest] = union.get(digest, frozenset()) | partitions
+        ends = [end for end in (self.end, other.end) if end is not None]
+        end = min(ends, default=None)
+        # Beyond the end of either, the partitions of an ID are not all known.
+        known = [digest for digest in union if end is None or digest <= end]
+        smallest = heapq.nsmallest(SIZE + 1, known)
+        if len(smallest) > SIZE:
+            end = _before(smallest.pop())
+        return DigestSample({digest: union[digest] for digest in smallest}, end=end)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DigestSample) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.end, frozenset(self.partitions.items())))
+
+    def several(self) -> dict[bytes, frozenset[int]]:
+        """Return the IDs of the sample that came from more than one partition, ascending."""
+        return {
+            digest: partitions
+            for digest, partitions in sorted(self.partitions.items())
+            if len(partitions) > 1
+        }
+
+    def estimate(self) -> Estimate:
+        """Return what the sample says of all IDs."""
+        count = len(self.partitions)
+        if not count:
+            return Estimate(0, 0.0, 0.0)
+        share = len(self.several()) / count
+        if self.end is None:
+            return Estimate(count, share, 0.0)
+        looked_at = (int.from_bytes(self.end, "big") + 1) / _DIGESTS
+        return Estimate(round(count / looked_at), share, (share * (1 - share) / count) ** 0.5)
+
+
+def _before(digest: bytes) -> bytes:
+    """The digest below the given one."""
+    return max(int.from_bytes(digest, "big") - 1, 0).to_bytes(DIGEST_BYTES, "big")

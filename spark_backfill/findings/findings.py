@@ -1,0 +1,126 @@
+"""All that is found out about a history's duplicates: small whatever its size, and the sum of what its parts say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from typing import Any, Final
+
+from spark_backfill.findings.digest_sample import DigestSample
+from spark_backfill.findings.histogram import Histogram
+from spark_backfill.findings.recency import Recency
+from spark_backfill.findings.tallies import PartitionTally, ProducerTally, added, largest_producers
+from spark_backfill.findings.time_series import TimeSeries
+
+MOST_REPEATERS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Repeater:
+    """An ID that came ``count`` times in a partition; offsets and timestamps (ms) of its first and its last sighting."""
+
+    count: int
+    digest: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Counts of one part of a topic, or of all of it; ``+`` adds those of parts that have no record in common.
+
+    A *duplicate* is a record whose ID came before it in its partition, its *gap* the distance from the sighting just before:
+    a window of ``w`` ms hides exactly the duplicates with a gap of at most ``w``, because a duplicate refreshes its mark.
+
+    - ``partitions`` by number; ``producers`` by code (see `producer_codes`), empty where no header was named.
+    - ``gaps_ms``, ``gaps_offsets``: the gaps; ``early`` of the former are negative, and hidden by any window.
+    - ``over_time``: records and duplicates; ``last_seen``: the last sightings of IDs.
+    - ``counts``: how many times IDs came, one value for each ID of each partition.
+    - ``repeaters``: the IDs that came most often, most often first, at most `MOST_REPEATERS`.
+    - ``sample``: of IDs, with the partitions that they came from.
+    """
+
+    partitions: Mapping[int, PartitionTally] = field(default_factory=dict)
+    producers: Mapping[int, ProducerTally] = field(default_factory=dict)
+    gaps_ms: Histogram = field(default_factory=Histogram)
+    early: int = 0
+    gaps_offsets: Histogram = field(default_factory=Histogram)
+    over_time: TimeSeries = field(default_factory=TimeSeries)
+    last_seen: Recency = field(default_factory=Recency)
+    counts: Histogram = field(default_factory=Histogram)
+    repeaters: tuple[Repeater, ...] = ()
+    sample: DigestSample = field(default_factory=DigestSample)
+
+    def __add__(self, other: Findings) -> Findings:
+        return Findings(
+            partitions=added(self.partitions, other.partitions),
+            producers=largest_producers(added(self.producers, other.producers)),
+            gaps_ms=self.gaps_ms + other.gaps_ms,
+            early=self.early + other.early,
+            gaps_offsets=self.gaps_offsets + other.gaps_offsets,
+            over_time=self.over_time + other.over_time,
+            last_seen=self.last_seen + other.last_seen,
+            counts=self.counts + other.counts,
+            repeaters=tuple(sorted([*self.repeaters, *other.repeaters], reverse=True)[:MOST_REPEATERS]),
+            sample=self.sample + other.sample,
+        )
+
+    @property
+    def records(self) -> int:
+        """How many records were read."""
+        return sum(tally.records for tally in self.partitions.values())
+
+    @property
+    def unkeyed(self) -> int:
+        """How many of them have no ID."""
+        return sum(tally.unkeyed for tally in self.partitions.values())
+
+    @property
+    def duplicates(self) -> int:
+        """How many of them bear an ID that came before in their partition."""
+        return self.gaps_ms.total + self.early
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content that `from_json` reads: numbers, and digests in hexadecimal."""
+        return {
+            "partitions": {str(number): asdict(tally) for number, tally in sorted(self.partitions.items())},
+            "producers": {str(code): asdict(tally) for code, tally in sorted(self.producers.items())},
+            "gaps_ms": self.gaps_ms.to_json(),
+            "early": self.early,
+            "gaps_offsets": self.gaps_offsets.to_json(),
+            "over_time": self.over_time.to_json(),
+            "last_seen": self.last_seen.to_json(),
+            "counts": self.counts.to_json(),
+            "repeaters": [asdict(repeater) for repeater in self.repeaters],
+            "sample": self.sample.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Findings:
+        """Read what `to_json` returned; KeyError, TypeError or ValueError where it is something else."""
+        return cls(
+            partitions={int(key): PartitionTally(**tally) for key, tally in content["partitions"].items()},
+            producers={int(key): ProducerTally(**tally) for key, tally in content["producers"].items()},
+            gaps_ms=Histogram.from_json(content["gaps_ms"]),
+            early=content["early"],
+            gaps_offsets=Histogram.from_json(content["gaps_offsets"]),
+            over_time=TimeSeries.from_json(content["over_time"]),
+            last_seen=Recency.from_json(content["last_seen"]),
+            counts=Histogram.from_json(content["counts"]),
+            repeaters=tuple(Repeater(**repeater) for repeater in content["repeaters"]),
+            sample=DigestSample.from_json(content["sample"]),
+        )
+
+    def __str__(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+
+def total(parts: list[Findings]) -> Findings:
+    """Return the sum of what was found in parts that have no record in common."""
+    return reduce(Findings.__add__, parts, Findings())

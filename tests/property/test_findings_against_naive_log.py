@@ -1,0 +1,119 @@
+"""The findings of runs, folded and put together, against a loop over the whole log."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_backfill.findings.findings import MOST_REPEATERS, Findings, total
+from spark_backfill.findings.gap_fold import fold_run, merge_runs
+from spark_backfill.findings.histogram import Histogram
+from spark_backfill.findings.recency import Recency
+from spark_backfill.findings.sightings import Sightings
+from spark_backfill.findings.time_series import TimeSeries
+from tests.support.naive_findings import NaiveFindings, Sighting, run_rows
+from tests.support.naive_fold import digest_of
+
+NOW_MS = 10**12
+HOUR_MS = 3_600_000
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> list[Sighting]:
+    """Some partitions of a few IDs each, that come again late, early and from other partitions."""
+    steps = st.tuples(
+        st.integers(0, 2),
+        st.integers(1, 9),
+        st.one_of(st.integers(-500, 500), st.integers(-HOUR_MS, 100 * HOUR_MS)),
+        st.one_of(st.none(), st.integers(0, 9)),
+        st.integers(1, 3),
+    )
+    offsets, now, log = defaultdict[int, int](int), 10**11, list[Sighting]()
+    for partition, skip, step_ms, name, producer in draw(st.lists(steps, max_size=60)):
+        offsets[partition] += skip
+        now = max(now + step_ms, 0)
+        digest = None if name is None else digest_of(name)
+        log.append(Sighting(partition, offsets[partition], now, digest, producer))
+    return log
+
+
+def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findings:
+    """Cut each partition into runs and each run's sightings into two digest ranges; put all together in another order."""
+    shuffle, parts = random.Random(seed), list[Findings]()
+    pieces = defaultdict[tuple[int, int], list[Sightings]](list)
+    for partition in {record.partition for record in log}:
+        rest = [record for record in log if record.partition == partition]
+        while rest:
+            size = shuffle.randint(1, len(rest))
+            run, rest = rest[:size], rest[size:]
+            shuffle.shuffle(run)
+            sightings, findings = fold_run(run_rows(partition, run))
+            parts.append(findings)
+            place = sum(sightings.digests[at] < 0x80 for at in range(0, len(sightings.digests), 16))
+            for half, piece in enumerate((sightings.cut(0, place), sightings.cut(place, sightings.count))):
+                pieces[partition, half].append(Sightings.from_bytes(piece.to_bytes()))
+    for (partition, _), runs in pieces.items():
+        shuffle.shuffle(runs)
+        parts.append(merge_runs(partition, runs, now_ms=NOW_MS, with_producers=True))
+    shuffle.shuffle(parts)
+    if through_json:
+        parts = [Findings.from_json(json.loads(str(part))) for part in parts]
+    return total(parts)
+
+
+@given(topics(), st.integers(0, 10**6))
+def test_findings_are_those_of_a_loop_over_the_log(log: list[Sighting], seed: int) -> None:
+    """Counts, gaps, repeaters and producers are exact, however the log is cut into runs and in whatever order they come."""
+    found, naive = fold(log, seed), NaiveFindings(log)
+    late = [gap for gap in naive.gaps_ms if gap >= 0]
+    assert found.gaps_ms == Histogram.of(np.array(late, np.int64))
+    assert found.early == len(naive.gaps_ms) - len(late)
+    assert found.gaps_offsets == Histogram.of(np.array(naive.gaps_offsets, np.int64))
+    assert found.counts == Histogram.of(np.array(list(naive.counts.values()), np.int64))
+    times = np.array([record.timestamp_ms for record in log], np.int64)
+    assert found.over_time == TimeSeries.of(times, np.array(naive.duplicate_ms, np.int64))
+    assert found.last_seen == Recency.of(
+        np.array([record.timestamp_ms for record in naive.last.values()], np.int64), NOW_MS
+    )
+    for partition, tally in found.partitions.items():
+        assert tally.records == naive.records[partition]
+        assert tally.unkeyed == naive.unkeyed[partition]
+        assert tally.duplicates == naive.duplicates[partition]
+        assert tally.ids == len([name for name in naive.counts if name[0] == partition])
+    assert {code: tally.records for code, tally in found.producers.items()} == dict(naive.sent)
+    for code, by in found.producers.items():
+        assert (by.name, by.duplicates, by.of_others) == (
+            f"p{code}", naive.sent_again[code], naive.of_others[code]
+        )  # fmt: skip
+
+
+@given(topics(), st.integers(0, 10**6))
+def test_the_biggest_repeaters_and_ids_of_several_partitions_are_named(
+    log: list[Sighting], seed: int
+) -> None:
+    """The repeaters are those with the most sightings, and the sample has every ID with all of its partitions."""
+    found, naive = fold(log, seed), NaiveFindings(log)
+    often = sorted(
+        (
+            (count, digest.hex(), partition)
+            for (partition, digest), count in naive.counts.items()
+            if count > 1
+        ),
+        reverse=True,
+    )
+    assert [(each.count, each.digest, each.partition) for each in found.repeaters] == often[:MOST_REPEATERS]
+    for each in found.repeaters:
+        assert naive.last[each.partition, bytes.fromhex(each.digest)].offset == each.last_offset
+    assert found.sample.partitions == {digest: frozenset(where) for digest, where in naive.ids.items()}
+    assert found.sample.end is None
+
+
+@given(topics(), st.integers(0, 10**6))
+def test_findings_survive_json(log: list[Sighting], seed: int) -> None:
+    """Parts that travelled as JSON add up to the same."""
+    assert fold(log, seed, through_json=True) == fold(log, seed)

@@ -1,0 +1,71 @@
+"""What a history says about its duplicates, as a loop over a dictionary: what the vectorised fold is compared with."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spark_backfill.findings.sightings import RunRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Sighting(NamedTuple):
+    """A record; ``digest`` None: no ID."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    digest: bytes | None
+    producer: int = 1
+
+
+class NaiveFindings:
+    """Reads the records of a topic in offset order, partition by partition."""
+
+    def __init__(self, records: Iterable[Sighting]) -> None:
+        self.gaps_ms, self.gaps_offsets, self.duplicate_ms = list[int](), list[int](), list[int]()
+        self.counts, self.ids = Counter[tuple[int, bytes]](), defaultdict[bytes, set[int]](set)
+        self.records, self.unkeyed, self.duplicates = Counter[int](), Counter[int](), Counter[int]()
+        self.of_others, self.sent, self.sent_again = Counter[int](), Counter[int](), Counter[int]()
+        self.last: dict[tuple[int, bytes], Sighting] = {}
+        for record in sorted(records):
+            self._read(record)
+
+    def _read(self, record: Sighting) -> None:
+        self.records[record.partition] += 1
+        self.sent[record.producer] += 1
+        if record.digest is None:
+            self.unkeyed[record.partition] += 1
+            return
+        name = (record.partition, record.digest)
+        self.counts[name] += 1
+        self.ids[record.digest].add(record.partition)
+        before, self.last[name] = self.last.get(name), record
+        if before is None:
+            return
+        self.duplicates[record.partition] += 1
+        self.sent_again[record.producer] += 1
+        self.of_others[record.producer] += before.producer != record.producer
+        self.gaps_ms.append(record.timestamp_ms - before.timestamp_ms)
+        self.gaps_offsets.append(record.offset - before.offset)
+        self.duplicate_ms.append(record.timestamp_ms)
+
+
+def run_rows(partition: int, records: Sequence[Sighting]) -> RunRows:
+    """Return records of one partition as the columns of a run; producer 7 is called ``p7``."""
+    keyed = [record for record in records if record.digest is not None]
+    unkeyed = [record for record in records if record.digest is None]
+    return RunRows(
+        partition=partition,
+        digests=b"".join(record.digest or b"" for record in keyed),
+        offsets=np.array([record.offset for record in keyed], np.int64),
+        timestamps=np.array([record.timestamp_ms for record in keyed], np.int64),
+        unkeyed_ms=np.array([record.timestamp_ms for record in unkeyed], np.int64),
+        producers=np.array([record.producer for record in keyed], np.uint64),
+        unkeyed_producers=np.array([record.producer for record in unkeyed], np.uint64),
+        names={record.producer: f"p{record.producer}" for record in records},
+    )

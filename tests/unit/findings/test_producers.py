@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.findings.tallies import MOST_PRODUCERS, OTHER_PRODUCERS, ProducerTally
+
+
+def test_a_producer_has_the_same_code_everywhere() -> None:
+    """Records with the same header value have the same code, whoever reads them; no header counts as an empty name."""
+    codes, names = producer_codes(pa.array([b"shop", None, b"app", b"shop"], pa.binary()))
+    assert codes[0] == codes[3]
+    assert len(set(codes.tolist())) == 3
+    assert [names[code] for code in codes.tolist()] == ["shop", "", "app", "shop"]
+    again, _ = producer_codes(pa.array([b"app"], pa.binary()))
+    assert again[0] == codes[2]
+
+
+def test_a_hostile_name_is_cut_and_made_printable() -> None:
+    """What a header holds is shown without control characters, at most 80 of them, whether it is text or not."""
+    codes, names = producer_codes(pa.array([b"\x1b[31m\xff" + b"x" * 1000], pa.binary()))
+    name = names[int(codes[0])]
+    assert len(name) == 80
+    assert name.isprintable()
+
+
+def test_endless_producers_count_together() -> None:
+    """Of thousands of producers those with the most records are told apart, and no record of the others is left out."""
+    parts = [
+        Findings(producers={code: ProducerTally(name=str(code), records=code) for code in range(1, 2001)})
+        for _ in range(2)
+    ]
+    found = (parts[0] + parts[1]).producers
+    assert len(found) == MOST_PRODUCERS
+    assert found[2000].records == 4000
+    assert sum(tally.records for tally in found.values()) == 2 * sum(range(1, 2001))
+    assert found[OTHER_PRODUCERS].name is None
