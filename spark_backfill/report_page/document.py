@@ -1,0 +1,95 @@
+"""The JSON that a report is made from: the facts of a run, and what it found out about duplicates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dedup_sdk.store.manifest import Manifest
+from spark_backfill.errors import BackfillError
+from spark_backfill.findings.findings import Findings
+from spark_backfill.report import Report
+
+FINDINGS_NAME: Final = "findings.json"
+"""Its name in the folder of a report, and in that of a snapshot that was made with one."""
+
+FORMAT: Final = 1
+_MOST_BYTES: Final = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """All that a report shows.
+
+    ``facts`` are the fields of a `Manifest` without its files, and the figures of a `Report` without the place of its output;
+    no setting of a client is among them. ``producer_header`` is the header that names producers, None where none was given.
+    """
+
+    facts: Mapping[str, Any]
+    findings: Findings
+    producer_header: str | None = None
+
+    def __str__(self) -> str:
+        """The JSON, in one line."""
+        content = {
+            "format": FORMAT,
+            "facts": self.facts,
+            "producer_header": self.producer_header,
+            "findings": self.findings.to_json(),
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def make_document(
+    manifest: Manifest, report: Report, findings: Findings, *, producer_header: str | None = None
+) -> Document:
+    """Return the document of a run that made a snapshot."""
+    told = {name: value for name, value in asdict(report).items() if name != "output"}
+    known = {name: value for name, value in asdict(manifest).items() if name != "partitions"}
+    partitions = [
+        {
+            **{name: value for name, value in asdict(entry).items() if name != "files"},
+            "bytes": sum(file.bytes for file in entry.files),
+        }
+        for entry in manifest.partitions
+    ]
+    facts = {**told, **known, "partitions": partitions}
+    return Document(facts=facts, findings=findings, producer_header=producer_header)
+
+
+def read_document(place: Path) -> Document:
+    """Read the document of a report: its JSON file, or a folder (of a report or of a snapshot) that has one.
+
+    Raises `BackfillError` where there is none, or something else.
+    """
+    path = place / FINDINGS_NAME if place.is_dir() else place
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BackfillError(f"{path} is larger than a report can be; give the {FINDINGS_NAME} of one")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BackfillError(
+            f"{path} does not exist: run the backfill with --report, or give the {FINDINGS_NAME} of a report"
+        ) from None
+    except OSError as error:
+        raise BackfillError(
+            f"{path} cannot be read: {error.strerror}; check the file and its permissions"
+        ) from None
+    except ValueError:
+        raise BackfillError(f"{path} is no JSON; give the {FINDINGS_NAME} of a report") from None
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise BackfillError(
+            f"{path} has format {found!r}, and this version draws format {FORMAT}; run the backfill again"
+        )
+    try:
+        return Document(
+            facts=content["facts"],
+            findings=Findings.from_json(content["findings"]),
+            producer_header=content["producer_header"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise BackfillError(f"{path} is no whole report ({error!r}); run the backfill again") from None

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_backfill.errors import BackfillError
+from spark_backfill.findings.findings import Findings
+from spark_backfill.report_page import page as pages
+from spark_backfill.report_page.document import FINDINGS_NAME, read_document
+from spark_backfill.report_page.page import check_place, write_page
+from tests.support.sample_report import sample_document, sample_findings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIGURES = {"window-adviser", "lateness-time", "lateness-offsets", "over-time", "by-partition", "by-producer"}
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    """One page, a PNG a figure and the JSON; the page names no other file, and no address that would be fetched."""
+    page = write_page(sample_document(sample_findings()), tmp_path / "deep" / "report")
+    assert {path.name for path in page.parent.iterdir()} == {"report.html", FINDINGS_NAME} | {
+        f"{name}.png" for name in FIGURES
+    }
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<svg") == len(FIGURES)
+    fetched = re.findall(r"""(?:\bsrc|\bhref|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
+    assert {address for address in fetched if not address.startswith(("#", "data:,"))} == set()
+    assert "@import" not in html
+    assert "<script" not in html
+    for name in FIGURES:
+        assert (page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_is_drawn_again_from_its_json(tmp_path: Path) -> None:
+    """Reading what was written, from the file or from its folder, and drawing that gives the same page, byte by byte."""
+    page = write_page(sample_document(sample_findings()), tmp_path / "once")
+    for source in (tmp_path / "once", tmp_path / "once" / FINDINGS_NAME):
+        again = write_page(read_document(source), tmp_path / "again")
+        assert again.read_bytes() == page.read_bytes()
+
+
+def test_the_figures_of_the_findings_stand_on_the_page(tmp_path: Path) -> None:
+    """Counts, the advised window, repeaters and IDs of several partitions are readable in the text."""
+    findings = sample_findings()
+    html = write_page(sample_document(findings), tmp_path).read_text(encoding="utf-8")
+    for text in (
+        f"<dd>{findings.records:,}<", f"<dd>{findings.duplicates:,}<", findings.repeaters[0].digest, "shop-eu-2",
+        next(iter(findings.sample.several())).hex(), f"{findings.unkeyed - 3:,} records", "nothing is known of longer windows",
+        "never committed", "murmur2_random",
+    ):  # fmt: skip
+        assert text in html, text
+
+
+def test_names_from_outside_are_text(tmp_path: Path) -> None:
+    """A topic or a producer that is called like an element, a formula or a template is shown, not obeyed."""
+    document = sample_document(sample_findings(), topic="<script>alert(1)</script>{{ 1 }}")
+    html = write_page(document, tmp_path).read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;{{ 1 }}" in html
+    assert "<b>mirror" not in html
+    assert html.count("&lt;b&gt;mirror&lt;/b&gt; $x$") >= 2
+
+
+@pytest.mark.parametrize("window", ["7d", "20000n", "30d+1000n"])
+def test_a_history_without_anything_has_a_page(tmp_path: Path, window: str) -> None:
+    """No records, no duplicates, no producers, a window by count: the page says so."""
+    html = write_page(sample_document(Findings(), window), tmp_path).read_text(encoding="utf-8")
+    assert "no ID came twice" in html
+    assert "<svg" not in html
+
+
+def test_a_thousand_partitions_have_a_page(tmp_path: Path) -> None:
+    """Of many partitions those with the most duplicates have a row, and the others a word."""
+    html = write_page(sample_document(sample_findings(partitions=70, records=50)), tmp_path).read_text(
+        encoding="utf-8"
+    )
+    assert "And 6 partitions with fewer duplicates." in html
+
+
+def test_a_missing_library_is_said_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the extra the error names it, and no folder is made."""
+    monkeypatch.setattr(pages, "_NEEDED", ("jinja2", "no_such_library"))
+    with pytest.raises(BackfillError, match=r"needs no_such_library.*dedup-sdk\[report\]"):
+        check_place(tmp_path / "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """A report is a folder; a file in its place is left alone."""
+    (tmp_path / "report").write_text("mine")
+    with pytest.raises(BackfillError, match=r"report '.*' cannot be a folder"):
+        check_place(tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON"), ("\0\0", "no JSON"), ("[1]", "format None"), ('{"format": 9}', "format 9"), ('{"format": 1}', "no whole report"),
+        ('{"format": 1, "facts": {}, "producer_header": null, "findings": {"partitions": 3}}', "no whole report"),
+    ],
+)  # fmt: skip
+def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    """A file of something else, of another version or cut off is an error that says so and what to do."""
+    (tmp_path / "findings.json").write_text(text)
+    with pytest.raises(BackfillError, match=said) as error:
+        read_document(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_snapshot_without_findings_says_how_to_get_them(tmp_path: Path) -> None:
+    """A folder without the JSON names the option that leaves it there."""
+    with pytest.raises(BackfillError, match="run the backfill with --report"):
+        read_document(tmp_path)
+
+
+def test_the_json_holds_no_more_than_is_shown(tmp_path: Path) -> None:
+    """The document is small, whatever was read, and has no place or setting of the machine that made it."""
+    write_page(sample_document(sample_findings()), tmp_path)
+    text = (tmp_path / FINDINGS_NAME).read_text()
+    assert len(text) < 200_000
+    assert set(json.loads(text)) == {"format", "facts", "findings", "producer_header"}
+    assert str(tmp_path) not in text
