@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.store.manifest import write_manifest
-from spark_backfill.fold import Task, fold_to_files
+from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
+from spark_backfill.fold import Packing, Task, pack_rows_in_order, write_slots
 from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
 from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
@@ -17,7 +18,7 @@ from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
 from spark_backfill.report import Report, make_report
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slots import SlotPlan
+from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
 from spark_backfill.source import read_digests
 
@@ -51,16 +52,11 @@ def backfill(
         spark = make_session() if offsets else None
         start_seconds = time.monotonic() - started
         if spark is not None:
-            rows = read_digests(
-                spark,
-                options.bootstrap,
-                options.topic,
-                history.stretches,
-                spec=options.id,
-                settings=options.reader_config,
-            )
-            handled = given_up.take_from(rows, spark)
-            plan, outcomes = fold_to_files(handled, stretches, options.window, output.attempts, around=around)
+            ordered = options.window.count is not None
+            parallelism = spark.sparkContext.defaultParallelism
+            plan = plan_slots(history.stretches, split=not ordered, parallelism=parallelism)
+            pieces = _pieces(spark, options, history, Packing(plan, ordered, given_up.offsets))
+            outcomes = write_slots(pieces, plan, stretches, options.window, output.attempts, around=around)
         output.take(plan, outcomes)
         manifest = make_manifest(
             replace(history, stretches=stretches),
@@ -86,6 +82,27 @@ def backfill(
         write_manifest(output.folder, manifest)
         output.publish()
     return report
+
+
+def _pieces(spark: SparkSession, options: Options, history: History, packing: Packing) -> DataFrame:
+    if options.source == "kafka-jvm":
+        rows = read_digests(
+            spark,
+            options.bootstrap,
+            options.topic,
+            history.stretches,
+            spec=options.id,
+            settings=options.reader_config,
+        )
+        return pack_rows_in_order(rows, packing)
+    reader = ClientReader(
+        settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
+        topic=options.topic,
+        spec=str(options.id),
+        ranges=plan_ranges(history.stretches, spark.sparkContext.defaultParallelism),
+        packing=packing,
+    )
+    return read_pieces(spark, reader)
 
 
 def _resolve(options: Options, now_ms: int) -> History:

@@ -1,47 +1,80 @@
-"""The fold as a function of a DataFrame: from rows with digests to sorted files, in one shuffle."""
+"""The fold as functions of DataFrames: from rows or pieces to sorted files, in one shuffle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.window import Window
+from spark_backfill.runs import PIECE_SCHEMA, RunPacker, rows_of_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
-from spark_backfill.slots import SlotPlan, placement_column, plan_slots
+from spark_backfill.slots import SlotPlan, placement_column
 from spark_backfill.stretch import Stretch
 
 Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 
-def fold_to_files(
-    rows: DataFrame,
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How tasks pack what they read: the slots, whether rows are kept in order, and what the group gave up; see `RunPacker`."""
+
+    plan: SlotPlan
+    ordered: bool
+    given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def packer(self) -> RunPacker:
+        """Return a packer for one task."""
+        return RunPacker(self.plan, ordered=self.ordered, given_up=self.given_up)
+
+
+def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
+    """Return the pieces of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order."""
+    if packing.ordered:
+        by_partition = rows.repartition("partition")
+        rows = by_partition.sortWithinPartitions("partition", "offset")
+    return pack_rows_in_order(rows, packing)
+
+
+def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
+    """Do as `pack_rows` with rows of which a task has those of a partition by offset, and no other has any between them."""
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        packer = packing.packer()
+        for batch in batches:
+            for partition, taken in rows_of_batch(batch):
+                yield from map(to_batch, packer.add(partition, taken))
+        yield from map(to_batch, packer.finish())
+
+    narrow = rows.select("partition", "offset", "timestamp_ms", "digest")
+    return narrow.mapInArrow(pack, PIECE_SCHEMA)
+
+
+def write_slots(
+    pieces: DataFrame,
+    plan: SlotPlan,
     stretches: Sequence[Stretch],
     window: Window,
     folder: Path,
     *,
     around: Callable[[Task], Task] = lambda task: task,
-) -> tuple[SlotPlan, list[SlotOutcome]]:
-    """Fold rows ``partition, offset, timestamp_ms, digest`` (null: no ID) and write the marks below ``folder``.
+) -> list[SlotOutcome]:
+    """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
-    The rows are those of the stretches; ``folder`` exists, is empty, and is seen by every worker under the same path. Returns
-    the slots and, of each that had a row, what was written. ``around`` wraps the task, for tests that let it fail.
+    ``folder`` exists, is empty, and is seen by every worker under the same path. ``around`` wraps the task, for tests that
+    let it fail.
     """
-    spark = rows.sparkSession
-    ordered = window.count is not None
-    parallelism = spark.sparkContext.defaultParallelism
-    plan = plan_slots(stretches, split=not ordered, parallelism=parallelism)
-    if not plan.slots:
-        return plan, []
     count = len(plan.slots)
-    numbered = rows.withColumn("slot", plan.column())
-    narrow = numbered.select("slot", "digest", "offset", "timestamp_ms")
-    placed = narrow.repartition(count, placement_column(spark, narrow["slot"], count))
-    if ordered:
-        placed = placed.sortWithinPartitions("slot", "offset")
+    if not count:
+        return []
+    placed = pieces.repartition(count, placement_column(pieces.sparkSession, pieces["slot"], count))
+    if window.count is not None:
+        placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(
         folder=str(folder),
         slots=plan.slots,
@@ -49,4 +82,4 @@ def fold_to_files(
         keep_from_ms={stretch.partition: stretch.keep_from_ms for stretch in stretches},
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
-    return plan, [SlotOutcome.from_json(row["outcome"]) for row in written]
+    return [SlotOutcome.from_json(row["outcome"]) for row in written]

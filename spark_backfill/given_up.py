@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from confluent_kafka import KafkaException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
@@ -62,25 +59,6 @@ class GivenUpRecords:
             if (known_from := self.known_from.get(each.partition, 0)) > each.begin
             else each
             for each in stretches
-        )
-
-    def take_from(self, rows: DataFrame, spark: SparkSession) -> DataFrame:
-        """Return rows ``partition, offset, timestamp_ms, digest`` with the digest null where the record was given up."""
-        if not self.count:
-            return rows
-        numbers = [number for number, offsets in self.offsets.items() for _ in offsets]
-        places = [offset for offsets in self.offsets.values() for offset in offsets]
-        table = pa.table({
-            "partition": pa.array(numbers, pa.int32()), "offset": pa.array(places, pa.int64()),
-            "given_up": pa.array([True] * len(places)),
-        })  # fmt: skip
-        given_up = F.broadcast(spark.createDataFrame(table))
-        joined = rows.join(given_up, ["partition", "offset"], "left")
-        return joined.select(
-            "partition",
-            "offset",
-            "timestamp_ms",
-            F.when(F.col("given_up").isNull(), F.col("digest")).alias("digest"),
         )
 
 

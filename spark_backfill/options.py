@@ -16,6 +16,8 @@ from dedup_sdk.window import Window
 USAGE_STATUS = 2
 """Exit status of wrong usage."""
 
+SOURCES = ("kafka-client", "kafka-jvm")
+
 _OURS = {
     "auto.offset.reset": "the job resolves every offset itself",
     "bootstrap.servers": "give --bootstrap",
@@ -38,6 +40,7 @@ class Options:
     id: IdSpec
     window: Window
     output: Path
+    source: str
     group: str | None
     assume_processed: bool
     dead_letters: str | None
@@ -95,6 +98,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         id=spec,
         window=window,
         output=Path(given.output),
+        source=given.source,
         group=given.group,
         assume_processed=given.assume_processed,
         dead_letters=given.dead_letters,
@@ -123,6 +127,12 @@ def _parser() -> _Parser:
     )
     add(
         "--output", required=True, metavar="DIR", help="folder of the snapshot; it must not exist or be empty"
+    )
+    add(
+        "--source",
+        choices=SOURCES,
+        default=SOURCES[0],
+        help="how Kafka is read: by confluent-kafka in Spark's Python workers (default), or by Spark's own connector",
     )
     add(
         "--group",

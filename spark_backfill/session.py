@@ -13,6 +13,8 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
     "spark.sql.session.timeZone": "UTC",
     # Fewer, larger batches: crossing to Python costs by the batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # Rows of the shuffle are large; see `runs`.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.ui.showConsoleProgress": "false",
 }
 

@@ -6,13 +6,17 @@ pass over the data to find bounds. A count window depends on the order of a whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
+from dedup_sdk.marks import DIGEST_BYTES
 from spark_backfill.stretch import Stretch
 
 ROWS_PER_SLOT: Final = 2_000_000
@@ -30,27 +34,34 @@ class Slot(NamedTuple):
     ranges: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotPlan:
     """All slots, in order of their numbers: a slot's number is its place."""
 
     slots: tuple[Slot, ...]
 
-    def column(self) -> Column:
-        """Return the number of a row's slot, from its ``partition`` and ``digest``; rows without one go to the first.
+    def cut(self, partition: int, digests: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield slot, start and end of the stretches of digests that lie in one slot, the partition's first slot in any case.
 
-        The range is found from the first two bytes of the digest.
+        ``digests`` are ``16 * n`` bytes, ascending where the partition has more than one slot. The range is found from the
+        first two bytes of a digest. Raises `KeyError` where the plan does not have the partition.
         """
-        first = {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
-        ranges = {slot.partition: slot.ranges for slot in self.slots}
-        width = max(first) + 1
-        bases = F.lit([first.get(partition, -1) for partition in range(width)])[F.col("partition")]
-        if max(ranges.values()) == 1:
-            return bases
-        counts = F.lit([ranges.get(partition, 1) for partition in range(width)])[F.col("partition")]
-        prefix = F.conv(F.hex(F.substring("digest", 1, 2)), 16, 10).cast("int")
-        index = F.floor(prefix * counts / F.lit(_PREFIX_VALUES)).cast("int")
-        return bases + F.coalesce(index, F.lit(0))
+        first = self._first[partition]
+        ranges = self.slots[first].ranges
+        count = len(digests) // DIGEST_BYTES
+        if ranges == 1:
+            yield first, 0, count
+            return
+        prefixes = np.frombuffer(digests, ">u2").reshape(-1, DIGEST_BYTES // 2)[:, 0].astype(np.int64)
+        indexes = prefixes * ranges // _PREFIX_VALUES
+        edges = np.searchsorted(indexes, np.arange(ranges + 1)).tolist()
+        for index, (start, end) in enumerate(pairwise(edges)):
+            if end > start or not index:
+                yield first + index, start, end
+
+    @functools.cached_property
+    def _first(self) -> dict[int, int]:
+        return {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
 
 
 def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int) -> SlotPlan:

@@ -1,4 +1,4 @@
-"""Records from Kafka through Spark's own connector: the offsets are given, nothing is resolved again."""
+"""Rows from Kafka through Spark's own connector: the offsets are given, nothing is resolved again."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import pytest
 
 from dedup_sdk.window import Window
 from spark_backfill import slots
-from spark_backfill.fold import fold_to_files
 from spark_backfill.output import Output
 from spark_backfill.slots import SlotPlan, placement_column, plan_slots
 from spark_backfill.stretch import Stretch
+from tests.support.folding import fold_to_files
 from tests.support.naive_fold import Row, as_dictionary, digest_of, naive_fold, read_sorted_file
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill import id_columns
-from spark_backfill.fold import fold_to_files
 from spark_backfill.stretch import Stretch, horizon_ms
+from tests.support.folding import fold_to_files
 from tests.support.naive_fold import as_dictionary, live, read_sorted_file
 
 if TYPE_CHECKING:

@@ -1,0 +1,112 @@
+"""Reading Kafka with confluent-kafka in Spark's Python workers: read, digest and pack in one process.
+
+Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of the consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.kafka.reader import Slice, TailReader
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import client_settings
+from spark_backfill.fold import Packing
+from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
+from spark_backfill.stretch import Stretch
+
+LEAST_OFFSETS: Final = 250_000
+"""A task of fewer costs more to begin than it saves."""
+MOST_OFFSETS: Final = 4_000_000
+"""What is read again when a task fails."""
+_TASKS_A_CORE: Final = 3
+
+
+class Range(NamedTuple):
+    """Offsets ``[begin, end)`` of a partition: what one task reads."""
+
+    partition: int
+    begin: int
+    end: int
+
+
+def plan_ranges(stretches: Sequence[Stretch], parallelism: int) -> tuple[Range, ...]:
+    """Cut what is read into ranges of about equal size, a few for each of the ``parallelism`` tasks that run at a time."""
+    total = sum(stretch.offsets for stretch in stretches)
+    size = min(max(-(-total // (parallelism * _TASKS_A_CORE)), LEAST_OFFSETS), MOST_OFFSETS)
+    ranges = []
+    for stretch in stretches:
+        count = -(-stretch.offsets // size)
+        edges = [stretch.begin + stretch.offsets * number // count for number in range(count)] + [
+            stretch.high
+        ]
+        ranges += [Range(stretch.partition, begin, end) for begin, end in pairwise(edges)] if count else []
+    return tuple(ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientReader:
+    """A function for ``mapInArrow``: numbers of ranges in, their pieces out.
+
+    ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises `RecoveryError` in the
+    task where a range is not in the log any more, or the broker refuses; a broker that is silent is waited for.
+    """
+
+    settings: Mapping[str, str]
+    topic: str
+    spec: str
+    ranges: tuple[Range, ...]
+    packing: Packing
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the ranges."""
+        # Read where it is used: a callable of ``py:`` is imported on the worker.
+        spec = id_spec(self.spec)
+        config: dict[str, Any] = {
+            "group.id": "dedup-backfill",
+            **self.settings,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        with closing(Readers(client_settings(config))) as readers:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._read(readers, self.ranges[number], spec)
+
+    def _read(self, readers: Readers, wanted: Range, spec: IdSpec) -> Iterator[pa.RecordBatch]:
+        packer = self.packing.packer()
+        position = wanted.begin
+        with closing(TailReader(readers, self.topic, wanted.partition)) as reader:
+            for piece in reader.slices(wanted.begin, wanted.end, spec):
+                if piece is not None:
+                    position = piece.end
+                    yield from map(to_batch, packer.add(wanted.partition, _rows(piece)))
+        if position < wanted.end:
+            raise RecoveryError(
+                f"{self.topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "
+                f"up to {wanted.end}; reset the group's offsets and run again"
+            )
+        yield from map(to_batch, packer.finish())
+
+
+def read_pieces(spark: SparkSession, reader: ClientReader) -> DataFrame:
+    """Return the pieces of all ranges, each of which is a task."""
+    count = len(reader.ranges)
+    return spark.range(0, count, 1, count).mapInArrow(reader, PIECE_SCHEMA)
+
+
+def _rows(piece: Slice) -> Rows:
+    offsets = np.asarray(piece.offsets, np.int64)
+    if None not in piece.digests:
+        return Rows(offsets, piece.timestamps, b"".join(piece.digests))  # type: ignore[arg-type]  # none is None
+    keyed = np.fromiter((digest is not None for digest in piece.digests), np.bool_, len(piece.digests))
+    return Rows(offsets, piece.timestamps, b"".join(filter(None, piece.digests)), keyed)

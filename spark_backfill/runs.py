@@ -1,0 +1,236 @@
+"""Runs: rows of a log, folded and packed before they are shuffled.
+
+A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as *pieces*, one a slot: a
+piece is one row for Spark, with its marks as a few packed columns. So the shuffle moves few large rows; millions of small ones
+would cost more than reading the log does, in conversions alone. In a run each ID has one mark already, so that an ID on half
+of all records is a mark a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.words import take_digests
+from spark_backfill.slots import SlotPlan
+
+RUN_ROWS: Final = 500_000
+"""Rows of a run: some 50 bytes of memory each, twice while they are sorted."""
+
+PIECE_SCHEMA: Final = (
+    "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, "
+    "digests binary, offsets binary, timestamps binary"
+)
+_NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
+_TYPES: Final = [pa.int32(), *[pa.int64()] * 5, *[pa.binary()] * 3]
+_NO_OFFSET: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted of rows: how many, how many of them without an ID, and where and when they lie.
+
+    ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1 without any.
+    """
+
+    first_offset: int = _NO_OFFSET
+    first_ms: int = -1
+    newest_ms: int = -1
+    records: int = 0
+    unkeyed: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count those rows, too."""
+        if other.first_offset < self.first_offset:
+            self.first_offset, self.first_ms = other.first_offset, other.first_ms
+        self.newest_ms = max(self.newest_ms, other.newest_ms)
+        self.records += other.records
+        self.unkeyed += other.unkeyed
+
+
+class Rows(NamedTuple):
+    """Rows of one partition: ``n`` offsets and timestamps (ms), and the digests of those that have an ID.
+
+    ``keyed`` says which do (bool, shape ``(n,)``); None: all.
+    """
+
+    offsets: Int64s
+    timestamps: Int64s
+    digests: bytes
+    keyed: NDArray[np.bool_] | None = None
+
+    def tally(self) -> Tally:
+        """Count them; there is at least one."""
+        first = int(self.offsets.argmin())
+        return Tally(
+            first_offset=int(self.offsets[first]),
+            first_ms=int(self.timestamps[first]),
+            newest_ms=int(self.timestamps.max()),
+            records=len(self.offsets),
+            unkeyed=0 if self.keyed is None else int(len(self.keyed) - self.keyed.sum()),
+        )
+
+    def without(self, offsets: Int64s) -> Rows:
+        """Take the IDs from the rows at these offsets."""
+        named = np.isin(self.offsets, offsets)
+        if not named.any():
+            return self
+        keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
+        stay = np.flatnonzero(~named[keyed])
+        return Rows(self.offsets, self.timestamps, take_digests(self.digests, stay), keyed & ~named)
+
+    def marks(self) -> Marks:
+        """Return those that have an ID, as marks."""
+        if self.keyed is None:
+            return Marks(self.digests, self.offsets, self.timestamps)
+        return Marks(self.digests, self.offsets[self.keyed], self.timestamps[self.keyed])
+
+
+class Piece(NamedTuple):
+    """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
+
+    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset.
+    """
+
+    slot: int
+    tally: Tally
+    marks: Marks
+
+
+@dataclass(slots=True)
+class _Pending:
+    tally: Tally = field(default_factory=Tally)
+    marks: list[Marks] = field(default_factory=list)
+
+
+class RunPacker:
+    """Takes rows, gives pieces. For one task; rows of several partitions may come in turns.
+
+    ``ordered``: a count window is folded, so that rows have to come by offset, and none is left out. ``given_up``: offsets by
+    partition, ascending, of records that the group gave up: they count as records without an ID.
+    """
+
+    def __init__(
+        self,
+        plan: SlotPlan,
+        *,
+        ordered: bool,
+        given_up: Mapping[int, Sequence[int]] | None = None,
+        run_rows: int = RUN_ROWS,
+    ) -> None:
+        self._plan = plan
+        self._ordered = ordered
+        self._given_up = {
+            partition: np.asarray(offsets, np.int64) for partition, offsets in (given_up or {}).items()
+        }
+        self._run_rows = run_rows
+        self._rows = 0
+        self._pending: dict[int, _Pending] = {}
+
+    def add(self, partition: int, rows: Rows) -> Iterator[Piece]:
+        """Take rows; yields pieces when a run is long enough."""
+        if not len(rows.offsets):
+            return
+        given_up = self._given_up.get(partition)
+        if given_up is not None:
+            rows = rows.without(given_up)
+        pending = self._pending.setdefault(partition, _Pending())
+        pending.tally.add(rows.tally())
+        pending.marks.append(rows.marks())
+        self._rows += len(rows.offsets)
+        if self._rows >= self._run_rows:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[Piece]:
+        """Yield what is left."""
+        self._rows = 0
+        while self._pending:
+            partition, pending = self._pending.popitem()
+            marks = _joined(pending.marks)
+            if not self._ordered:
+                marks = newest_per_digest(marks)
+            tally = pending.tally
+            for slot, start, end in self._plan.cut(partition, marks.digests):
+                yield Piece(slot, tally, cut_marks(marks, start, end))
+                tally = Tally()
+
+
+def _joined(parts: Sequence[Marks]) -> Marks:
+    return Marks(
+        b"".join(part.digests for part in parts),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.timestamps for part in parts]),
+    )
+
+
+def to_batch(piece: Piece) -> pa.RecordBatch:
+    """Return a piece as a row of `PIECE_SCHEMA`."""
+    tally, marks = piece.tally, piece.marks
+    counted = (tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed)
+    packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
+    values = (piece.slot, *counted, *packed)
+    columns = [pa.array([value], kind) for value, kind in zip(values, _TYPES, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, _NAMES)
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
+    """Read rows of `PIECE_SCHEMA`. What does not fit together is an error, because it would become a wrong mark."""
+    columns = [batch.column(name) for name in _NAMES]
+    for row in range(batch.num_rows):
+        slot, *counted = (column[row].as_py() for column in columns[:6])
+        digests, offsets, timestamps = (column[row].as_py() for column in columns[6:])
+        marks = Marks(digests, np.frombuffer(offsets, np.int64), np.frombuffer(timestamps, np.int64))
+        if len(digests) != DIGEST_BYTES * marks.count or len(marks.timestamps) != marks.count:
+            message = (
+                f"a piece of slot {slot} has {len(digests)} bytes of digests, {marks.count} offsets and "
+                f"{len(marks.timestamps)} timestamps; the shuffle has damaged it, run the job again"
+            )
+            raise ValueError(message)
+        yield Piece(slot, Tally(*counted), marks)
+
+
+def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
+    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition."""
+    if not batch.num_rows:
+        return
+    partitions = batch.column("partition").to_numpy()
+    offsets: Int64s = batch.column("offset").to_numpy()
+    timestamps: Int64s = batch.column("timestamp_ms").to_numpy()
+    column = batch.column("digest")
+    keyed = None
+    if column.null_count:
+        keyed = np.asarray(column.is_valid())
+        column = column.drop_null()
+    rows = Rows(offsets, timestamps, _bytes_of(column), keyed)
+    if (partitions == partitions[0]).all():
+        yield int(partitions[0]), rows
+        return
+    for partition in np.unique(partitions).tolist():
+        yield partition, _where(rows, partitions == partition)
+
+
+def _where(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+    inside = mask if rows.keyed is None else mask[rows.keyed]
+    digests = take_digests(rows.digests, np.flatnonzero(inside))
+    keyed = None if rows.keyed is None else rows.keyed[mask]
+    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed)
+
+
+def _bytes_of(column: pa.Array) -> bytes:
+    """The bytes of all digests of a column without nulls, one after the other."""
+    _, ends, data = column.buffers()
+    count = len(column)
+    if not count:
+        return b""
+    edges = np.frombuffer(ends, np.int32)[column.offset : column.offset + count + 1]
+    joined = data[int(edges[0]) : int(edges[-1])].to_pybytes()
+    if len(joined) != DIGEST_BYTES * count:
+        raise ValueError(f"{len(joined)} bytes of {count} digests: a digest has {DIGEST_BYTES}")
+    return bytes(joined)
