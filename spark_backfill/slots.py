@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-from pyspark.sql import Column, SparkSession
+from numpy.typing import NDArray
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.marks import DIGEST_BYTES
@@ -80,18 +81,31 @@ def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int) -
     return SlotPlan(tuple(slots))
 
 
-def placement_column(spark: SparkSession, slot: Column, count: int) -> Column:
+def placement_column(slot: Column, count: int) -> Column:
     """Return a column by which ``repartition(count, column)`` gives every slot a task of its own.
 
     Spark places a row by a hash of the column, which would put several slots into one task and none into another. So each
     slot gets an integer that Spark's own hash sends to the task of the slot's number.
     """
-    keys: dict[int, int] = {}
+    tasks = keys = np.empty(0, np.int64)
     candidates = 16 * count
     while len(keys) < count:
-        key = F.col("id").cast("int")
-        task = F.pmod(F.hash(key), F.lit(count))
-        rows = spark.range(candidates, numPartitions=1).select(key.alias("key"), task.alias("task")).collect()
-        keys = {row["task"]: row["key"] for row in rows}
+        tasks, keys = np.unique(
+            _spark_hash(np.arange(candidates, dtype=np.uint32)) % count, return_index=True
+        )
         candidates *= 4
-    return F.lit([keys[number] for number in range(count)])[slot]
+    return F.lit(keys[np.argsort(tasks)].tolist())[slot]
+
+
+def _spark_hash(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return what Spark's ``hash`` gives for integers: MurmurHash3 (x86, 32 bits) of their four bytes, with seed 42, signed."""
+    mixed = _rotated(numbers * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    mixed = _rotated(mixed ^ np.uint32(42), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed ^= np.uint32(4)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        mixed = (mixed ^ (mixed >> np.uint32(shift))) * np.uint32(factor)
+    return mixed.view(np.int32).astype(np.int64)
+
+
+def _rotated(words: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return (words << np.uint32(by)) | (words >> np.uint32(32 - by))

@@ -16,7 +16,7 @@ from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
-from spark_backfill.options import parse_options
+from spark_backfill.options import SOURCES, parse_options
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing, with_ids
 
@@ -50,9 +50,11 @@ class Snapshot:
         return found
 
 
-@pytest.fixture
-def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Snapshot]:
-    """Runs the job: ``run(topic, "--window", "1d", ...)``; the spec is header:dedup-id unless given."""
+@pytest.fixture(params=SOURCES)
+def run(
+    broker: Broker, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[..., Snapshot]:
+    """Runs the job with each reader: ``run(topic, "--window", "1d", ...)``; the spec is header:dedup-id unless given."""
 
     def job(topic: str, *more: str, **given: Any) -> Snapshot:
         folder = tmp_path / "snapshot"
@@ -65,6 +67,8 @@ def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Sn
             "header:dedup-id",
             "--window",
             "1d",
+            "--source",
+            request.param,
         ]
         whose = [] if "--group" in more else ["--whole-topic"]
         options = parse_options([*arguments, "--output", str(folder), *whose, *more], print)
@@ -268,6 +272,6 @@ def test_a_failing_reader_is_told_in_its_own_words(
     topic = make_topic(1)
     produce(topic, with_ids("a"))
     with pytest.raises(Exception, match=r".") as caught:
-        run(topic, "--reader-config", "security.protocol=NONSENSE")
+        run(topic, "--source", "kafka-jvm", "--reader-config", "security.protocol=NONSENSE")
     assert "NONSENSE" in one_line(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -134,7 +134,7 @@ def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:
 
     for count in (1, 2, 7, 64):
         numbered = spark.range(count).withColumn("slot", F.col("id").cast("int"))
-        placed = numbered.repartition(count, placement_column(spark, numbered["slot"], count))
+        placed = numbered.repartition(count, placement_column(numbered["slot"], count))
         rows = placed.select("slot", F.spark_partition_id().alias("task")).collect()
         assert {row["slot"]: row["task"] for row in rows} == {number: number for number in range(count)}
 

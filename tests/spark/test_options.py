@@ -49,7 +49,7 @@ def test_values_are_read_into_their_types() -> None:
 def test_settings_reach_the_client_they_are_meant_for() -> None:
     """Common settings go to both clients, an equals sign may be in a value, and a client's own setting wins."""
     options = parsed(
-        *GROUP, "--kafka-config", "security.protocol=SSL", "--kafka-config", "a=1", "--reader-config", "a=2", "--admin-config", "x=y=z"
+        *GROUP, "--source", "kafka-jvm", "--kafka-config", "security.protocol=SSL", "--kafka-config", "a=1", "--reader-config", "a=2", "--admin-config", "x=y=z"
     )  # fmt: skip
     assert options.reader_config == {"security.protocol": "SSL", "a": "2"}
     assert options.admin_config == {"security.protocol": "SSL", "a": "1", "x": "y=z"}
@@ -59,6 +59,7 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
     ("wrong", "names"),
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
+        ([*GROUP, "--reader-config", "a=1"], "--source kafka-jvm"),
         ([*GROUP, "--window", "a week"], "'a week'"),
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
         ([*GROUP, "--id", "py:no_such_module:f"], "no_such_module"),

@@ -1,0 +1,121 @@
+"""Packing rows before the shuffle: nothing is lost, doubled or changed on the way, whatever the order and the cuts."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_sdk.marks import DIGEST_BYTES, Marks
+from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, rows_of_batch, to_batch
+from spark_backfill.slots import Slot, SlotPlan
+
+PARTITIONS = {0: 1, 3: 4}
+PLAN = SlotPlan(
+    tuple(Slot(partition, number, n) for partition, n in PARTITIONS.items() for number in range(n))
+)
+
+Row = tuple[int, int, int, int | None]
+rows = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(PARTITIONS)),
+        st.integers(0, 60),
+        st.integers(-1, 1_000),
+        st.none() | st.integers(0, 9),
+    ),
+    max_size=80,
+    unique_by=lambda row: row[:2],
+)
+
+
+def digest(name: int | None) -> bytes | None:
+    """The digest of an ID, none without one."""
+    return None if name is None else hashlib.sha256(bytes([name])).digest()[:DIGEST_BYTES]
+
+
+def batch_of(taken: list[Row]) -> pa.RecordBatch:
+    """Rows as Spark gives them."""
+    columns = list(zip(*taken, strict=True)) or [(), (), (), ()]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(columns[0], pa.int32()),
+            pa.array(columns[1], pa.int64()),
+            pa.array(columns[2], pa.int64()),
+            pa.array(list(map(digest, columns[3])), pa.binary()),
+        ],
+        ["partition", "offset", "timestamp_ms", "digest"],
+    )
+
+
+def packed(
+    taken: list[Row], cut: int, *, ordered: bool, given_up: dict[int, list[int]], run_rows: int
+) -> list[Piece]:
+    """The pieces of rows that come in two batches, on the other side of the shuffle."""
+    packer = RunPacker(PLAN, ordered=ordered, given_up=given_up, run_rows=run_rows)
+    pieces: list[Piece] = []
+    for part in (taken[:cut], taken[cut:]):
+        # As a slice of a larger batch, whose buffers begin elsewhere.
+        whole = batch_of([(0, 99, 0, 1), *part])
+        for partition, columns in rows_of_batch(whole.slice(1)):
+            pieces += packer.add(partition, columns)
+    pieces += packer.finish()
+    return [back for piece in pieces for back in from_batch(to_batch(piece))]
+
+
+def last_of(marks: list[Marks]) -> dict[bytes, tuple[int, int]]:
+    """Of each digest the offset and timestamp of its mark with the highest offset."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for page in marks:
+        for at in range(page.count):
+            each = page.digests[DIGEST_BYTES * at : DIGEST_BYTES * (at + 1)]
+            found[each] = max(found.get(each, (-1, -1)), (int(page.offsets[at]), int(page.timestamps[at])))
+    return found
+
+
+@given(rows, st.integers(0, 80), st.integers(1, 100), st.lists(st.integers(0, 60), unique=True))
+def test_pieces_hold_the_last_mark_of_each_id(
+    taken: list[Row], cut: int, run_rows: int, buried: list[int]
+) -> None:
+    """In the slot of its digest; every row is counted once, and what was given up as a row without an ID."""
+    pieces = packed(taken, cut, ordered=False, given_up={3: sorted(buried)}, run_rows=run_rows)
+    for partition, ranges in PARTITIONS.items():
+        ours = [each for each in pieces if PLAN.slots[each.slot].partition == partition]
+        lost = set(buried) if partition == 3 else set()
+        mine = [(o, t, None if o in lost else digest(n)) for p, o, t, n in taken if p == partition]
+        expected: dict[bytes, tuple[int, int]] = {}
+        for offset, stamp, name in mine:
+            if name is not None:
+                expected[name] = max(expected.get(name, (-1, -1)), (offset, stamp))
+        assert last_of([each.marks for each in ours]) == expected
+        total = Tally()
+        for each in ours:
+            total.add(each.tally)
+            prefixes = np.frombuffer(each.marks.digests, ">u2")[:: DIGEST_BYTES // 2].astype(int)
+            assert (prefixes * ranges // 65536 == PLAN.slots[each.slot].range).all()
+        assert (total.records, total.unkeyed) == (len(mine), sum(name is None for _, _, name in mine))
+        if mine:
+            first = min(mine)
+            assert (total.first_offset, total.first_ms) == first[:2]
+            assert total.newest_ms == max(stamp for _, stamp, _ in mine)
+
+
+@given(rows, st.integers(0, 80), st.integers(1, 100))
+def test_a_count_window_gets_every_row(taken: list[Row], cut: int, run_rows: int) -> None:
+    """One after the other, as they came: a repetition tells as much as a first sighting."""
+    taken = [row for row in sorted(taken) if row[0] == 0]
+    pieces = packed(taken, cut, ordered=True, given_up={}, run_rows=run_rows)
+    keyed = [(o, t, digest(n)) for _, o, t, n in taken if n is not None]
+    assert b"".join(each.marks.digests for each in pieces) == b"".join(d for _, _, d in keyed if d)
+    assert [o for each in pieces for o in each.marks.offsets.tolist()] == [o for o, _, _ in keyed]
+    assert [t for each in pieces for t in each.marks.timestamps.tolist()] == [t for _, t, _ in keyed]
+
+
+def test_a_damaged_piece_is_an_error() -> None:
+    """Columns of different lengths would become wrong marks."""
+    marks = Marks(digest(1) or b"", np.array([1], np.int64), np.array([2, 3], np.int64))
+    with pytest.raises(ValueError, match="run the job again"):
+        list(from_batch(to_batch(Piece(0, Tally(), marks))))
