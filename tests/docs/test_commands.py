@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-CONNECTOR_OPTIONS = ["--packages"]
 COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
 
 
@@ -54,10 +53,11 @@ def check_pip(words: list[str]) -> None:
 
 
 def check_spark_submit(words: list[str]) -> None:
-    """The connector is that of the locked PySpark, the script is there, and the job's parser takes the arguments."""
-    option, coordinates, script, *arguments = words
-    assert option == "--packages"
-    assert coordinates == connector()
+    """A connector that is named is that of the locked PySpark, the script is there, and the job's parser takes the arguments."""
+    if words[0] == "--packages":
+        assert words[1] == connector()
+        words = words[2:]
+    script, *arguments = words
     assert (ROOT / script).is_file()
     parse_options(arguments, pytest.fail)
 
