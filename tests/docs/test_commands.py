@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+CONNECTOR_OPTIONS = ["--packages"]
 COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
 
 
