@@ -6,21 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from dedup_sdk.store.manifest import write_manifest
-from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
-from spark_backfill.fold import Packing, Task, pack_rows_in_order, write_slots
+from spark_backfill.archive import Archive
+from spark_backfill.archive_history import archived_history
+from spark_backfill.archived import check_gaps
+from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
 from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
+from spark_backfill.pieces import read_all_pieces
 from spark_backfill.report import Report, make_report
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
-from spark_backfill.source import read_digests
 
 
 def backfill(
@@ -36,26 +38,30 @@ def backfill(
     ``around`` wraps the writing task, for tests that let it fail. Leaves either a whole snapshot or nothing.
 
     Raises:
-        BackfillError: Kafka, the topic, the group or the output is not as it should be.
+        BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
+        ConfigurationError: the archive has no offsets, or its columns are not what they are taken for.
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     with Output(options.output, overwrite=options.overwrite) as output:
-        history = _resolve(options, now_ms)
+        session = _Session(make_session)
+        archive = _archive(options, session)
+        history = _resolve(options, archive, now_ms)
+        for line in check_gaps(options.topic, history.stretches, allowed=options.sources.allow_gap):
+            say(f"{line}: coverage begins behind them")
         given_up = _given_up(options, history, say)
         history = replace(history, stretches=given_up.known(history.stretches))
         stretches = given_up.cut(history.stretches)
         offsets = sum(stretch.offsets for stretch in history.stretches)
         say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read")
-        started = time.monotonic()
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        spark = make_session() if offsets else None
-        start_seconds = time.monotonic() - started
-        if spark is not None:
+        if offsets:
+            spark = session.get()
             ordered = options.window.count is not None
             parallelism = spark.sparkContext.defaultParallelism
             plan = plan_slots(history.stretches, split=not ordered, parallelism=parallelism)
-            pieces = _pieces(spark, options, history, Packing(plan, ordered, given_up.offsets))
+            packing = Packing(plan, ordered, given_up.offsets)
+            pieces = read_all_pieces(spark, options, history.stretches, packing, archive)
             outcomes = write_slots(pieces, plan, stretches, options.window, output.attempts, around=around)
         output.take(plan, outcomes)
         manifest = make_manifest(
@@ -65,18 +71,20 @@ def backfill(
             spec=options.id,
             window=options.window,
             group=None if options.vouched else options.group,
+            isolation=options.sources.isolation,
             created_ms=now_ms,
         )
         report = make_report(
             manifest,
             output=str(options.output),
+            sources=options.sources.described(),
             skipped=history.skipped,
             offsets=offsets,
             records=sum(outcome.records for outcome in outcomes),
             unkeyed=sum(outcome.unkeyed for outcome in outcomes),
             given_up=given_up.count,
-            spark_start_seconds=start_seconds,
-            seconds=time.monotonic() - begin - start_seconds,
+            spark_start_seconds=session.start_seconds,
+            seconds=time.monotonic() - begin - session.start_seconds,
         )
         (output.folder / REPORT_NAME).write_text(f"{report}\n", encoding="ascii")
         write_manifest(output.folder, manifest)
@@ -84,31 +92,50 @@ def backfill(
     return report
 
 
-def _pieces(spark: SparkSession, options: Options, history: History, packing: Packing) -> DataFrame:
-    if options.source == "kafka-jvm":
-        rows = read_digests(
-            spark,
-            options.bootstrap,
-            options.topic,
-            history.stretches,
-            spec=options.id,
-            settings=options.reader_config,
+class _Session:
+    """The Spark session, made when it is first needed."""
+
+    def __init__(self, make: Callable[[], SparkSession]) -> None:
+        self._make = make
+        self._session: SparkSession | None = None
+        self.start_seconds = 0.0
+
+    def get(self) -> SparkSession:
+        if self._session is None:
+            started = time.monotonic()
+            self._session = self._make()
+            self.start_seconds = time.monotonic() - started
+        return self._session
+
+
+def _archive(options: Options, session: _Session) -> Archive | None:
+    described = options.sources.archive
+    if described is None:
+        return None
+    return Archive(session.get(), described, topic=options.topic, spec=options.id)
+
+
+def _resolve(options: Options, archive: Archive | None, now_ms: int) -> History:
+    survey = None if archive is None else archive.survey
+    sources = options.sources
+    if not options.bootstrap and survey is not None:
+        return archived_history(
+            survey,
+            options.window,
+            cluster=sources.cluster_id,
+            topic=options.topic,
+            topic_id=sources.topic_id,
+            now_ms=now_ms,
         )
-        return pack_rows_in_order(rows, packing)
-    reader = ClientReader(
-        settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
-        topic=options.topic,
-        spec=str(options.id),
-        ranges=plan_ranges(history.stretches, spark.sparkContext.defaultParallelism),
-        packing=packing,
-    )
-    return read_pieces(spark, reader)
-
-
-def _resolve(options: Options, now_ms: int) -> History:
     with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
         return resolve_history(
-            log, options.window, group=options.group, assume_processed=options.assume_processed, now_ms=now_ms
+            log,
+            options.window,
+            group=options.group,
+            assume_processed=options.assume_processed,
+            now_ms=now_ms,
+            survey=survey,
+            reads_log=bool(sources.kafka),
         )
 
 

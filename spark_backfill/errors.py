@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.error_text import masked_text
 
 _LONGEST = 500
 _DEEPEST = 20
@@ -19,7 +20,8 @@ class BackfillError(DedupError):
 def one_line(error: BaseException) -> str:
     """Return the innermost cause of an error as one line of at most 500 characters.
 
-    Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root cause.
+    Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root cause. What
+    looks like a credential is masked where the text is not ours.
     """
     if isinstance(error, DedupError):
         return _flat(str(error))
@@ -32,7 +34,7 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
-    return _flat(_CLASS.sub(r"\1: ", lines[0])) if lines else type(error).__name__
+    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]))) if lines else type(error).__name__
 
 
 def _root(error: BaseException) -> str:

@@ -55,7 +55,13 @@ class GivenUpRecords:
     def known(self, stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
         """Return the stretches without the records of which nobody knows, by offset, whether they were given up."""
         return tuple(
-            replace(each, begin=min(known_from, each.high), complete=False, known_from_ms=None)
+            replace(
+                each,
+                begin=min(known_from, each.high),
+                complete=False,
+                # Before a gap nothing is known from there on.
+                known_from_ms=each.known_from_ms if each.gaps and known_from < (each.log_from or 0) else None,
+            )
             if (known_from := self.known_from.get(each.partition, 0)) > each.begin
             else each
             for each in stretches

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from dedup_sdk.kafka.metadata import log_name, parse_metadata
 from dedup_sdk.window import Window
+from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
-from spark_backfill.stretch import Stretch, horizon_ms, plan_stretch
+from spark_backfill.stretch import Stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,18 @@ class _Claim(NamedTuple):
     low: int
     high: int
     complete: bool
+    vouched: bool
 
 
 def resolve_history(
-    log: KafkaLog, window: Window, *, group: str | None, assume_processed: bool, now_ms: int
+    log: KafkaLog,
+    window: Window,
+    *,
+    group: str | None,
+    assume_processed: bool,
+    now_ms: int,
+    survey: Survey | None = None,
+    reads_log: bool = True,
 ) -> History:
     """Ask Kafka which offsets are to be folded.
 
@@ -45,8 +54,11 @@ def resolve_history(
     ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
     metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
 
+    ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
+    the history begins with the archive. With ``reads_log`` False everything is taken from there.
+
     Raises:
-        BackfillError: no broker, no such topic, or nothing in it that the group has processed.
+        BackfillError: no broker, no such topic, nothing in it that the group has processed, or an archive of another log.
     """
     partitions = log.partitions()
     bounds = log.bounds(partitions)
@@ -54,11 +66,33 @@ def resolve_history(
     topic_id = log.topic_id()
     name = log_name(log.cluster, topic_id)
     skipped: dict[int, str] = {}
-    stretches = []
+    claims: dict[int, _Claim] = {}
     for number in partitions:
         claim = _claim(number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed)
         if claim is not None:
-            stretches.append(_stretch(log, number, claim, bounds[number].start, window=window, now_ms=now_ms))
+            claims[number] = claim
+    # Read from the archive alone, a log begins where nothing is asked of it any more.
+    starts = {number: bounds[number].start if reads_log else claims[number].high for number in claims}
+    last_ms = {
+        number: log.last_timestamp_ms(number, max(claim.low, starts[number]), claim.high)
+        for number, claim in claims.items()
+        if window.time_ms is not None
+    }
+    archived: Mapping[int, Archived] = {}
+    if survey is not None:
+        cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
+        archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
+        _check_same_log(archived, bounds)
+    stretches = []
+    for number, claim in claims.items():
+        known = archived.get(number)
+        if not reads_log and (known is None or known.begin >= claim.high):
+            skipped[number] = "not in the archive" if known is None else "the archive begins behind its cut"
+            continue
+        cut = claim.high if reads_log or known is None else min(claim.high, known.end)
+        limits = horizons(window, last_ms.get(number), now_ms)
+        part = _log_part(log, number, claim, cut, starts[number], known, window=window, limits=limits)
+        stretches.append(plan_joined(number, part, known, window=window, limits=limits))
     if not stretches:
         reasons = ", ".join(sorted(set(skipped.values())))
         raise BackfillError(
@@ -96,7 +130,7 @@ def _claim(
     assume_processed: bool,
 ) -> _Claim | None:
     if commits is None:
-        return _Claim(bounds.start, bounds.stable_end, bounds.start == 0)
+        return _Claim(bounds.start, bounds.stable_end, bounds.start == 0, vouched=True)
     commit = commits.get(partition)
     if commit is None:
         skipped[partition] = "nothing committed"
@@ -109,7 +143,7 @@ def _claim(
     high = min(commit.offset, bounds.stable_end)
     if assume_processed:
         low = min(bounds.start, high)
-        return _Claim(low, high, low == 0)
+        return _Claim(low, high, low == 0, vouched=True)
     metadata = parse_metadata(commit.text, committed=commit.offset)
     if metadata is None:
         skipped[partition] = "committed without this package's metadata"
@@ -117,26 +151,41 @@ def _claim(
     if not metadata.is_of(name):
         skipped[partition] = "committed with the metadata of another log"
         return None
-    return _Claim(min(metadata.low, high), high, metadata.complete and metadata.low <= high)
+    return _Claim(min(metadata.low, high), high, metadata.complete and metadata.low <= high, vouched=False)
 
 
-def _stretch(
-    log: KafkaLog, partition: int, claim: _Claim, log_start: int, *, window: Window, now_ms: int
-) -> Stretch:
-    floor = max(claim.low, log_start)
-    keep_from_ms = first_kept = None
-    if window.time_ms is not None and floor < claim.high:
-        last_ms = log.last_timestamp_ms(partition, floor, claim.high)
-        keep_from_ms = horizon_ms(window, last_ms, now_ms)
-        if keep_from_ms is not None and keep_from_ms > 0 and window.count is None:
-            first_kept = log.first_offset_at(partition, keep_from_ms)
-    return plan_stretch(
-        partition,
-        low=claim.low,
-        high=claim.high,
-        log_start=log_start,
-        complete=claim.complete,
-        window=window,
-        keep_from_ms=keep_from_ms,
-        first_kept=first_kept,
-    )
+def _log_part(
+    log: KafkaLog,
+    partition: int,
+    claim: _Claim,
+    cut: int,
+    start: int,
+    known: Archived | None,
+    *,
+    window: Window,
+    limits: Horizons,
+) -> LogPart:
+    low, complete = claim.low, claim.complete
+    if claim.vouched and known is not None and known.begin < low:
+        low, complete = known.begin, known.begin == 0
+    start = min(start, cut)
+    first_kept = None
+    edge = max(low, start)
+    if window.count is None and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
+        first_kept = log.first_offset_at(partition, limits.keep_from_ms)
+    first_ms = log.first_timestamp_ms(partition, start, cut) if low < start < cut else None
+    return LogPart(low, cut, start, first_ms, first_kept, complete)
+
+
+def _check_same_log(archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:
+    for number, known in sorted(archived.items()):
+        if number not in bounds:
+            raise BackfillError(
+                f"the archive has partition {number}, the topic has {len(bounds)} partitions: the archive is of another topic"
+            )
+        if known.end > bounds[number].end:
+            raise BackfillError(
+                f"partition {number}: the archive's offset {known.end - 1} lies beyond the log's end {bounds[number].end}: it is "
+                "of another topic, or this one was made anew; give --cluster-id and --topic-id instead of --bootstrap if it "
+                "is the archive that counts"
+            )

@@ -4,7 +4,7 @@
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
 The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr says why;
-2: wrong usage.
+2: wrong usage, also an archive without offsets.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import backfill
+from spark_backfill.client_config import without_secrets
 from spark_backfill.console import Console
 from spark_backfill.errors import one_line
-from spark_backfill.options import parse_options
+from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.session import make_session
 
 
@@ -29,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.say("interrupted; nothing was written")
         return 130
     except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
-        console.say(f"error: {one_line(error)}")
-        return 1
+        console.say(f"error: {without_secrets(one_line(error), options.secrets)}")
+        return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(f"{report}\n")
     return 0
 

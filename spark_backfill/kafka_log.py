@@ -6,8 +6,9 @@ Everything is asked once, so that the cut is known, stays the same through retri
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import (
@@ -145,6 +146,11 @@ class KafkaLog:
             raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
         return found.offset if found.offset >= 0 else None
 
+    def first_timestamp_ms(self, partition: int, begin: int, cut: int) -> int | None:
+        """Return the timestamp (ms; -1 where it has none) of the first delivered record in ``[begin, cut)``, or None."""
+        with closing(self._between(partition, begin, cut)) as found:
+            return next((timestamp_ms for _, timestamp_ms in found), None)
+
     def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
         """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
 
@@ -161,8 +167,16 @@ class KafkaLog:
         return None
 
     def _last_between(self, partition: int, begin: int, end: int) -> int | None:
-        self._consumer.assign([TopicPartition(self.topic, partition, begin)])
         last: int | None = None
+        for _, timestamp_ms in self._between(partition, begin, end):
+            last = timestamp_ms
+        return last
+
+    def _between(self, partition: int, begin: int, end: int) -> Generator[tuple[int, int]]:
+        """Offset and timestamp (ms) of the delivered records of ``[begin, end)``."""
+        if begin >= end:
+            return
+        self._consumer.assign([TopicPartition(self.topic, partition, begin)])
         try:
             while True:
                 message = self._consumer.poll(_TIMEOUT_S)
@@ -172,15 +186,15 @@ class KafkaLog:
                     )
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (its public name)
-                    return last
+                    return
                 if error is not None:
                     raise self._trouble(f"reading {self.topic}[{partition}] at offset {begin}", error)
                 offset = message.offset()
                 if offset is None or offset >= end:
-                    return last
-                last = message.timestamp()[1]
+                    return
+                yield offset, message.timestamp()[1]
                 if offset == end - 1:
-                    return last
+                    return
         finally:
             self._consumer.unassign()
 

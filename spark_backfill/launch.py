@@ -31,7 +31,8 @@ from dedup_sdk.testing.cache import cache_folder
 from dedup_sdk.testing.java_home import spark_environment
 from spark_backfill.console import PREFIX
 from spark_backfill.errors import BackfillError
-from spark_backfill.options import NEEDS_CONNECTOR, parse_options
+from spark_backfill.options import USAGE_STATUS, parse_options
+from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
 
 _PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
@@ -63,7 +64,7 @@ def run(
         report = _start(arguments, packages, tell)
     except DedupError as error:
         tell(f"error: {error}")
-        return 1
+        return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(report)
     sys.stdout.flush()
     return 0
@@ -160,9 +161,11 @@ def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], 
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         options = parse_options(arguments, say)
-        placed = [*arguments, "--output", str(options.output.absolute())]
-        if packages is None and options.source not in NEEDS_CONNECTOR:
-            packages = os.environ.get(_PACKAGES, "")
+        placed = [*absolute_arguments(arguments), "--output", str(options.output.absolute())]
+        sources = options.sources
+        if packages is None:
+            packages = connector() if sources.kafka in NEEDS_CONNECTOR else os.environ.get(_PACKAGES, "")
+        packages = ",".join(filter(None, [packages, *sources.packages]))
         line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
         return _follow(line, environment(scratch), scratch, say)
 
@@ -186,6 +189,8 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, say: Ca
         output = stdout.read()
     if status:
         cause = told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said)}"
+        if told and status == USAGE_STATUS:
+            raise ConfigurationError(cause)
         raise BackfillError(cause)
     return output
 

@@ -12,21 +12,15 @@ from typing import NoReturn
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.window import Window
+from spark_backfill.client_config import client_config, secrets_of
+from spark_backfill.source_options import (
+    SourceOptions,
+    add_source_options,
+    read_source_options,
+)
 
 USAGE_STATUS = 2
 """Exit status of wrong usage."""
-
-SOURCES = ("kafka-client", "kafka-jvm")
-NEEDS_CONNECTOR = frozenset({"kafka-jvm"})
-"""Sources that want Spark's Kafka connector."""
-
-_OURS = {
-    "auto.offset.reset": "the job resolves every offset itself",
-    "bootstrap.servers": "give --bootstrap",
-    "enable.auto.commit": "the job commits nothing",
-    "group.id": "give --group",
-    "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +28,7 @@ class Options:
     """What a run is asked for; see the help of each option.
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
-    ``--kafka-config`` gives is in both.
+    ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
     """
 
     bootstrap: str
@@ -42,18 +36,26 @@ class Options:
     id: IdSpec
     window: Window
     output: Path
-    source: str
     group: str | None
     assume_processed: bool
     dead_letters: str | None
     overwrite: bool
     reader_config: dict[str, str]
     admin_config: dict[str, str]
+    sources: SourceOptions
 
     @property
     def vouched(self) -> bool:
         """Whether the user vouches for the history, instead of the group's own commits."""
         return self.group is None or self.assume_processed
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Values that no line may show."""
+        archive = self.sources.archive
+        return secrets_of(
+            self.reader_config, self.admin_config, archive.read_options if archive is not None else {}
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,33 +86,30 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.error("--assume-processed needs --group; with --whole-topic you vouch for everything anyway")
     if given.dead_letters is not None and given.group is None:
         parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
-    if given.reader_config and given.source not in NEEDS_CONNECTOR:
-        parser.error(
-            f"--reader-config is for --source kafka-jvm, and the source is {given.source}: give --kafka-config"
-        )
-    for option in ("bootstrap", "topic", "output", "group", "dead_letters"):
+    for option in ("bootstrap", "topic", "output", "group", "dead_letters", "cluster_id", "topic_id"):
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
         spec, window = id_spec(given.id), Window.parse(given.window)
-        both = _settings("--kafka-config", given.kafka_config)
-        reader = both | _settings("--reader-config", given.reader_config)
-        admin = both | _settings("--admin-config", given.admin_config)
+        both = client_config("--kafka-config", given.kafka_config)
+        reader = both | client_config("--reader-config", given.reader_config)
+        admin = both | client_config("--admin-config", given.admin_config)
+        sources = read_source_options(given)
     except ConfigurationError as error:
         parser.error(str(error))
     return Options(
-        bootstrap=given.bootstrap,
+        bootstrap=given.bootstrap or "",
         topic=given.topic,
         id=spec,
         window=window,
         output=Path(given.output),
-        source=given.source,
         group=given.group,
         assume_processed=given.assume_processed,
         dead_letters=given.dead_letters,
         overwrite=given.overwrite,
         reader_config=reader,
         admin_config=admin,
+        sources=sources,
     )
 
 
@@ -123,7 +122,7 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--bootstrap", required=True, metavar="HOST:PORT", help="bootstrap servers of the cluster")
+    add("--bootstrap", metavar="HOST:PORT", help="bootstrap servers of the cluster")
     add("--topic", required=True, help="the topic to read")
     add("--id", required=True, metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
     add(
@@ -133,12 +132,6 @@ def _parser() -> _Parser:
     )
     add(
         "--output", required=True, metavar="DIR", help="folder of the snapshot; it must not exist or be empty"
-    )
-    add(
-        "--source",
-        choices=SOURCES,
-        default=SOURCES[0],
-        help="how Kafka is read: by confluent-kafka in Spark's Python workers (default), or by Spark's own connector",
     )
     add(
         "--group",
@@ -159,40 +152,27 @@ def _parser() -> _Parser:
         metavar="TOPIC",
         help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
     )
+    add_source_options(add)
     add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
     add(
         "--kafka-config",
         action="append",
         default=[],
-        metavar="K=V",
-        help="setting of every Kafka client; repeatable",
+        metavar="K=V|FILE",
+        help="setting of every Kafka client, or a properties file of them; repeatable",
     )
     add(
         "--reader-config",
         action="append",
         default=[],
-        metavar="K=V",
-        help="setting of the Java client in Spark, with --source kafka-jvm",
+        metavar="K=V|FILE",
+        help="setting of the Java client in Spark, or a file of them; with --source kafka-jvm",
     )
     add(
         "--admin-config",
         action="append",
         default=[],
-        metavar="K=V",
-        help="setting of librdkafka, in the driver and with --source kafka-client in the tasks",
+        metavar="K=V|FILE",
+        help="setting of librdkafka, in the driver and with --source kafka-client in the tasks, or a file of them",
     )
     return parser
-
-
-def _settings(option: str, texts: Sequence[str]) -> dict[str, str]:
-    settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigurationError(
-                f"{option} {text!r} is no setting; write e.g. {option} security.protocol=SSL"
-            )
-        if name in _OURS:
-            raise ConfigurationError(f"{option} {name} cannot be set: {_OURS[name]}")
-        settings[name] = value
-    return settings

@@ -16,6 +16,7 @@ class Report:
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
+    - ``sources``: where records were read.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
     """
@@ -28,6 +29,7 @@ class Report:
     id_spec: str
     window: str
     partitions: int
+    sources: tuple[str, ...]
     skipped: Mapping[str, str]
     offsets: int
     records: int
@@ -50,6 +52,7 @@ def make_report(
     manifest: Manifest,
     *,
     output: str,
+    sources: tuple[str, ...],
     skipped: Mapping[int, str],
     offsets: int,
     records: int,
@@ -69,6 +72,7 @@ def make_report(
         id_spec=manifest.id_spec,
         window=manifest.window,
         partitions=len(manifest.partitions),
+        sources=sources,
         skipped={str(partition): reason for partition, reason in sorted(skipped.items())},
         offsets=offsets,
         records=records,

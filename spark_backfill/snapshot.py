@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dedup_sdk.ids import IdSpec
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
 from spark_backfill.slot_outcome import SlotOutcome
@@ -14,7 +14,6 @@ from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Stretch
 
 DIGEST_NAME: Final = "sha256-16"
-ISOLATION: Final = "read_committed"
 
 
 def make_manifest(
@@ -25,9 +24,13 @@ def make_manifest(
     spec: IdSpec,
     window: Window,
     group: str | None,
+    isolation: str,
     created_ms: int,
 ) -> Manifest:
-    """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history."""
+    """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history.
+
+    ``isolation`` is the level that all of the history was read with.
+    """
     by_partition: dict[int, list[SlotOutcome]] = {stretch.partition: [] for stretch in history.stretches}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.slot):
         by_partition[plan.slots[outcome.slot].partition].append(outcome)
@@ -37,7 +40,7 @@ def make_manifest(
         topic_id=history.topic_id,
         id_spec=str(spec),
         digest=DIGEST_NAME,
-        isolation=ISOLATION,
+        isolation=isolation,
         window=str(window),
         group=group,
         vouched=group is None,
@@ -78,6 +81,7 @@ def _partition(
         marks=sum(file.marks for file in files),
         files=files,
         committed=committed,
+        gaps=tuple(Gap(begin=begin, end=end) for begin, end in stretch.gaps),
     )
 
 

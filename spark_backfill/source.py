@@ -30,9 +30,14 @@ def read_digests(
     """
     records = _records(spark, bootstrap, topic, stretches, settings, headers=_reads_headers(spec))
     timed = records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
+    return with_digests(timed, spec)
+
+
+def with_digests(records: DataFrame, spec: IdSpec) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``."""
     if id_columns.jvm_computes(spec):
-        return id_columns.with_digests(timed, spec)
-    return id_batches.with_digests(timed, spec)
+        return id_columns.with_digests(records, spec)
+    return id_batches.with_digests(records, spec)
 
 
 def _reads_headers(spec: IdSpec) -> bool:

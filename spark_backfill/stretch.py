@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dedup_sdk.window import Window
@@ -38,6 +38,9 @@ class Stretch:
     - ``complete``: nothing of the history is missing before ``begin``.
     - ``keep_from_ms``: marks of an older timestamp (ms) are left out; None: none are.
     - ``known_from_ms``: the window, not the history, ends at ``begin``: all sightings from this timestamp (ms) on are read.
+    - ``archived``: the offsets that are read from an archive, ``[begin, end)``; None: none are.
+    - ``log_from``: where reading the topic itself begins; None: at ``begin``.
+    - ``gaps``: offsets ``[begin, end)`` inside ``[low, high)`` that the window reaches and that are nowhere, ascending.
     """
 
     partition: int
@@ -47,11 +50,26 @@ class Stretch:
     complete: bool
     keep_from_ms: int | None = None
     known_from_ms: int | None = None
+    archived: tuple[int, int] | None = None
+    log_from: int | None = None
+    gaps: tuple[tuple[int, int], ...] = ()
 
     @property
     def offsets(self) -> int:
         """How many offsets are read; at least as many as there are records."""
         return self.high - self.begin
+
+    def in_log(self) -> Stretch:
+        """Return what of it is read from the topic itself."""
+        if self.log_from is None:
+            return self
+        return replace(self, begin=min(max(self.begin, self.log_from), self.high), archived=None)
+
+    def in_archive(self) -> tuple[int, int] | None:
+        """Return the offsets ``[begin, end)`` that are read from an archive, None where none are."""
+        if self.archived is None or self.begin >= self.archived[1]:
+            return None
+        return max(self.begin, self.archived[0]), self.archived[1]
 
     def since_ms(self, first_ms: int | None, forgotten_ms: int | None) -> int | None:
         """Return the timestamp (ms) from which all sightings are known, None: from the beginning of the history.

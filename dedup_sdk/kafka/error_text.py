@@ -31,7 +31,11 @@ _NAMED_SECRET = re.compile(
 
 def error_text(error: BaseException) -> str:
     """Return an error's text in one line of at most 1,000 characters, with credentials masked."""
-    told = _told(error)
+    return masked_text(_told(error))
+
+
+def masked_text(told: str) -> str:
+    """Return a text in one line of at most 1,000 characters, with credentials masked."""
     words = _SECRET_LINE.sub(rf"\1{_MASK}", told[:_READ_CHARS]).translate(_CONTROLS).split()
     shown = [_without_credentials(word) for word in words]
     if len(told) > _READ_CHARS and words and "://" in words[-1]:

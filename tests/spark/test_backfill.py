@@ -16,7 +16,8 @@ from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
-from spark_backfill.options import SOURCES, parse_options
+from spark_backfill.options import parse_options
+from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing, with_ids
 
@@ -50,7 +51,7 @@ class Snapshot:
         return found
 
 
-@pytest.fixture(params=SOURCES)
+@pytest.fixture(params=KAFKA_SOURCES)
 def run(
     broker: Broker, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[..., Snapshot]:

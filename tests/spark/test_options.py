@@ -10,6 +10,7 @@ from dedup_sdk.errors import SnapshotError
 from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import Options, parse_options
+from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
 
 GOOD = [
     "--bootstrap",
@@ -25,6 +26,8 @@ GOOD = [
 ]
 GROUP = ["--group", "billing"]
 WHOLE = ["--whole-topic"]
+COMMITTED = ["--archive-isolation", "read_committed"]
+KAFKA = KAFKA_SOURCES[0]
 
 
 def parsed(*more: str) -> Options:
@@ -64,7 +67,7 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
         ([*GROUP, "--id", "py:no_such_module:f"], "no_such_module"),
         ([*GROUP, "--kafka-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
-        ([*GROUP, "--kafka-config", "group.id"], "'group.id' is no setting"),
+        ([*GROUP, "--kafka-config", "group.id"], "--kafka-config group.id cannot be read: No such file"),
         ([*GROUP, "--admin-config", "=1"], "'=1'"),
         ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
         ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
@@ -74,6 +77,18 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
         (["--over"], "--over"),
+        ([*WHOLE, "--cluster-id", "c"], "--cluster-id and --topic-id are asked of --bootstrap"),
+        ([*WHOLE, "--format", "delta"], "--format is about an archive, and none is given"),
+        ([*WHOLE, "--source", "a"], "does 'a' have records of aborted transactions? say --archive-isolation"),
+        ([*WHOLE, "--source", "", *COMMITTED], "--source is empty"),
+        ([*WHOLE, "--source", "table:", *COMMITTED], "--source is empty"),
+        ([*WHOLE, "--source", "a", "--columns", "x=y", *COMMITTED], "Kafka has no column 'x'"),
+        ([*WHOLE, "--source", "a", "--read-option", "x", *COMMITTED], "--read-option 'x' is no setting"),
+        (
+            [*WHOLE, "--source", KAFKA, "--source", "a", "--archive-isolation", "read_uncommitted"],
+            f"read_uncommitted and --source {KAFKA} do not go together",
+        ),
+        ([*WHOLE, "--source", KAFKA, "--source", KAFKA], "read the same topic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> None:
@@ -93,7 +108,71 @@ def test_missing_options_are_named() -> None:
     said: list[str] = []
     with pytest.raises(SystemExit):
         parse_options([], said.append)
-    assert all(option in said[0] for option in ("--bootstrap", "--topic", "--id", "--window", "--output"))
+    assert all(option in said[0] for option in ("--topic", "--id", "--window", "--output"))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (WHOLE, f"--source {KAFKA} needs --bootstrap"),
+        (
+            [*WHOLE, "--source", "a", *COMMITTED],
+            "give --bootstrap HOST:PORT, or both --cluster-id and --topic-id",
+        ),
+        ([*WHOLE, "--source", "a", *COMMITTED, "--cluster-id", "c"], "or both --cluster-id and --topic-id"),
+        (
+            [*GROUP, "--source", "a", *COMMITTED, "--cluster-id", "c", "--topic-id", "t"],
+            "--group needs --bootstrap",
+        ),
+    ],
+)
+def test_without_a_broker_its_identity_has_to_be_given(more: list[str], says: str) -> None:
+    """What is asked of a broker has to be said where there is none, and what only a broker knows cannot be had."""
+    said: list[str] = []
+    with pytest.raises(SystemExit):
+        parse_options([*GOOD[2:], *more], said.append)
+    assert says in said[0]
+
+
+def test_sources_of_all_kinds() -> None:
+    """Kafka alone is the default; archives are read instead of it, or beside it where it is named, too."""
+    assert (parsed(*WHOLE).sources.kafka, parsed(*WHOLE).sources.archive) == (KAFKA, None)
+    given = [
+        *WHOLE,
+        *COMMITTED,
+        "--source",
+        "a",
+        "--source",
+        "table:b.c",
+        "--format",
+        "json",
+        "--columns",
+        "offset=o",
+    ]
+    alone = parsed(*given, "--packages", "a:b:1,c:d:2", "--packages", "e:f:3").sources
+    assert alone.kafka == ""
+    assert alone.packages == ("a:b:1", "c:d:2", "e:f:3")
+    assert alone.archive is not None
+    assert (alone.archive.places, alone.archive.format) == (("a", "table:b.c"), "json")
+    both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x").sources
+    assert both.kafka == KAFKA
+    assert both.described() == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
+
+
+def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources and files of settings that exist become absolute; settings, URLs, tables and other options stay."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("archive", "client.properties", "orders"):
+        (tmp_path / name).touch()
+    given = [
+        "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
+        "--kafka-config", "client.properties", "--kafka-config", "a=archive",
+    ]  # fmt: skip
+    here = str(tmp_path / "archive")
+    assert absolute_arguments(given) == [
+        "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
+        "--kafka-config", str(tmp_path / "client.properties"), "--kafka-config", "a=archive",
+    ]  # fmt: skip
 
 
 class Throwable:

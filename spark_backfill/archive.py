@@ -1,0 +1,179 @@
+"""Records that lie outside Kafka: read by Spark, with Kafka's columns, and looked over before anything is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import IdSpec
+from dedup_sdk.store.paths import MOST_PARTITIONS
+from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.archived import Archived
+from spark_backfill.column_map import ColumnMap
+from spark_backfill.columns import KafkaColumns, id_columns
+from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
+from spark_backfill.connect_layout import check_rows
+from spark_backfill.errors import BackfillError
+from spark_backfill.json_lines import read_json_lines
+from spark_backfill.stretch import Stretch
+
+_NO_OFFSET: Final = 2**63 - 1
+_YEAR_1973_MS: Final = 100_000_000_000
+_YEAR_2096_MS: Final = 4_000_000_000_000
+_SHOWN_TOPICS: Final = 5
+
+
+class Archive:
+    """The records of one topic in an archive, as frames with the columns of `spark_backfill.columns`.
+
+    Raises:
+        ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
+        PySparkException: Spark cannot read it.
+    """
+
+    def __init__(self, spark: SparkSession, options: ArchiveOptions, *, topic: str, spec: IdSpec) -> None:
+        self._spark = spark
+        self._options = options
+        self._topic = topic
+        self._names = id_columns(spec)
+        self._units_are_said = False
+        # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
+        self._by_name: list[tuple[DataFrame, FileColumns]] = []
+        self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
+
+    def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
+        """Look at every row once, without what the ID is made of, and say what there is of each partition.
+
+        ``cuts`` are the offsets (exclusive) that ``last_ms`` and ``first_kept`` go up to, ``horizons_ms`` the timestamps (ms)
+        that ``first_kept`` goes by; a partition that is not there has no cut, and no horizon that anything is behind.
+
+        Raises:
+            BackfillError: rows without an offset or a partition, negative ones, none of this topic, or absurd timestamps.
+        """
+        while self._by_name:
+            check_rows(rows_of_files(*self._by_name.pop(), self._topic))
+        offset, timestamp = F.col("offset"), F.col("timestamp_ms")
+        below = offset < _by_partition(cuts, _NO_OFFSET)
+        kept = below & (timestamp >= _by_partition(horizons_ms, _NO_OFFSET))
+        rows = (
+            self._rows.where(F.col("topic") == self._topic)
+            .groupBy("partition")
+            .agg(
+                F.count(F.lit(1)).alias("rows"),
+                F.count_if(offset.isNull()).alias("nulls"),
+                F.min("offset").alias("first"),
+                F.max("offset").alias("last"),
+                F.max("timestamp_ms").alias("newest_ms"),
+                F.min_by("timestamp_ms", "offset").alias("first_ms"),
+                F.max_by(F.when(below, timestamp), F.when(below, offset)).alias("last_ms"),
+                F.min(F.when(kept, offset)).alias("first_kept"),
+            )
+            .collect()
+        )
+        if not rows:
+            raise self._nothing_of_topic()
+        return {part.partition: part for part in map(self._checked, rows)}
+
+    def records(self, stretches: Sequence[Stretch]) -> DataFrame:
+        """Return the rows that the stretches take from an archive (`Stretch.in_archive`)."""
+        parts = {each.partition: each.in_archive() for each in stretches}
+        begins = {partition: part[0] for partition, part in parts.items() if part is not None}
+        ends = {partition: part[1] for partition, part in parts.items() if part is not None}
+        offset = F.col("offset")
+        # The plain bounds reach the statistics that files keep of their columns.
+        coarse = (offset >= min(begins.values(), default=0)) & (offset < max(ends.values(), default=0))
+        exact = (offset >= _by_partition(begins, _NO_OFFSET)) & (offset < _by_partition(ends, 0))
+        rows = self._rows.where((F.col("topic") == self._topic) & coarse & exact)
+        return rows.withColumn("partition", F.col("partition").cast("int"))
+
+    def _normal(self, place: str) -> DataFrame:
+        frame, places = self._read(place)
+        found = KafkaColumns(frame, places, archive=place)
+        files = None if place.startswith(TABLE) else file_columns(frame)
+        self._units_are_said |= found.timestamp_is_number()
+        named = files is not None and "offset" not in places
+        if not named and not found.has("offset"):
+            raise ConfigurationError(
+                f"archive {place!r} has no offsets, without which nobody can say what was processed of it: name their "
+                f"column with --columns offset=COLUMN; {found.listed()}"
+            )
+        columns: dict[str, Column] = {} if named else {"offset": found.integer("offset")}
+        if files is not None:
+            # Columns that happen to be called like Kafka's are those of the values in such files.
+            columns |= {"topic": files.topic, "partition": files.partition}
+        else:
+            columns |= {"topic": self._topic_column(found), "partition": found.integer("partition")}
+        columns["timestamp_ms"] = found.timestamp_ms()
+        columns |= {name: found.id_column(name) for name in self._names}
+        if files is not None and named:
+            self._by_name.append((frame, files))
+            return with_offsets(frame, columns, files, indexed=self._options.format == "parquet")
+        return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+    def _topic_column(self, found: KafkaColumns) -> Column:
+        if not found.has("topic"):
+            return F.lit(self._topic)
+        # A field that a line does not have says nothing.
+        return F.coalesce(found.topic(), F.lit(self._topic)) if self._lines else found.topic()
+
+    @property
+    def _lines(self) -> bool:
+        return self._options.format == "json"
+
+    def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
+        options, places = self._options.read_options, self._options.columns
+        if place.startswith(TABLE):
+            return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
+        if self._lines:
+            wanted = ("topic", "partition", "offset", "timestamp", *self._names)
+            return read_json_lines(self._spark, place, places, wanted, options)
+        return self._spark.read.format(self._options.format).options(**options).load(place), places
+
+    def _checked(self, row: Row) -> Archived:
+        if row["partition"] is None or row["nulls"]:
+            lacks = "partition" if row["partition"] is None else "offset"
+            raise BackfillError(
+                f"{row['nulls'] if row['partition'] is not None else row['rows']} rows of the archive have no {lacks}: they are "
+                f"no records of Kafka; see --columns {lacks}=COLUMN"
+            )
+        partition, newest_ms = int(row["partition"]), int(row["newest_ms"])
+        if not 0 <= partition < MOST_PARTITIONS or row["first"] < 0:
+            raise BackfillError(
+                f"the archive has partition {partition}, offset {row['first']}: neither can be negative, nor a partition "
+                f"{MOST_PARTITIONS} or more; see --columns"
+            )
+        if self._units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
+            raise BackfillError(
+                f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: is its unit in "
+                "--columns timestamp=COLUMN:UNIT right?"
+            )
+        return Archived(
+            partition=partition,
+            begin=int(row["first"]),
+            end=int(row["last"]) + 1,
+            rows=int(row["rows"]),
+            first_ms=int(row["first_ms"]),
+            last_ms=row["last_ms"],
+            first_kept=row["first_kept"],
+        )
+
+    def _nothing_of_topic(self) -> BackfillError:
+        others = self._rows.select("topic").distinct().limit(_SHOWN_TOPICS).collect()
+        has = ", ".join(sorted(repr(row["topic"]) for row in others)) or "no rows"
+        return BackfillError(
+            f"the archive has nothing of topic {self._topic!r}: it has {has}; check --source and --topic"
+        )
+
+
+def _by_partition(values: Mapping[int, int], default: int) -> Column:
+    """The value of a row's partition."""
+    if not values:
+        return F.lit(default).cast("long")
+    numbers = F.lit([values.get(number, default) for number in range(max(values) + 1)])
+    at = F.get(numbers, F.col("partition").cast("int"))
+    return F.coalesce(at, F.lit(default)).cast("long")

@@ -1,0 +1,190 @@
+"""What an archive has of a partition beside what the log has, and which offsets neither of them has: pure.
+
+    archive        |==================|
+    log                     (gap)         |=====================|
+                   begin              end log start             high (the cut)
+
+From the log's beginning on the log counts, so that what is in both counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from dedup_sdk.window import Window
+from spark_backfill.errors import BackfillError
+from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, horizon_ms, plan_stretch
+
+_SHOWN_GAPS: Final = 3
+
+
+class Archived(NamedTuple):
+    """One partition in an archive: the offsets ``[begin, end)``, with ``rows`` rows.
+
+    ``first_ms`` is the timestamp (ms) of its first row, ``last_ms`` that of the last row before the cut (None: there is no such
+    row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon (None: there is none).
+    """
+
+    partition: int
+    begin: int
+    end: int
+    rows: int
+    first_ms: int
+    last_ms: int | None
+    first_kept: int | None
+
+
+Survey = Callable[[Mapping[int, int], Mapping[int, int]], Mapping[int, Archived]]
+"""Looks through an archive: the cuts (offsets, exclusive) and horizons (timestamps, ms) by partition in, what is there out."""
+
+
+class Horizons(NamedTuple):
+    """Timestamps (ms) before which no sighting is of use; None: nobody knows of any such.
+
+    ``keep_from_ms`` is the one of `horizon_ms`, ``exact_ms`` that of the window itself, without the grace.
+    """
+
+    keep_from_ms: int | None
+    exact_ms: int | None
+
+
+def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
+    """Return the horizons of a partition whose last record before the cut has this timestamp (ms; None: not known)."""
+    keep_from_ms = horizon_ms(window, last_ms, now_ms)
+    if keep_from_ms is None or last_ms is None or window.time_ms is None:
+        return Horizons(None, None)
+    return Horizons(keep_from_ms, min(last_ms, now_ms) - window.time_ms)
+
+
+class LogPart(NamedTuple):
+    """What the log has of the history ``[low, high)``.
+
+    ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first record below
+    ``high``, None without one; ``first_kept`` as of `plan_stretch`; ``complete``: the history begins at ``low``.
+    """
+
+    low: int
+    high: int
+    start: int
+    first_ms: int | None
+    first_kept: int | None
+    complete: bool
+
+
+def survey_archive(
+    survey: Survey, cuts: Mapping[int, int], last_ms: Mapping[int, int | None], *, window: Window, now_ms: int
+) -> tuple[Mapping[int, Archived], dict[int, int | None]]:
+    """Look through an archive, and return what it has and, with it, the timestamps (ms) of the last records before the cuts.
+
+    ``last_ms`` has those that the log knows. Only where the log does not have it the archive is looked through again.
+    """
+
+    def kept_from(known: Mapping[int, int | None]) -> dict[int, int]:
+        if window.count is not None:
+            return {}
+        found = {number: horizons(window, each, now_ms).keep_from_ms for number, each in known.items()}
+        return {number: each for number, each in found.items() if each is not None}
+
+    known = dict(last_ms)
+    archived = survey(cuts, kept_from(known))
+    late = {number: each.last_ms for number, each in archived.items() if known.get(number) is None}
+    if kept_from(late):
+        again = survey(cuts, kept_from(late))
+        archived = {number: again[number] if number in late else each for number, each in archived.items()}
+    return archived, {**known, **late}
+
+
+def plan_joined(
+    partition: int, log: LogPart, archived: Archived | None, *, window: Window, limits: Horizons
+) -> Stretch:
+    """Say what is read of one partition from the log, and what from the archive that lies before it.
+
+    ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
+    """
+    edge = min(max(log.low, log.start), log.high)
+    begin = end = edge
+    if archived is not None and archived.begin < edge and archived.end > log.low:
+        begin, end = max(archived.begin, log.low), min(archived.end, edge)
+    lacks_before_log = end < edge and _reaches(window, limits, log.first_ms, log.high - edge)
+    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long.
+    uncounted = lacks_before_log and window.count is not None
+    if begin == edge or uncounted or (end < edge and not lacks_before_log):
+        return _log_alone(partition, log, edge, window=window, limits=limits)
+    first_ms = archived.first_ms if archived is not None and archived.begin == begin else None
+    gaps = []
+    if log.low < begin and _reaches(window, limits, first_ms, log.high - begin):
+        gaps.append((log.low, begin))
+    if lacks_before_log:
+        gaps.append((end, edge))
+    first = begin
+    if window.count is None and limits.keep_from_ms is not None:
+        kept = archived.first_kept if archived is not None else None
+        in_log = edge if log.first_kept is None else min(max(edge, log.first_kept), log.high)
+        first = max(begin, kept) if kept is not None and kept < end else in_log
+    known_from_ms = None
+    if lacks_before_log:
+        known_from_ms = NOTHING_KNOWN_MS if log.first_ms is None else log.first_ms
+    elif first > begin:
+        known_from_ms = limits.keep_from_ms
+    return Stretch(
+        partition=partition,
+        low=log.low,
+        begin=first,
+        high=log.high,
+        complete=log.complete and first == log.low and not gaps,
+        keep_from_ms=limits.keep_from_ms,
+        known_from_ms=known_from_ms,
+        archived=(first, end) if first < end else None,
+        log_from=max(first, edge),
+        gaps=tuple(gaps),
+    )
+
+
+def _log_alone(partition: int, log: LogPart, edge: int, *, window: Window, limits: Horizons) -> Stretch:
+    stretch = plan_stretch(
+        partition,
+        low=log.low,
+        high=log.high,
+        log_start=log.start,
+        complete=log.complete,
+        window=window,
+        keep_from_ms=limits.keep_from_ms,
+        first_kept=log.first_kept,
+    )
+    lacks = log.low < edge and _reaches(window, limits, log.first_ms, log.high - edge)
+    return replace(stretch, gaps=((log.low, edge),)) if lacks else stretch
+
+
+def _reaches(window: Window, limits: Horizons, next_ms: int | None, offsets_after: int) -> bool:
+    """Whether the window of the record at the cut reaches what lies before ``next_ms`` (ms) and this many offsets."""
+    by_time = (
+        window.time_ms is None
+        or limits.exact_ms is None
+        or next_ms is None
+        or next_ms < 0
+        or next_ms > limits.exact_ms
+    )
+    # An ID is remembered while both hold.
+    return by_time and (window.count is None or offsets_after < window.count)
+
+
+def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> list[str]:
+    """Return a line for each partition with gaps, for the user.
+
+    Raises:
+        BackfillError: there are some, and they were not ``allowed``.
+    """
+    lines = [
+        f"{topic}[{each.partition}] lacks offsets {', '.join(f'{begin} to {end - 1}' for begin, end in each.gaps)}"
+        for each in stretches
+        if each.gaps
+    ]
+    if lines and not allowed:
+        more = f" and {len(lines) - _SHOWN_GAPS} more partitions" if len(lines) > _SHOWN_GAPS else ""
+        raise BackfillError(
+            f"history inside the window is gone: {'; '.join(lines[:_SHOWN_GAPS])}{more}: add an archive that has it with --source, "
+            "or go on with --allow-gap, so that coverage begins behind it"
+        )
+    return lines

@@ -1,0 +1,84 @@
+"""Settings of the Kafka clients, as they are given to the job: ``K=V``, or a file of such lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.error_text import masked_text
+from spark_backfill.properties_file import read_properties
+
+_OURS: Final = {
+    "auto.offset.reset": "the job resolves every offset itself",
+    "bootstrap.servers": "give --bootstrap",
+    "enable.auto.commit": "the job commits nothing",
+    "group.id": "give --group",
+    "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
+}
+_OF_SPARK: Final = "kafka."
+_SECRET_NAME: Final = re.compile(r"pass|pwd|secret|token|credential|jaas|key|auth", re.IGNORECASE)
+_QUOTED: Final = re.compile(r"""["']([^"']+)["']""")
+_SHORTEST_SECRET: Final = 3
+
+
+def client_config(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Read settings from ``K=V``, or from files of Java's properties; a later one wins. ``kafka.`` before a name is left out.
+
+    Raises:
+        ConfigurationError: a setting that the job makes itself, or a file that cannot be read; no value is shown.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        for name, value in _settings(option, text).items():
+            plain = name.removeprefix(_OF_SPARK)
+            if plain in _OURS:
+                raise ConfigurationError(f"{option} {plain} cannot be set: {_OURS[plain]}")
+            settings[plain] = value
+    return settings
+
+
+def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Read ``K=V`` texts.
+
+    Raises:
+        ConfigurationError: one of them is no such text; no value is shown.
+    """
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigurationError(
+                f"{option} {masked_text(text)!r} is no setting; write {option} NAME=VALUE"
+            )
+        settings[name] = value
+    return settings
+
+
+def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
+    """Return the values that no line may show: those of settings whose name tells of a secret, and what is quoted in them."""
+    found: set[str] = set()
+    for name, value in ((name, value) for each in settings for name, value in each.items()):
+        if _SECRET_NAME.search(name):
+            found |= {value, *_QUOTED.findall(value)}
+    return frozenset(value for value in found if len(value) >= _SHORTEST_SECRET)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with these values masked."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _settings(option: str, text: str) -> dict[str, str]:
+    name, equals, _ = text.partition("=")
+    if equals and name:
+        return read_options(option, [text])
+    if equals or not text:
+        raise ConfigurationError(
+            f"{option} {masked_text(text)!r} is no setting; write e.g. {option} security.protocol=SSL, or name a file"
+        )
+    return read_properties(Path(text), option=f"{option} {masked_text(text)}")

@@ -1,0 +1,93 @@
+"""Files of Kafka Connect's sinks in Spark: topic, partition and offset of a row, from its file's name and its place there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+from pyspark.sql import types as T  # noqa: N812 (as above)
+
+from spark_backfill.connect_layout import NAME_PATTERN, parse_file_name
+
+_WHOLE_FILE: Final = str(2**30)
+"""Bytes: a file below is read by one task, from its first row on."""
+
+
+class FileColumns(NamedTuple):
+    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder."""
+
+    name: Column
+    topic: Column
+    partition: Column
+    first: Column
+
+
+def file_columns(frame: DataFrame) -> FileColumns | None:
+    """Return the columns of a frame whose files all have Kafka Connect's names; None of any other."""
+    names = [PurePosixPath(file).name for file in frame.inputFiles()]
+    if not names or any(parse_file_name(name) is None for name in names):
+        return None
+    name = F.col("_metadata.file_name")
+
+    def said(group: int) -> Column:
+        return F.regexp_extract(name, NAME_PATTERN, group)
+
+    return FileColumns(name, said(1), said(2).cast("long"), said(3).cast("long"))
+
+
+def rows_of_files(frame: DataFrame, files: FileColumns, topic: str) -> dict[str, int]:
+    """Return how many rows each file of a topic has, by the file's name."""
+    counted = frame.where(files.topic == topic).groupBy(files.name.alias("name")).count().collect()
+    return {row["name"]: row["count"] for row in counted}
+
+
+def with_offsets(
+    frame: DataFrame, columns: Mapping[str, Column], files: FileColumns, *, indexed: bool
+) -> DataFrame:
+    """Return ``columns`` of a frame and ``offset``: that of the file's first row plus the row's place in the file.
+
+    ``indexed``: Spark itself knows the place (Parquet). Else every file below a GiB is read by one task, which counts; a
+    larger one ends the job.
+    """
+    selected = [column.alias(name) for name, column in columns.items()]
+    if indexed:
+        return frame.select(*selected, (files.first + F.col("_metadata.row_index")).alias("offset"))
+    for name in ("maxPartitionBytes", "openCostInBytes"):
+        frame.sparkSession.conf.set(f"spark.sql.files.{name}", _WHOLE_FILE)
+    placed = frame.select(
+        *selected,
+        files.first.alias("first"),
+        F.col("_metadata.file_path").alias("file"),
+        F.col("_metadata.file_block_start").alias("block_start"),
+    )
+    kept = [field for field in placed.schema.fields if field.name not in ("first", "file", "block_start")]
+    return placed.mapInArrow(count_places, T.StructType([*kept, T.StructField("offset", T.LongType())]))
+
+
+def count_places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn the columns ``first, file, block_start`` of rows in the order of their files into ``offset``."""
+    passed: dict[str, int] = {}
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if pc.max(batch.column("block_start")).as_py():
+            raise ValueError(
+                "a file of a GiB or more cannot be counted through: write smaller files, or offsets into the records"
+            )
+        places = np.empty(batch.num_rows, np.int64)
+        begin = 0
+        runs = pc.run_end_encode(batch.column("file"))
+        for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            before = passed.get(file, 0)
+            places[begin:end] = np.arange(before, before + end - begin)
+            passed[file], begin = before + end - begin, end
+        offsets = batch.column("first").to_numpy() + places
+        kept = [name for name in batch.schema.names if name not in ("first", "file", "block_start")]
+        arrays = [batch.column(name) for name in kept]
+        yield pa.RecordBatch.from_arrays([*arrays, pa.array(offsets, pa.int64())], [*kept, "offset"])

@@ -1,0 +1,86 @@
+"""JSON lines: one object a line, read with the types that Kafka's columns have, never with types guessed from the data.
+
+A guess would turn the IDs ``5`` and ``"5"`` of two lines into one, and ``1e2`` into ``100.0``. So keys and values stay the
+text that stands there: of a JSON string its characters, of anything else its JSON text as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+from pyspark.sql import types as T  # noqa: N812 (as above)
+
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.column_map import ALL_OTHERS, NOWHERE, ColumnMap, ColumnPlace, place_of
+
+_TEXT: Final = T.StringType()
+_HEADERS: Final = "__headers"
+_LIST: Final = "array<struct<key: string, value: string>>"
+_MAP: Final = "map<string, string>"
+
+
+def read_json_lines(
+    spark: SparkSession, path: str, places: ColumnMap, wanted: Iterable[str], options: Mapping[str, str]
+) -> tuple[DataFrame, ColumnMap]:
+    """Return the lines of the files below ``path`` with the fields where ``wanted`` of Kafka's columns stand, and these places.
+
+    A line that is no object, or has another type there than Kafka's column, ends the job when it is read.
+
+    Raises:
+        ConfigurationError: the places contradict each other, or what JSON lines are.
+    """
+    tree: dict[str, Any] = {}
+    for name in wanted:
+        place = place_of(places, name)
+        if place.column == ALL_OTHERS:
+            raise ConfigurationError(
+                f"--columns {name}={place}: the fields of JSON lines are not known in advance; with --format text a line "
+                "is the value, or name the field that has it"
+            )
+        if place.column != NOWHERE:
+            _put(tree, place.column.split("."), _type(name, place.form))
+    frame = spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(path)
+    headers = place_of(places, "headers")
+    if "headers" not in wanted or headers.column == NOWHERE:
+        return frame, places
+    parsed = frame.withColumn(_HEADERS, _parsed(F.col(headers.column)))
+    return parsed, {**places, "headers": ColumnPlace(_HEADERS, headers.form)}
+
+
+def _type(name: str, form: str) -> T.DataType:
+    if name == "partition":
+        return T.IntegerType()
+    if name == "offset":
+        return T.LongType()
+    if name == "timestamp" and form != "iso":
+        return T.LongType()
+    return _TEXT
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
+    *folders, last = path
+    for folder in folders:
+        tree = tree.setdefault(folder, {})
+        if not isinstance(tree, dict):
+            raise ConfigurationError(f"--columns {'.'.join(path)}: {folder!r} is taken for a column itself")
+    tree[last] = kind
+
+
+def _struct(tree: dict[str, Any]) -> T.StructType:
+    return T.StructType(
+        [
+            T.StructField(name, _struct(below) if isinstance(below, dict) else below)
+            for name, below in tree.items()
+        ]
+    )
+
+
+def _parsed(text: Column) -> Column:
+    """Headers as a list of objects ``{"key": ..., "value": ...}``, or as one object of names and values."""
+    listed = F.from_json(text, _LIST, {"mode": "FAILFAST"})
+    mapped = F.from_json(text, _MAP, {"mode": "FAILFAST"})
+    entries = F.map_entries(mapped).cast(_LIST)
+    return F.when(F.ltrim(text).startswith("{"), entries).otherwise(listed)

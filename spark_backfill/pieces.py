@@ -1,0 +1,55 @@
+"""All that a run reads, packed: from the topic, by the reader that was chosen, and from an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_backfill.archive import Archive
+from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
+from spark_backfill.fold import Packing, pack_rows, pack_rows_in_order
+from spark_backfill.options import Options
+from spark_backfill.source import read_digests, with_digests
+from spark_backfill.stretch import Stretch
+
+
+def read_all_pieces(
+    spark: SparkSession,
+    options: Options,
+    stretches: Sequence[Stretch],
+    packing: Packing,
+    archive: Archive | None,
+) -> DataFrame:
+    """Return the pieces (`spark_backfill.runs`) of the stretches, of which something is to be read."""
+    frames = []
+    in_log = [stretch.in_log() for stretch in stretches]
+    if any(stretch.offsets for stretch in in_log):
+        frames.append(_of_topic(spark, options, in_log, packing))
+    if archive is not None and any(stretch.in_archive() for stretch in stretches):
+        frames.append(pack_rows(with_digests(archive.records(stretches), options.id), packing))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _of_topic(
+    spark: SparkSession, options: Options, stretches: Sequence[Stretch], packing: Packing
+) -> DataFrame:
+    if options.sources.kafka == "kafka-jvm":
+        rows = read_digests(
+            spark,
+            options.bootstrap,
+            options.topic,
+            stretches,
+            spec=options.id,
+            settings=options.reader_config,
+        )
+        return pack_rows_in_order(rows, packing)
+    reader = ClientReader(
+        settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
+        topic=options.topic,
+        spec=str(options.id),
+        ranges=plan_ranges(stretches, spark.sparkContext.defaultParallelism),
+        packing=packing,
+    )
+    return read_pieces(spark, reader)

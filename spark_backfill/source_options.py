@@ -1,0 +1,208 @@
+"""The part of the command line that says where history is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.error_text import masked_text
+from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.client_config import read_options
+from spark_backfill.column_map import parse_columns
+
+KAFKA_SOURCES: Final = ("kafka-client", "kafka-jvm")
+"""How the topic itself can be read: by confluent-kafka in Spark's Python workers (default), or by Spark's own connector."""
+NEEDS_CONNECTOR: Final = frozenset({"kafka-jvm"})
+"""Sources that want Spark's Kafka connector."""
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+_OF_ARCHIVES: Final = ("format", "columns", "read_option", "archive_isolation")
+_FILES: Final = ("--source", "--kafka-config", "--reader-config", "--admin-config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Where history is read.
+
+    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: what else is, None: nothing.
+    - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of what Spark needs to read.
+    - ``cluster_id``, ``topic_id``: whose offsets these are where no broker is asked, else empty.
+    """
+
+    kafka: str
+    archive: ArchiveOptions | None
+    allow_gap: bool
+    packages: tuple[str, ...]
+    cluster_id: str
+    topic_id: str
+
+    @property
+    def isolation(self) -> str:
+        """Which records are read, as a consumer's ``isolation.level``."""
+        return ISOLATIONS[0] if self.archive is None else self.archive.isolation
+
+    def described(self) -> tuple[str, ...]:
+        """Return the sources for a report, without credentials."""
+        kafka = (self.kafka,) if self.kafka else ()
+        if self.archive is None:
+            return kafka
+        return (*kafka, *(masked_text(place) for place in self.archive.places))
+
+
+def add_source_options(add: Callable[..., Any]) -> None:
+    """Tell a parser of the options; ``add`` is its ``add_argument``."""
+    add(
+        "--source",
+        action="append",
+        default=[],
+        help=f"where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's workers: default, or by Spark's connector), a path or URL of an archive, or "
+        f"{TABLE}NAME of Spark's catalog; repeatable: what the topic still has counts from there",
+    )
+    add(
+        "--format",
+        help="format of the archives: parquet (default), json (lines), text (a line is a value), delta, iceberg, avro, ...",
+    )
+    add(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="NAME=COLUMN[:FORM],...",
+        help="where Kafka's topic, partition, offset, timestamp, key, value, headers stand in an archive; "
+        "e.g. offset=kafka_offset,timestamp=ts:ms,key=k:base64",
+    )
+    add(
+        "--read-option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="option of Spark's reader of the archives; repeatable",
+    )
+    add(
+        "--archive-isolation",
+        choices=ISOLATIONS,
+        help="whether who wrote the archive read committed records only; has to be said",
+    )
+    add(
+        "--allow-gap",
+        action="store_true",
+        help="go on where offsets inside the window are nowhere; coverage begins behind them, and the manifest lists them",
+    )
+    add(
+        "--packages",
+        action="append",
+        default=[],
+        metavar="GROUP:ARTIFACT:VERSION,...",
+        help="what Spark needs to read the archives, beside the Kafka connector",
+    )
+    add(
+        "--cluster-id",
+        metavar="ID",
+        help="without --bootstrap: the cluster that the archive's offsets are of",
+    )
+    add(
+        "--topic-id", metavar="ID", help="without --bootstrap: the topic's ID there (kafka-topics --describe)"
+    )
+
+
+def read_source_options(given: argparse.Namespace) -> SourceOptions:
+    """Read what was given.
+
+    Raises:
+        ConfigurationError: one line on what is missing, or contradicts itself.
+    """
+    sources: list[str] = given.source or [KAFKA_SOURCES[0]]
+    readers = [source for source in sources if source in KAFKA_SOURCES]
+    if len(readers) > 1:
+        raise ConfigurationError(
+            f"--source {readers[0]} and --source {readers[1]} read the same topic: give one"
+        )
+    archive = _archive(given, [source for source in sources if source not in KAFKA_SOURCES])
+    packages = tuple(part for text in given.packages for part in text.split(",") if part)
+    kafka = readers[0] if readers else ""
+    if kafka and archive is not None and archive.isolation != ISOLATIONS[0]:
+        raise ConfigurationError(
+            f"--archive-isolation {archive.isolation} and --source {kafka} do not go together: the topic is read with "
+            f"{ISOLATIONS[0]}, so that the result would be of neither; read the archive alone"
+        )
+    if given.reader_config and kafka not in NEEDS_CONNECTOR:
+        raise ConfigurationError(
+            "--reader-config is for --source kafka-jvm, which is not among the sources: give --kafka-config"
+        )
+    _check_identity(given, kafka)
+    return SourceOptions(
+        kafka=kafka,
+        archive=archive,
+        allow_gap=given.allow_gap,
+        packages=packages,
+        cluster_id=given.cluster_id or "",
+        topic_id=given.topic_id or "",
+    )
+
+
+def absolute_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line whose sources and files are found from any folder: those that are here become absolute."""
+    placed: list[str] = []
+    option = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if option:
+            placed.append(_absolute(argument))
+            option = ""
+        elif name in _FILES and equals:
+            placed.append(f"{name}={_absolute(value)}")
+        else:
+            placed.append(argument)
+            option = argument if argument in _FILES else ""
+    return placed
+
+
+def _absolute(text: str) -> str:
+    try:
+        return str(Path(text).absolute()) if Path(text).exists() else text
+    except (OSError, ValueError):
+        return text
+
+
+def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions | None:
+    if not places:
+        unused = [name for name in _OF_ARCHIVES if getattr(given, name)]
+        if unused:
+            raise ConfigurationError(
+                f"--{unused[0].replace('_', '-')} is about an archive, and none is given: give --source PATH"
+            )
+        return None
+    if any(not place.removeprefix(TABLE) for place in places):
+        raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")
+    if given.archive_isolation is None:
+        raise ConfigurationError(
+            f"does {places[0]!r} have records of aborted transactions? say --archive-isolation read_committed if who wrote it "
+            "read committed records only (or nobody writes transactions to the topic), else read_uncommitted"
+        )
+    return ArchiveOptions(
+        places=tuple(places),
+        format=given.format or "parquet",
+        columns=parse_columns(given.columns) if given.columns else {},
+        read_options=read_options("--read-option", given.read_option),
+        isolation=given.archive_isolation,
+    )
+
+
+def _check_identity(given: argparse.Namespace, kafka: str) -> None:
+    named = bool(given.cluster_id) + bool(given.topic_id)
+    if given.bootstrap is not None:
+        if named:
+            raise ConfigurationError(
+                "--cluster-id and --topic-id are asked of --bootstrap: give one or the other"
+            )
+        return
+    if kafka:
+        raise ConfigurationError(f"--source {kafka} needs --bootstrap HOST:PORT")
+    if named < 2:  # noqa: PLR2004 (both)
+        raise ConfigurationError(
+            "whose offsets does the archive have? give --bootstrap HOST:PORT, or both --cluster-id and --topic-id"
+        )
+    if given.group is not None:
+        raise ConfigurationError("--group needs --bootstrap HOST:PORT: what it has committed is asked there")

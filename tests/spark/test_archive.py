@@ -1,0 +1,270 @@
+"""What lies in an archive, however it is called and written there, as records of Kafka."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import id_spec
+from dedup_sdk.record import Record
+from spark_backfill.archive import Archive
+from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.archived import Archived
+from spark_backfill.column_map import parse_columns
+from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.stretch import Stretch
+from tests.support.archives import write_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+BASE_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
+    """Opens what lies in ``tmp_path``: ``archive("parquet", "offset=o", spec="key")``."""
+
+    def opened(
+        form: str, *columns: str, spec: str = "py:tests.spark.test_archive_ids:of_all", **given: Any
+    ) -> Archive:
+        options = ArchiveOptions(
+            places=given.get("places", (str(tmp_path),)),
+            format=form,
+            columns=parse_columns(columns) if columns else {},
+            isolation="read_committed",
+        )
+        return Archive(spark, options, topic="orders", spec=id_spec(spec))
+
+    return opened
+
+
+def records(archive: Archive, *partitions: int) -> list[Record]:
+    """All records of an archive, by coordinates."""
+    stretches = [
+        Stretch(partition=number, low=0, begin=0, high=10**9, complete=True, archived=(0, 10**9))
+        for number in partitions or (0,)
+    ]
+    rows = archive.records(stretches).orderBy("partition", "offset").collect()
+    return [
+        Record(
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            row["timestamp_ms"],
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            tuple((each["key"], each["value"] and bytes(each["value"])) for each in row["headers"] or ()),
+        )
+        for row in rows
+    ]
+
+
+def lines(path: Path, *objects: object) -> None:
+    """Write JSON lines; a text is a line as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in objects]
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+def table(path: Path, **columns: Sequence[object] | pa.Array) -> None:
+    """Write columns as one Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_rows_of_the_kafka_source_need_no_mapping(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Parquet with the columns of Spark's Kafka source gives the records that were written; other topics are left out."""
+    kept = [
+        Record("orders", 0, 0, BASE_MS, b"k", b"v", (("a", b"1"), ("a", None))),
+        Record("orders", 1, 5, BASE_MS + 7, None, None, ()),
+    ]
+    write_parquet(tmp_path, [*kept, Record("flights", 0, 0, BASE_MS, b"x")])
+    opened = archive("parquet")
+    assert records(opened, 0, 1) == kept
+    assert opened.survey({}, {}) == {
+        0: Archived(0, 0, 1, 1, BASE_MS, BASE_MS, None), 1: Archived(1, 5, 6, 1, BASE_MS + 7, BASE_MS + 7, None),
+    }  # fmt: skip
+
+
+def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Nested offsets, microseconds, texts for bytes, and a map of headers are read as what they are mapped to."""
+    table(
+        tmp_path / "a.parquet",
+        meta=[{"part": 0, "at": 3}, {"part": 0, "at": 4}],
+        us=[BASE_MS * 1000 + 999, BASE_MS * 1000 + 1000],
+        k=["größe", None],
+        v=["00ff", ""],
+        h=pa.array([[("id", "x")], None], pa.map_(pa.string(), pa.string())),
+    )
+    opened = archive(
+        "parquet", "partition=meta.part,offset=meta.at", "timestamp=us:us,key=k,value=v:hex,headers=h"
+    )
+    assert records(opened) == [
+        Record("orders", 0, 3, BASE_MS, "größe".encode(), b"\x00\xff", (("id", b"x"),)),
+        Record("orders", 0, 4, BASE_MS + 1, None, b"", ()),
+    ]
+
+
+def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """A value that is an object keeps its very characters, one that is a text its content; both forms of headers are read."""
+    lines(
+        tmp_path / "a.jsonl",
+        '{"partition":0,"offset":0,"ts":"2026-01-02T03:04:05.006Z","key":"k","headers":{"id":"5"},"value":{"id": 1e2, "big":123456789012345678901234567890}}',
+        '{"partition":0,"offset":1,"ts":"2026-01-02T04:04:05.006+01:00","headers":[{"key":"id","value":"a"},{"key":"id"}],"value":"{\\"id\\": \\"5\\"}"}',
+    )
+    found = records(archive("json", "timestamp=ts:iso"))
+    assert [each.value for each in found] == [
+        b'{"id": 1e2, "big":123456789012345678901234567890}',
+        b'{"id": "5"}',
+    ]
+    assert [each.headers for each in found] == [(("id", b"5"),), (("id", b"a"), ("id", None))]
+    assert [(each.topic, each.timestamp_ms, each.key) for each in found] == [
+        ("orders", 1_767_323_045_006, b"k"), ("orders", 1_767_323_045_006, None),
+    ]  # fmt: skip
+
+
+def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Lines of Kafka Connect's files have the offsets that their names and places say, and other topics' files do not count."""
+    lines(tmp_path / "partition=0" / "orders+0+0000000010.json", '{"id":1}', '{"id":2}')
+    lines(tmp_path / "partition=0" / "orders+0+0000000012.json", '{"id":3}')
+    lines(tmp_path / "partition=1" / "orders+1+0000000000.json", '{"offset":7}')
+    lines(tmp_path / "partition=1" / "flights+1+0000000000.json", "x", "y")
+    opened = archive("text", "timestamp=-,key=-,headers=-")
+    assert {part.partition: part[1:4] for part in opened.survey({}, {}).values()} == {
+        0: (10, 13, 3),
+        1: (0, 1, 1),
+    }
+    found = [(each.partition, each.offset, each.value) for each in records(opened, 0, 1)]
+    assert found == [
+        (0, 10, b'{"id":1}'), (0, 11, b'{"id":2}'), (0, 12, b'{"id":3}'), (1, 0, b'{"offset":7}'),
+    ]  # fmt: skip
+
+
+def test_connect_parquet_is_indexed_and_made_json(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Parquet of Kafka Connect has its offsets by row, and its columns make a JSON value that IDs are read from."""
+    table(
+        tmp_path / "partition=3" / "orders+3+0000000100.snappy.parquet",
+        id=["a", "b"],
+        offset=[1, 1],
+        partition=[9, 9],
+    )
+    opened = archive("parquet", "timestamp=-,value=*:json", spec="json:/id")
+    rows = opened.records(
+        [Stretch(partition=3, low=0, begin=0, high=200, complete=True, archived=(0, 200))]
+    ).collect()
+    assert [(row["offset"], json.loads(row["value"])["id"]) for row in rows] == [(100, "a"), (101, "b")]
+
+
+def test_connect_files_with_holes_are_refused(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """A file with fewer rows than offsets does not say which are missing, and ends the job with its name."""
+    lines(tmp_path / "orders+0+0000000000.json", "a", "b")
+    lines(tmp_path / "orders+0+0000000003.json", "c")
+    opened = archive("text", "timestamp=-,key=-,headers=-")
+    with pytest.raises(
+        BackfillError, match=re.escape("'orders+0+0000000000.json' has 2 rows for offsets 0 to 2")
+    ):
+        opened.survey({}, {})
+
+
+def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """The last timestamp and the first offset inside the horizon are those below the cut; the end is the archive's."""
+    write_parquet(tmp_path, [Record("orders", 0, at, BASE_MS + at) for at in (0, 1, 2, 3, 9)])
+    survey = archive("parquet", spec="key").survey({0: 3}, {0: BASE_MS + 1})
+    assert survey == {0: Archived(0, 0, 10, 5, BASE_MS, BASE_MS + 2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "map_", "says"),
+    [
+        ({"partition": [0], "timestamp": [1]}, "", "has no offsets, without which"),
+        ({"offset": [0], "timestamp": [1]}, "", "no column 'partition'"),
+        (
+            {"offset": ["0"], "partition": [0]},
+            "",
+            "column 'offset' is string, and offset has to be an integer",
+        ),
+        ({"offset": [0], "partition": [0], "key": [b"k"]}, "", "--columns timestamp=COLUMN:ms"),
+        ({"offset": [0], "partition": [0], "timestamp": [1]}, "", "say --columns timestamp=timestamp:ms"),
+        ({"offset": [0], "partition": [0]}, "timestamp=-", "no column 'key': say where it stands"),
+        (
+            {"offset": [0], "partition": [0], "key": [1]},
+            "timestamp=-",
+            "column 'key' is bigint, and key has to be binary",
+        ),
+        (
+            {"offset": [0], "partition": [0]},
+            "timestamp=-,key=nope",
+            "has no column 'nope', where --columns says that key",
+        ),
+        (
+            {"offset": [0], "partition": [0], "key": [b""], "topic": [1]},
+            "timestamp=-",
+            "column 'topic' is bigint",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_kafkas_are_named(
+    archive: Callable[..., Archive], tmp_path: Path, columns: dict[str, Any], map_: str, *, says: str
+) -> None:
+    """Before anything is read, one line says which column is missing or wrong, and what to write."""
+    table(tmp_path / "a.parquet", **columns)
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+        archive("parquet", *([map_] if map_ else []), spec="key")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit", "says"),
+    [
+        ({"offset": [0, None], "partition": [0, 0]}, "-", "1 rows of the archive have no offset"),
+        ({"offset": [0, 1], "partition": [0, None]}, "-", "1 rows of the archive have no partition"),
+        ({"offset": [0, -5], "partition": [0, 0]}, "-", "partition 0, offset -5"),
+        (
+            {"offset": [0], "partition": [0], "topic": ["flights"]},
+            "-",
+            "nothing of topic 'orders': it has 'flights'",
+        ),
+        (
+            {"offset": [0], "partition": [0], "ts": [1_700_000_000]},
+            "ts:ms",
+            "1700000000 ms since 1970: is its unit",
+        ),
+    ],
+)
+def test_rows_that_are_no_records_are_named(
+    archive: Callable[..., Archive], tmp_path: Path, columns: dict[str, Any], unit: str, *, says: str
+) -> None:
+    """Null and negative coordinates, other topics only and absurd times end the survey in one line."""
+    table(tmp_path / "a.parquet", **columns)
+    opened = archive("parquet", f"timestamp={unit},key=-", spec="key")
+    with pytest.raises(BackfillError, match=re.escape(says)):
+        opened.survey({}, {})
+
+
+def test_a_line_that_is_no_record_ends_the_job(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """JSON that is torn, or an offset that is no number, is never taken for a record without an offset."""
+    lines(tmp_path / "a.jsonl", '{"partition":0,"offset":0}', '{"partition":0,"offset":"x"}')
+    opened = archive("json", "timestamp=-,key=-", spec="key")
+    with pytest.raises(Exception, match=r".") as caught:
+        opened.survey({}, {})
+    assert "\n" not in one_line(caught.value)
+    assert "MALFORMED" in one_line(caught.value) or "parse" in one_line(caught.value)
+
+
+def test_several_places_are_one_archive(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Two folders give the rows of both; a record that is in both has one survey and the same coordinates twice."""
+    write_parquet(tmp_path / "a", [Record("orders", 0, at, BASE_MS) for at in range(3)])
+    write_parquet(tmp_path / "b", [Record("orders", 0, at, BASE_MS) for at in range(2, 5)])
+    opened = archive("parquet", spec="key", places=(str(tmp_path / "a"), str(tmp_path / "b")))
+    assert opened.survey({}, {})[0][1:4] == (0, 5, 6)

@@ -1,0 +1,133 @@
+"""What is taken from the log, what from the archive before it, and which offsets neither has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dedup_sdk.window import Window
+from spark_backfill.archived import (
+    Archived,
+    Horizons,
+    LogPart,
+    check_gaps,
+    horizons,
+    plan_joined,
+    survey_archive,
+)
+from spark_backfill.errors import BackfillError
+from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch
+
+HOUR_MS = 3_600_000
+NOW_MS = 100 * HOUR_MS
+WINDOW = Window(hours=10)
+ALL = Horizons(None, None)
+
+
+def log(**given: Any) -> LogPart:
+    """Offsets 0 to 100 of a complete history, of which the log has those from 50 on."""
+    usual: dict[str, Any] = {
+        "low": 0, "high": 100, "start": 50, "first_ms": NOW_MS - HOUR_MS, "first_kept": 50, "complete": True,
+    }  # fmt: skip
+    return LogPart(**{**usual, **given})
+
+
+def archived(begin: int, end: int, *, first_kept: int | None = None, first_ms: int = 0) -> Archived:
+    """What an archive has of partition 0."""
+    return Archived(0, begin, end, end - begin, first_ms, None, first_kept)
+
+
+def plan(
+    part: LogPart, known: Archived | None, *, window: Window = WINDOW, limits: Horizons = ALL
+) -> Stretch:
+    """The stretch of partition 0."""
+    return plan_joined(0, part, known, window=window, limits=limits)
+
+
+def test_the_overlap_counts_once() -> None:
+    """From the log's beginning on nothing is taken from the archive, and together they are the whole history."""
+    stretch = plan(log(), archived(0, 80))
+    assert (stretch.begin, stretch.in_archive(), stretch.in_log().begin) == (0, (0, 50), 50)
+    assert (stretch.complete, stretch.gaps, stretch.since_ms(7, None)) == (True, (), None)
+
+
+def test_an_archive_inside_the_log_is_not_read() -> None:
+    """Where the log reaches back as far, the archive adds nothing."""
+    stretch = plan(log(start=0, first_kept=0), archived(0, 80))
+    assert (stretch.in_archive(), stretch.in_log(), stretch.complete) == (None, stretch, True)
+
+
+def test_a_gap_before_the_log_is_told() -> None:
+    """Offsets between the archive's end and the log's beginning are named, and coverage begins behind them."""
+    stretch = plan(log(first_ms=7_000), archived(0, 30))
+    assert (stretch.gaps, stretch.in_archive(), stretch.in_log().begin) == (((30, 50),), (0, 30), 50)
+    assert (stretch.complete, stretch.since_ms(0, None)) == (False, 7_000)
+    nothing_after = plan(log(first_ms=None), archived(0, 30))
+    assert nothing_after.since_ms(0, None) == NOTHING_KNOWN_MS
+
+
+def test_a_gap_before_the_archive_is_told() -> None:
+    """Offsets that the group's own history has before the archive begins are named, too."""
+    stretch = plan(log(), archived(20, 60, first_ms=NOW_MS))
+    assert (stretch.gaps, stretch.in_archive(), stretch.complete) == (((0, 20),), (20, 50), False)
+    assert stretch.since_ms(5_000, None) == 5_000
+
+
+def test_what_the_window_does_not_reach_is_no_gap() -> None:
+    """Offsets that are gone, but older than the window of the last record, are neither missed nor read."""
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    old = log(first_ms=NOW_MS - 11 * HOUR_MS, first_kept=55)
+    for known in (None, archived(0, 30, first_kept=None)):
+        stretch = plan(old, known, limits=limits)
+        assert (stretch.gaps, stretch.in_archive(), stretch.begin) == ((), None, 55)
+        assert stretch.since_ms(NOW_MS - 9 * HOUR_MS, None) == limits.keep_from_ms
+    young = log(first_ms=NOW_MS - 9 * HOUR_MS)
+    assert plan(young, None, limits=limits).gaps == ((0, 50),)
+
+
+def test_reading_begins_one_window_before_the_cut() -> None:
+    """Rows of the archive before the window's horizon are not read, and what is known begins there."""
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    stretch = plan(log(), archived(0, 60, first_kept=40), limits=limits)
+    assert (stretch.begin, stretch.in_archive(), stretch.in_log().begin) == (40, (40, 50), 50)
+    assert (stretch.complete, stretch.since_ms(NOW_MS, None)) == (False, limits.keep_from_ms)
+    none_kept = plan(log(first_kept=60), archived(0, 60, first_kept=None), limits=limits)
+    assert (none_kept.begin, none_kept.in_archive()) == (60, None)
+
+
+def test_a_count_window_is_not_counted_across_a_gap() -> None:
+    """Ranks from before a gap would be too small, so that the archive is left out; enough records after it make it none."""
+    stretch = plan(log(), archived(0, 30), window=Window(count=60))
+    assert (stretch.gaps, stretch.begin, stretch.in_archive()) == (((0, 50),), 50, None)
+    enough = plan(log(), archived(0, 30), window=Window(count=50))
+    assert (enough.gaps, enough.begin) == ((), 50)
+    whole = plan(log(), archived(0, 50, first_kept=45), window=Window(count=60), limits=Horizons(5, 5))
+    assert (whole.gaps, whole.begin, whole.complete) == ((), 0, True)
+
+
+def test_gaps_end_the_job_unless_they_are_allowed() -> None:
+    """The error names partitions and offsets and what to do; allowed, the same is told as lines."""
+    stretches = [plan(log(), archived(0, 30)), plan(log(start=0), None)]
+    with pytest.raises(BackfillError, match=r"t\[0\] lacks offsets 30 to 49: .*--source.*--allow-gap"):
+        check_gaps("t", stretches, allowed=False)
+    assert check_gaps("t", stretches, allowed=True) == ["t[0] lacks offsets 30 to 49"]
+    assert check_gaps("t", stretches[1:], allowed=False) == []
+
+
+def test_a_survey_is_made_again_only_for_what_the_log_does_not_know() -> None:
+    """The horizon of a partition whose log is empty comes from the archive's own last record."""
+    asked: list[dict[int, int]] = []
+
+    def survey(_cuts: object, limits: dict[int, int]) -> dict[int, Archived]:
+        asked.append(dict(limits))
+        return {n: Archived(n, 0, 9, 9, 0, NOW_MS, limits.get(n)) for n in (0, 1)}
+
+    found, last_ms = survey_archive(survey, {}, {0: NOW_MS, 1: None}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # dictionaries
+    horizon = horizons(WINDOW, NOW_MS, NOW_MS).keep_from_ms
+    assert asked == [{0: horizon}, {1: horizon}]
+    assert [found[n].first_kept for n in (0, 1)] == [horizon, horizon]
+    assert last_ms == {0: NOW_MS, 1: NOW_MS}
+    asked.clear()
+    survey_archive(survey, {}, {0: NOW_MS, 1: NOW_MS}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # as above
+    assert len(asked) == 1

@@ -1,0 +1,69 @@
+"""Archives of records, as sinks and scripts write them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dedup_sdk.record import Record
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+KAFKA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+"""The columns of Spark's Kafka source."""
+
+
+def kafka_table(records: Iterable[Record]) -> pa.Table:
+    """Records with the columns of Spark's Kafka source; a timestamp of -1 is null."""
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "offset": each.offset,
+            "timestamp": None if each.timestamp_ms < 0 else each.timestamp_ms,
+            "key": each.key,
+            "value": each.value,
+            "headers": [{"key": name, "value": value} for name, value in each.headers],
+        }
+        for each in records
+    ]
+    return pa.Table.from_pylist(rows, schema=KAFKA)
+
+
+def write_parquet(folder: Path, records: Sequence[Record], *, files: int = 2) -> Path:
+    """Write records as Parquet, dealt out to some files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        pq.write_table(kafka_table(records[number::files]), folder / f"part-{number}.parquet")
+    return folder
+
+
+def write_json_lines(path: Path, records: Iterable[Record]) -> Path:
+    """Write records as JSON lines with bytes in base64 and time in milliseconds."""
+
+    def text(data: bytes | None) -> str | None:
+        return None if data is None else base64.b64encode(data).decode()
+
+    with path.open("w", encoding="utf-8") as file:
+        for each in records:
+            headers = [{"key": name, "value": text(value)} for name, value in each.headers]
+            line = {
+                "topic": each.topic, "partition": each.partition, "offset": each.offset, "ts": each.timestamp_ms,
+                "key": text(each.key), "value": text(each.value), "headers": headers,
+            }  # fmt: skip
+            file.write(json.dumps(line) + "\n")
+    return path
