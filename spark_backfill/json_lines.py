@@ -79,8 +79,14 @@ def _struct(tree: dict[str, Any]) -> T.StructType:
 
 
 def _parsed(text: Column) -> Column:
-    """Headers as a list of objects ``{"key": ..., "value": ...}``, or as one object of names and values."""
-    listed = F.from_json(text, _LIST, {"mode": "FAILFAST"})
-    mapped = F.from_json(text, _MAP, {"mode": "FAILFAST"})
-    entries = F.map_entries(mapped).cast(_LIST)
-    return F.when(F.ltrim(text).startswith("{"), entries).otherwise(listed)
+    """Headers as a list of objects ``{"key": ..., "value": ...}``, as one object of names and values, or as kcat's flat list."""
+    strict = {"mode": "FAILFAST"}
+    entries = F.map_entries(F.from_json(text, _MAP, strict)).cast(_LIST)
+    flat = F.from_json(text, "array<string>", strict)
+    names = F.filter(flat, lambda _, place: place % 2 == 0)
+    paired = F.transform(
+        names,
+        lambda name, place: F.struct(name.alias("key"), F.get(flat, 2 * place + 1).alias("value")),
+    ).cast(_LIST)
+    listed = F.from_json(text, _LIST, strict)
+    return F.when(text.rlike(r"^\s*\{"), entries).when(text.rlike(r'^\s*\[\s*"'), paired).otherwise(listed)

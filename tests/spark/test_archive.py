@@ -117,19 +117,21 @@ def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path:
 
 
 def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """A value that is an object keeps its very characters, one that is a text its content; both forms of headers are read."""
+    """A value that is an object keeps its very characters, one that is a text its content; all forms of headers are read."""
     lines(
         tmp_path / "a.jsonl",
         '{"partition":0,"offset":0,"ts":"2026-01-02T03:04:05.006Z","key":"k","headers":{"id":"5"},"value":{"id": 1e2, "big":123456789012345678901234567890}}',
         '{"partition":0,"offset":1,"ts":"2026-01-02T04:04:05.006+01:00","headers":[{"key":"id","value":"a"},{"key":"id"}],"value":"{\\"id\\": \\"5\\"}"}',
+        '{"partition":0,"offset":2,"ts":"2026-01-02T03:04:05.006Z","headers":["id","b","id",null]}',
     )
     found = records(archive("json", "timestamp=ts:iso"))
     assert [each.value for each in found] == [
-        b'{"id": 1e2, "big":123456789012345678901234567890}',
-        b'{"id": "5"}',
-    ]
-    assert [each.headers for each in found] == [(("id", b"5"),), (("id", b"a"), ("id", None))]
-    assert [(each.topic, each.timestamp_ms, each.key) for each in found] == [
+        b'{"id": 1e2, "big":123456789012345678901234567890}', b'{"id": "5"}', None,
+    ]  # fmt: skip
+    assert [each.headers for each in found] == [
+        (("id", b"5"),), (("id", b"a"), ("id", None)), (("id", b"b"), ("id", None)),
+    ]  # fmt: skip
+    assert [(each.topic, each.timestamp_ms, each.key) for each in found[:2]] == [
         ("orders", 1_767_323_045_006, b"k"), ("orders", 1_767_323_045_006, None),
     ]  # fmt: skip
 
