@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk.marks import DIGEST_BYTES, Marks
@@ -77,6 +77,7 @@ def last_of(marks: list[Marks]) -> dict[bytes, tuple[int, int]]:
 
 
 @given(rows, st.integers(0, 80), st.integers(1, 100), st.lists(st.integers(0, 60), unique=True))
+@settings(deadline=None)
 def test_pieces_hold_the_last_mark_of_each_id(
     taken: list[Row], cut: int, run_rows: int, buried: list[int]
 ) -> None:
@@ -104,6 +105,7 @@ def test_pieces_hold_the_last_mark_of_each_id(
 
 
 @given(rows, st.integers(0, 80), st.integers(1, 100))
+@settings(deadline=None)
 def test_a_count_window_gets_every_row(taken: list[Row], cut: int, run_rows: int) -> None:
     """One after the other, as they came: a repetition tells as much as a first sighting."""
     taken = [row for row in sorted(taken) if row[0] == 0]
