@@ -10,6 +10,8 @@ from dedup_sdk.cli.dump import dump
 from dedup_sdk.cli.lookup import lookup
 from dedup_sdk.cli.restore import restore
 from dedup_sdk.cli.rewind import rewind
+from dedup_sdk.cli.snapshot import snapshot
+from dedup_sdk.cli.snapshots import snapshots_app
 from dedup_sdk.cli.stats import stats
 
 app = typer.Typer(
@@ -32,6 +34,7 @@ def about() -> None:
         dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
             --id header:dedup-id --window 7d --output snapshot
         dedup restore --snapshot snapshot --store var/dedup
+        dedup snapshots list snapshots
         dedup lookup --store var/dedup --topic orders order-4711
 
     What a command does in detail: `dedup COMMAND --help`.
@@ -45,6 +48,8 @@ app.command(
     add_help_option=False,
 )(backfill)
 app.command()(restore)
+app.command()(snapshot)
+app.add_typer(snapshots_app, name="snapshots")
 app.command()(rewind)
 app.command()(dump)
 app.command()(lookup)

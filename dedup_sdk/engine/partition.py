@@ -85,13 +85,18 @@ class Partition(Durable):
         self._set_clock()
 
     def install(
-        self, snapshot: str, plan: StartPlan, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        plan: StartPlan,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> Iterator[None]:
         """Begin with the marks of a snapshot folder instead, a few milliseconds a step; raises `SnapshotError` if it does not check.
 
-        ``without``: offset -> digest (16 bytes) of records that must leave no mark.
+        ``without``: offset -> digest (16 bytes) of records that must leave no mark. ``move``: its files are ours and were checked.
         """
-        yield from self.store.installing(snapshot, plan.progress, without)
+        yield from self.store.installing(snapshot, plan.progress, without, move=move)
         self._forget_steps()
         self.loaded = None
         self._lane = Lane(self.window, plan.progress)

@@ -70,7 +70,7 @@ def start_from_snapshot(
             with scratch(beside) as folder:
                 here = yield from fetched(fit.source, (fit.part,), folder)
                 without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
-                yield from held.install(here, fit.plan, without)
+                yield from held.install(here, fit.plan, without, move=fit.source.remote is not None)
         except SnapshotError as error:
             damage = error
             passed_over.append(str(error))

@@ -99,6 +99,9 @@ def merge_words(blocks: Iterable[FilterWords]) -> FilterWords:
         return kept[0] if kept else NO_WORDS
     ranks = np.concatenate([block.ranks for block in kept])
     patterns = np.concatenate([block.patterns for block in kept])
+    if (ranks[1:] >= ranks[:-1]).all():
+        # Blocks of sorted files, in their order: to see that takes a twentieth of a sort.
+        return FilterWords(ranks, patterns)
     # Rank and pattern in one number: one sort of plain words instead of a sort of positions and two gathers.
     joined = np.sort((ranks.astype(np.uint64) << np.uint64(16)) | patterns)
     return FilterWords((joined >> np.uint64(16)).astype(np.uint32), joined.astype(np.uint16))

@@ -52,6 +52,17 @@ def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
     return Identity(partition=read.integer("partition", least=0), **texts), read.flag("numbered")
 
 
+def decode_window(data: bytes, folder: Path) -> str:
+    """Return the text of the window that the store was opened with last, of an identity that `decode_identity` takes."""
+    return Fields(
+        f"store {folder}",
+        "identity.",
+        json.loads(data),
+        error=StoreCorruptError,
+        remedy="move it away and rebuild it",
+    ).text("window")
+
+
 def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
     """Raise `ForeignStoreError` naming the first field that differs, and both values."""
     for entry in fields(Identity):

@@ -130,14 +130,24 @@ class MemoryPartition:
         return max((entry.newest_ms for entry in dropped), default=None)
 
     def install(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> None:
         """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, without):
+        for _ in self.installing(snapshot, progress, without, move=move):
             pass
 
     def installing(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,  # noqa: ARG002 (what is read into memory is not moved)
     ) -> Iterator[None]:
         """See `PartitionStore.installing`; to keep what was read is one step."""
         # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.

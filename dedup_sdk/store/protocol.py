@@ -102,18 +102,28 @@ class PartitionStore(Protocol):
         """
 
     def install(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> None:
         """Take over the sorted files of a verified snapshot folder for this partition, replacing everything stored.
 
         ``without``: offset -> digest (16 bytes) of records that must leave no mark. Atomic as seen after a crash: their marks
-        are never there.
+        are never there. ``move``: the folder is the caller's own and its files were checked, so that they may be moved in.
 
         Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
         """
 
     def installing(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> Iterator[None]:
         """Do as `install`, a few milliseconds a step; until the last one, and if there is none, the store is as it was.
 

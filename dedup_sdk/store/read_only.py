@@ -17,7 +17,7 @@ from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
 from dedup_sdk.store.generations import State
-from dedup_sdk.store.identity import decode_identity
+from dedup_sdk.store.identity import decode_identity, decode_window
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_errors import translating
@@ -31,7 +31,8 @@ _PAUSE_SECONDS: Final = 0.05
 class ReadOnlyPartition:
     """What a partition's store held when this was opened; a context manager.
 
-    ``identity`` says whose it is, ``progress`` how far it is (None: nothing was ever written).
+    ``identity`` says whose it is, ``window`` is the text of the `Window` it was opened with last, ``progress`` how far it is
+    (None: nothing was ever written).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,6 +54,7 @@ class ReadOnlyPartition:
                 message = f"store {self._folder} has no identity yet; its consumer is about to make it, or it is damaged"
                 raise StoreCorruptError(message)
             self.identity: Identity = decode_identity(identity, self._folder)[0]
+            self.window: str = decode_window(identity, self._folder)
             self._state = State.decode(self._database.get(STATE) or b"", f"store {self._folder}")
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
@@ -66,10 +68,13 @@ class ReadOnlyPartition:
                 if generation.name in names
             ]
 
-    def scan_all(self) -> Iterator[Marks]:
-        """Yield flushed and recent marks together in pages, ascending by digest, each ID once with its highest offset."""
+    def scan_all(self, *, below: int | None = None) -> Iterator[Marks]:
+        """Yield flushed and recent marks together in pages, ascending by digest, each ID once with its highest offset.
+
+        ``below``: as if nothing at this offset or after it had been completed.
+        """
         with translating(self._folder):
-            yield from scan_families(self._families, self._state.marks, self._recent)
+            yield from scan_families(self._families, self._state.marks, self._recent, below=below)
 
     def find_all(self, digest: bytes) -> list[Mark]:
         """Return what is stored of one ID, highest offset first: one mark at most a generation and a step; none: empty."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,9 +23,12 @@ from dedup_sdk.store.manifest import (
     PartitionManifest,
     parse_manifest,
 )
-from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk.store.parallel import in_parallel
+from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
 
 _CHUNK_BYTES = 2**20
+_BLOCK_BYTES = 8 * 2**20
+"""What a driver asks for at once: some would ask for fifty megabytes by themselves, and keep them in memory."""
 _MASK = "***"
 _LEAST_SECRET = 4
 """Characters of what is masked in a driver's words: less is no secret, and part of other words."""
@@ -95,54 +100,74 @@ class RemoteSnapshot:
     def __init__(self, filesystem: Any, path: str, place: str, url: str) -> None:
         self._filesystem, self._path, self.place, self._url = filesystem, path.rstrip("/"), place, url
         data = b"".join(self._read(MANIFEST_NAME, most_bytes=MOST_MANIFEST_BYTES + 1))
-        self._manifest_bytes = data
+        self.manifest_bytes = data
         self.manifest: Manifest = parse_manifest(data, f"{place}/{MANIFEST_NAME}")
 
     def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
-        """Make ``folder`` a snapshot of some partitions; each step fetches a megabyte at most.
+        """Make ``folder`` a snapshot of some partitions, several files at once; each step waits 20 ms at most.
 
         Raises `SnapshotError` where a file is not there, or not what the manifest says.
         """
         for entry in entries:
-            target = folder / str(entry.partition)
-            target.mkdir()
-            for file in entry.files:
-                for suffix, sha256 in ((SORTED_SUFFIX, file.sha256), (FILTER_SUFFIX, file.filter_sha256)):
-                    most = file.bytes if suffix == SORTED_SUFFIX else 2**40
-                    yield from self._fetch(f"{entry.partition}/{file.name}{suffix}", sha256, target, most)
-        (folder / MANIFEST_NAME).write_bytes(self._manifest_bytes)
+            (folder / str(entry.partition)).mkdir()
+        yield from in_parallel(
+            partial(self.fetch_file, entry.partition, file, folder / str(entry.partition))
+            for entry in entries
+            for file in entry.files
+        )
+        (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
 
-    def _fetch(self, name: str, sha256: str, target: Path, most_bytes: int) -> Iterator[None]:
+    def fetch_file(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
+        """Put one sorted file and its filter words into a folder, each whole and checked; ``stop`` gives it up."""
+        for suffix, size, sha256 in (
+            (SORTED_SUFFIX, file.bytes, file.sha256),
+            (FILTER_SUFFIX, file.filter_bytes, file.filter_sha256),
+        ):
+            self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event())
+
+    def remove(self) -> None:
+        """Delete the manifest, and then the files it names; raises `SnapshotError`."""
+        try:
+            self._filesystem.rm_file(f"{self._path}/{MANIFEST_NAME}")
+            for entry in self.manifest.partitions:
+                for file in entry.files:
+                    for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
+                        self._filesystem.rm_file(f"{self._path}/{entry.partition}/{file.name}{suffix}")
+        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+            raise SnapshotError(f"{self.place} cannot be removed: {told(error, self._url)}") from None
+
+    def _fetch(self, name: str, sha256: str, size: int, target: Path, stop: Event) -> None:
         path = target / name.rpartition("/")[2]
-        partial = path.with_name(f"{path.name}.partial")
+        partial_path = path.with_name(f"{path.name}.partial")
         digest = hashlib.sha256()
         try:
-            with partial.open("wb") as file:
-                for chunk in self._read(name, most_bytes=most_bytes + 1):
+            with partial_path.open("wb") as file:
+                for chunk in self._read(name, most_bytes=size + 1):
+                    if stop.is_set():
+                        return
                     digest.update(chunk)
                     file.write(chunk)
-                    yield
         except OSError as error:
             raise SnapshotError(
-                f"{partial} cannot be written: {error.strerror}; make room beside the store"
+                f"{partial_path} cannot be written: {error.strerror}; make room beside the store"
             ) from None
         if digest.hexdigest() != sha256:
             raise SnapshotError(
                 f"{self.place}/{name} has SHA-256 {digest.hexdigest()}, its manifest says {sha256}; "
                 "copy or make the snapshot again"
             )
-        partial.rename(path)
+        partial_path.rename(path)
 
     def _read(self, name: str, *, most_bytes: int) -> Iterator[bytes]:
         try:
-            with self._filesystem.open(f"{self._path}/{name}", "rb") as source:
+            with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=_BLOCK_BYTES) as source:
                 while most_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, most_bytes))):
                     most_bytes -= len(chunk)
                     yield chunk
         except GeneratorExit:
             raise
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place}/{name} cannot be read: {_line(error, self._url)}") from None
+            raise SnapshotError(f"{self.place}/{name} cannot be read: {told(error, self._url)}") from None
 
 
 def find_remote(url: str) -> list[RemoteSnapshot]:
@@ -154,13 +179,16 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
     try:
         filesystem, path = url_to_fs(url)
         path = path.rstrip("/")
+        # Drivers remember listings; what was put there since is to be found.
+        filesystem.invalidate_cache()
         if filesystem.exists(f"{path}/{MANIFEST_NAME}"):
             below = [path]
         else:
-            listed = filesystem.ls(path, detail=False)
-            below = [each for each in listed if filesystem.exists(f"{each.rstrip('/')}/{MANIFEST_NAME}")]
+            listed = [each.rstrip("/") for each in filesystem.ls(path, detail=False)]
+            named = [each for each in listed if not each.rpartition("/")[2].startswith(".")]
+            below = [each for each in named if filesystem.exists(f"{each}/{MANIFEST_NAME}")]
     except Exception as error:  # noqa: BLE001 (as above)
-        raise SnapshotError(f"snapshot {place} cannot be looked at: {_line(error, url)}") from None
+        raise SnapshotError(f"snapshot {place} cannot be looked at: {told(error, url)}") from None
     if not below:
         raise SnapshotError(
             f"{place} has no {MANIFEST_NAME}: it is no snapshot, nor a folder of some; give the one that the backfill wrote"
@@ -178,6 +206,7 @@ def _masked(text: str, url: str) -> str:
     return text
 
 
-def _line(error: Exception, url: str) -> str:
-    told = _masked(" ".join(str(error).split()), url)[:300]
-    return f"{type(error).__name__}: {told}; check the URL and your access to it"
+def told(error: Exception, url: str) -> str:
+    """Return what a driver says, in one line without what may be a secret of the URL, and what to do."""
+    line = _masked(" ".join(str(error).split()), url)[:300]
+    return f"{type(error).__name__}: {line}; check the URL and your access to it"

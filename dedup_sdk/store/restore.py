@@ -8,11 +8,10 @@ from tempfile import mkdtemp
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreError
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, read_manifest
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.store.snapshot_source import whole_snapshot
 from dedup_sdk.window import Window
 
@@ -22,7 +21,7 @@ def restore_snapshot(
 ) -> tuple[Manifest, str]:
     """Install a snapshot in a new store folder, and return its manifest and the group it is for.
 
-    All files are verified first; the folder is there whole, by one rename, or not at all.
+    All files are verified on their way in; the folder is there whole, by one rename, or not at all.
 
     Args:
         snapshot: the folder with the manifest, one that holds several (then the newest), or a URL.
@@ -38,14 +37,14 @@ def restore_snapshot(
         StoreError: the folder is not empty, or cannot be made.
     """
     _refuse_unfit(store)
-    with whole_snapshot(str(snapshot), group, store) as folder:
-        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed)
+    with whole_snapshot(str(snapshot), group, store) as (folder, ours):
+        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed, move=ours)
 
 
 def _restore(
-    snapshot: Path, place: str, store: Path, group: str | None, *, assume_processed: bool
+    snapshot: Path, place: str, store: Path, group: str | None, *, assume_processed: bool, move: bool
 ) -> tuple[Manifest, str]:
-    manifest = verify_snapshot(snapshot)
+    manifest = read_manifest(snapshot)
     owner = _owner(manifest, place, group, assume_processed=assume_processed)
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise StoreError(f"{store} is not empty: restore into a new folder, and let store= name that one")
@@ -60,7 +59,7 @@ def _restore(
         opened = RocksStore(partial)
         try:
             for entry in manifest.partitions:
-                _install(opened, snapshot, manifest, entry, owner)
+                _install(opened, snapshot, manifest, entry, owner, move=move)
         finally:
             opened.close()
         try:
@@ -102,7 +101,7 @@ def _owner(manifest: Manifest, snapshot: str, group: str | None, *, assume_proce
 
 
 def _install(
-    store: RocksStore, snapshot: Path, manifest: Manifest, entry: PartitionManifest, owner: str
+    store: RocksStore, snapshot: Path, manifest: Manifest, entry: PartitionManifest, owner: str, *, move: bool
 ) -> None:
     identity = Identity(
         cluster=manifest.cluster,
@@ -123,4 +122,4 @@ def _install(
         since_number=entry.since_number,
         newest_ms=entry.newest_ms,
     )
-    store.open(identity, Window.parse(manifest.window)).install(str(snapshot), progress)
+    store.open(identity, Window.parse(manifest.window)).install(str(snapshot), progress, move=move)

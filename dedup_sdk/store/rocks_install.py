@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,20 +16,23 @@ from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
 
 
 def copy_in(
-    snapshot: str, entry: PartitionManifest, generations: RocksGenerations
+    snapshot: str, entry: PartitionManifest, generations: RocksGenerations, *, move: bool
 ) -> Generator[None, None, State]:
     """Copy and check the files, take them into a generation of their own, return the state that has nothing else.
 
-    A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
+    ``move``: the files were checked, and are moved. A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
     Raises `SnapshotError` naming the file or folder; what was begun is then to be removed by ``generations.clean()``.
     """
     folder = Path(snapshot) / str(entry.partition)
     if not entry.files:
         return State(next_number=generations.state.next_number)
     for file in entry.files:
-        yield from reading_file(folder, file, generations.incoming)
+        if move:
+            _move(folder, file, generations.incoming)
+        else:
+            yield from reading_file(folder, file, generations.incoming)
     blocks: list[FilterWords] = []
-    for file in entry.files:
+    for file in sorted(entry.files, key=lambda file: file.smallest):
         blocks.append(_words(folder, generations.incoming, file))
         yield
     words = merge_words(blocks)
@@ -60,6 +64,17 @@ def copy_in(
         sealed=True,
     )
     return State(generations=(generation,), next_number=empty.number + 1, top_offset=entry.high - 1)
+
+
+def _move(folder: Path, file: SortedFile, target: Path) -> None:
+    for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
+        path = folder / f"{file.name}{suffix}"
+        try:
+            shutil.move(path, target / path.name)
+        except OSError as error:
+            raise SnapshotError(
+                f"{path} cannot be moved to {target}: {error.strerror}; make room there"
+            ) from error
 
 
 def _words(folder: Path, incoming: Path, file: SortedFile) -> FilterWords:

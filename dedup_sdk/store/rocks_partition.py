@@ -269,14 +269,24 @@ class RocksPartition:
         self.disk_bytes = live_bytes(self._folder, self._database)
 
     def install(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> None:
         """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, without):
+        for _ in self.installing(snapshot, progress, without, move=move):
             pass
 
     def installing(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = NOTHING_LEFT_OUT
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
+        *,
+        move: bool = False,
     ) -> Iterator[None]:
         """See `PartitionStore.installing`."""
         generations = self._open_generations()
@@ -285,7 +295,7 @@ class RocksPartition:
         with self._translating():
             self._installs = True
             try:
-                state = yield from copy_in(snapshot, entry, generations)
+                state = yield from copy_in(snapshot, entry, generations, move=move)
                 for generation in state.generations:
                     # Before it is valid: a crash in between must not leave them in.
                     yield from generations.leave_out(generation, without)

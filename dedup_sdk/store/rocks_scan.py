@@ -13,7 +13,7 @@ from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import read_items
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.mark_sort import newest_per_digest, select
 
 PAGE_MARKS: Final = 50_000
 _PREFIX_BYTES: Final = 4
@@ -44,21 +44,35 @@ def read_journal(
     return latest(steps), marks, first or 0, following or 0
 
 
-def scan_families(families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS) -> Iterator[Marks]:
-    """Yield the marks of all families and ``more``, ascending, each ID once, in pages of about `PAGE_MARKS`; ``marks`` is their number."""
+def scan_families(
+    families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
+) -> Iterator[Marks]:
+    """Yield the marks of all families and ``more``, ascending, each ID once, in pages of about `PAGE_MARKS`; ``marks`` is their number.
+
+    ``below``: marks of this offset or a higher one do not count.
+    """
     slices = min(max(1, (marks + more.count) // PAGE_MARKS), 2**16)
     bounds = [(index * 2**32 // slices).to_bytes(_PREFIX_BYTES, "big") for index in range(slices)]
-    later = newest_per_digest(more)
+    later = newest_per_digest(_below(more, below))
     ranks = np.frombuffer(later.digests, dtype=">u4")[::4]
     cuts = [*np.searchsorted(ranks, [int.from_bytes(bound, "big") for bound in bounds]).tolist(), later.count]
     for index, bound in enumerate(bounds):
         upper = bounds[index + 1] if index + 1 < slices else None
-        pages = [page for family in families for page in [_slice(family, bound, upper)] if page.count]
+        pages = [
+            page
+            for family in families
+            for page in [_below(_slice(family, bound, upper), below)]
+            if page.count
+        ]
         start, end = cuts[index], cuts[index + 1]
         if end > start:
             pages.append(cut_marks(later, start, end))
         if pages:
             yield newest_per_digest(join_marks(pages))
+
+
+def _below(marks: Marks, offset: int | None) -> Marks:
+    return marks if offset is None else select(marks, np.flatnonzero(marks.offsets < offset))
 
 
 def _slice(family: Rdict, lower: bytes, upper: bytes | None) -> Marks:

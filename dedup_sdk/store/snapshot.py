@@ -74,9 +74,31 @@ def _open(path: Path) -> BinaryIO:
 
 def _digest(source: BinaryIO, copy_to: Path | None) -> Generator[None, None, str]:
     digest = hashlib.sha256()
-    with Path(os.devnull if copy_to is None else copy_to).open("wb") as target:
+    target = None if copy_to is None else _writing(copy_to)
+    try:
         while chunk := source.read(_CHUNK_BYTES):
             digest.update(chunk)
-            target.write(chunk)
+            if target is not None:
+                target.send(chunk)
             yield
+    finally:
+        if target is not None:
+            target.close()
     return digest.hexdigest()
+
+
+def _writing(path: Path) -> Generator[None, bytes, None]:
+    """Return what takes a file's chunks by ``send``; what goes wrong is then the target's fault, not the snapshot's."""
+
+    def write() -> Generator[None, bytes, None]:
+        try:
+            with path.open("wb") as target:
+                while True:
+                    target.write((yield))
+        except OSError as error:
+            message = f"{path} cannot be written: {error.strerror}; make room there"
+            raise SnapshotError(message) from error
+
+    writing = write()
+    next(writing)
+    return writing

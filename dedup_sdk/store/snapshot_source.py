@@ -11,6 +11,8 @@ from pathlib import Path
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, PartitionManifest, read_manifest
 from dedup_sdk.store.remote_snapshot import RemoteSnapshot, find_remote, is_url, require_driver
+from dedup_sdk.store.snapshot import read_file
+from dedup_sdk.store.sorted_file import SortedFile
 
 Places = str | Path | Iterable[str | Path]
 
@@ -22,6 +24,25 @@ class Source:
     place: str
     manifest: Manifest
     remote: RemoteSnapshot | None = None
+
+    def copy(self, partition: int, file: SortedFile, folder: Path) -> None:
+        """Put one sorted file and its filter words into a folder on this disk, each checked by size and SHA-256.
+
+        Raises `SnapshotError` naming the file and what differs.
+        """
+        if self.remote is not None:
+            self.remote.fetch_file(partition, file, folder)
+        else:
+            read_file(Path(self.place) / str(partition), file, folder)
+
+    def verified(self, partition: int, file: SortedFile, scratch: Path) -> Path:
+        """Check one file as `copy` does and return the folder it is in: where it is, or ``scratch`` if it has to be fetched."""
+        if self.remote is None:
+            folder = Path(self.place) / str(partition)
+            read_file(folder, file, None)
+            return folder
+        self.copy(partition, file, scratch)
+        return scratch
 
 
 def snapshot_places(snapshot: Places | None) -> tuple[str, ...]:
@@ -69,7 +90,7 @@ def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:
 def _folders(place: Path) -> list[Path]:
     try:
         if not (place / MANIFEST_NAME).exists():
-            below = sorted(each.parent for each in place.glob(f"*/{MANIFEST_NAME}"))
+            below = sorted(each.parent for each in place.glob(f"[!.]*/{MANIFEST_NAME}"))
             if below:
                 return below
     except (OSError, ValueError):
@@ -100,7 +121,7 @@ def scratch(beside: Path | None) -> Generator[Path, None, None]:
 def fetched(
     source: Source, entries: tuple[PartitionManifest, ...], folder: Path
 ) -> Generator[None, None, str]:
-    """Return the folder of a snapshot on this disk; of a remote one these partitions are fetched to ``folder``, a megabyte a step."""
+    """Return the folder of a snapshot on this disk; of a remote one these partitions are fetched to ``folder``, in steps."""
     if source.remote is None:
         return source.place
     yield from source.remote.fetch(entries, folder)
@@ -108,18 +129,19 @@ def fetched(
 
 
 @contextmanager
-def whole_snapshot(place: str, group: str | None, beside: Path) -> Generator[Path, None, None]:
+def whole_snapshot(place: str, group: str | None, beside: Path) -> Generator[tuple[Path, bool], None, None]:
     """Give the folder of a snapshot with all its partitions; of several in one place the newest that may be the group's.
 
-    Raises `SnapshotError` where there is none.
+    And whether its files were fetched, and checked: then they are the caller's to move. Raises `SnapshotError` where there is
+    none.
     """
     found, _ = find_snapshots([place])
     fit = [source for source in found if group is None or source.manifest.group in (None, group)] or found
     source = max(fit, key=lambda each: each.manifest.created_ms)
     if source.remote is None:
-        yield Path(source.place)
+        yield Path(source.place), False
         return
     with scratch(beside) as folder:
         for _ in source.remote.fetch(source.manifest.partitions, folder):
             pass
-        yield folder
+        yield folder, True

@@ -214,9 +214,9 @@ def _install_unchecked() -> None:
     """A snapshot's manifest is believed, whatever became of its files."""
 
     def make(install: Any) -> Any:
-        def believed(self: Partition, snapshot: str, plan: Any, *without: Any) -> Iterator[None]:
+        def believed(self: Partition, snapshot: str, plan: Any, *without: Any, **how: Any) -> Iterator[None]:
             try:
-                yield from install(self, snapshot, plan, *without)
+                yield from install(self, snapshot, plan, *without, **how)
             except SnapshotError:
                 self.start(replace(plan, keep=False))
 

@@ -48,7 +48,7 @@ def check_pip(words: list[str]) -> None:
     """What is installed is this package, with extras that it has."""
     verb, requirement = words
     assert verb == "install"
-    named = re.fullmatch(r"dedup-sdk(?:\[([a-z,]+)\])?", requirement)
+    named = re.fullmatch(r"dedup-sdk(?:\[([a-z0-9,]+)\])?", requirement)
     assert named
     assert set((named[1] or "cli").split(",")) <= EXTRAS
 

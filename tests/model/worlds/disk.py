@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -110,17 +111,27 @@ class DiskPartition:
         return dropped
 
     def install(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = MappingProxyType({})
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = MappingProxyType({}),
+        *,
+        move: bool = False,
     ) -> None:
         """See `PartitionStore.install`."""
-        self._disk.write(self._inner.install, snapshot, progress, without)
+        self._disk.write(partial(self._inner.install, move=move), snapshot, progress, without)
 
     def installing(
-        self, snapshot: str, progress: Progress, without: Mapping[int, bytes] = MappingProxyType({})
+        self,
+        snapshot: str,
+        progress: Progress,
+        without: Mapping[int, bytes] = MappingProxyType({}),
+        *,
+        move: bool = False,
     ) -> Iterator[None]:
         """See `PartitionStore.installing`."""
         yield
-        self.install(snapshot, progress, without)
+        self.install(snapshot, progress, without, move=move)
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

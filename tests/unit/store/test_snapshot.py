@@ -15,7 +15,7 @@ from dedup_sdk.errors import SnapshotError, StoreError
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
-from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.store.snapshot import read_file, verify_snapshot
 from dedup_sdk.store.snapshot_reader import read_snapshot
 from dedup_sdk.store.sorted_file import SortedFileWriter
 from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
@@ -305,3 +305,13 @@ def test_an_empty_or_unfinished_file_leaves_nothing(tmp_path: Path) -> None:
         SortedFileWriter(tmp_path / "x.txt")
     with pytest.raises(StoreError, match="missing"):
         SortedFileWriter(tmp_path / "missing" / "x.sst")
+
+
+def test_a_full_disk_is_not_called_a_damaged_snapshot(folder: Path, tmp_path: Path) -> None:
+    """Where a file cannot be copied to is what the line names, not where it comes from."""
+    file = read_manifest(folder).partitions[0].files[0]
+    target = tmp_path / "full"
+    target.mkdir()
+    (target / f"{file.name}.sst").symlink_to("/dev/full")
+    with pytest.raises(SnapshotError, match=r"/full/0000\.sst cannot be written: No space left on device"):
+        read_file(folder / "3", file, target)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dedup_sdk.cli.handler import run
+from dedup_sdk.store.manifest import read_manifest
+from tests.support.consuming import poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.mock.conftest import Make, Send
+
+
+def test_another_host_takes_over_from_a_snapshot_of_a_running_consumer(
+    make: Make, send: Send, tmp_path: Path
+) -> None:
+    """The consumer goes on while it is made; on another disk nothing comes again, and nothing is missing."""
+    first = make("orders", store=tmp_path / "one")
+    send("a", "b", "c", "a")
+    assert values(poll_some(first, 3)) == ["a", "b", "c"]
+    first.commit(asynchronous=False)
+    snapshot = tmp_path / "snapshot"
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", str(snapshot), "--quiet"]) == 0
+    send("d", "b", "e")
+    assert values(poll_quiet(first)) == ["d", "e"]
+    first.close()
+    (entry,) = read_manifest(snapshot).partitions
+    assert 3 <= entry.high <= 4
+    assert entry.marks == 3
+
+    second = make("orders", store=tmp_path / "two", snapshot=snapshot)
+    send("a", "e", "f", "d", "b", "c")
+    assert values(poll_quiet(second)) == ["f"]
+    taken = second._session.assigned["orders", 0]
+    assert "snapshot of 3 marks" in taken.note
+    assert taken.replayed == 7 - entry.high
+    assert second.counters.verdicts["unverified"] == 0
+
+
+def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: Send, tmp_path: Path) -> None:
+    """A store that `dedup restore` makes of it is the consumer's own: what came after the cut is replayed, no more."""
+    first = make("orders", store=tmp_path / "one")
+    send("a", "b")
+    assert values(poll_some(first, 2)) == ["a", "b"]
+    first.commit(asynchronous=False)
+    snapshot = str(tmp_path / "snapshot")
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", snapshot, "--quiet"]) == 0
+    send("c")
+    assert values(poll_quiet(first)) == ["c"]
+    first.close()
+    assert run(["restore", "--snapshot", snapshot, "--store", str(tmp_path / "two"), "--quiet"]) == 0
+
+    second = make("orders", store=tmp_path / "two")
+    send("a", "b", "c", "d")
+    assert values(poll_quiet(second)) == ["d"]
+    assert second._session.assigned["orders", 0].replayed == 1

@@ -1,0 +1,34 @@
+"""An S3 server in this process, for what reads and writes objects by the real protocol."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moto.server import ThreadedMotoServer
+
+
+@contextmanager
+def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
+    """Run a server on a free port of 127.0.0.1; give its address, and what clients read of it in the environment."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        address = f"http://{host}:{port}"
+        yield (
+            address,
+            {
+                "AWS_ACCESS_KEY_ID": "none",
+                "AWS_SECRET_ACCESS_KEY": "none",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": address,
+                "AWS_CONFIG_FILE": "/dev/null",
+                "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+                "NO_PROXY": "127.0.0.1",
+            },
+        )
+    finally:
+        server.stop()
