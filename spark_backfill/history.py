@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dedup_sdk.kafka.metadata import log_name, parse_metadata
+from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.errors import BackfillError
@@ -18,7 +18,8 @@ from spark_backfill.stretch import Stretch
 class History:
     """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
 
-    ``buried``: by partition, the offset before which the group gave something up, as its commits say.
+    By partition, as the group's commits say: ``buried``, the offset before which it gave something up; ``eras``, which changes when
+    an operator rewinds it (those that are not empty).
     """
 
     cluster: str
@@ -27,6 +28,7 @@ class History:
     stretches: tuple[Stretch, ...]
     skipped: Mapping[int, str] = field(default_factory=dict)
     buried: Mapping[int, int] = field(default_factory=dict)
+    eras: Mapping[int, str] = field(default_factory=dict)
 
 
 class _Claim(NamedTuple):
@@ -99,24 +101,24 @@ def resolve_history(
             f"group {group!r} has no history in topic {log.topic!r} to fold ({reasons}): check --group, or vouch for what "
             "lies before its commits with --assume-processed, or for all of the topic with --whole-topic instead of --group"
         )
+    told = _told(commits or {}, name)
     return History(
         cluster=log.cluster,
         topic=log.topic,
         topic_id=topic_id,
         stretches=tuple(stretches),
         skipped=skipped,
-        buried=_buried(commits or {}, name),
+        buried={number: each.buried for number, each in told.items() if each.buried is not None},
+        eras={number: each.era for number, each in told.items() if each.era},
     )
 
 
-def _buried(commits: Mapping[int, Commit], name: str) -> dict[int, int]:
+def _told(commits: Mapping[int, Commit], name: str) -> dict[int, CommitMetadata]:
     told = {
         number: parse_metadata(commit.text, committed=commit.offset) for number, commit in commits.items()
     }
     return {
-        number: metadata.buried
-        for number, metadata in told.items()
-        if metadata is not None and metadata.buried is not None and metadata.is_of(name)
+        number: metadata for number, metadata in told.items() if metadata is not None and metadata.is_of(name)
     }
 
 

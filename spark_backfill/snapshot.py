@@ -51,6 +51,7 @@ def make_manifest(
                 by_partition[stretch.partition],
                 counted=window.count is not None,
                 committed=stretch.high if group is not None else None,
+                era=history.eras.get(stretch.partition, "") if group is not None else "",
             )
             for stretch in history.stretches
         ),
@@ -58,7 +59,12 @@ def make_manifest(
 
 
 def _partition(
-    stretch: Stretch, outcomes: Sequence[SlotOutcome], *, counted: bool, committed: int | None = None
+    stretch: Stretch,
+    outcomes: Sequence[SlotOutcome],
+    *,
+    counted: bool,
+    committed: int | None = None,
+    era: str = "",
 ) -> PartitionManifest:
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
     first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
@@ -81,6 +87,7 @@ def _partition(
         marks=sum(file.marks for file in files),
         files=files,
         committed=committed,
+        era=era,
         gaps=tuple(Gap(begin=begin, end=end) for begin, end in stretch.gaps),
     )
 

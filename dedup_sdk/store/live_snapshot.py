@@ -101,6 +101,7 @@ def _written(opened: ReadOnlyPartition, progress: Progress, target: Path) -> Par
         marks=sum(file.marks for file in files),
         files=files,
         committed=progress.committed,
+        era=progress.era,
     )
 
 

@@ -50,7 +50,8 @@ class PartitionManifest:
     ``accepted`` is the rank of the last accepted record below the cut and ``since_number`` the rank where the marks begin (0
     and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
     sum over ``files``. ``committed`` is the last offset that the group is known to have committed, None where nobody knows: by it a
-    store that is made of the snapshot recognises a rewind. ``gaps`` ascend inside ``[low, high)``.
+    store that is made of the snapshot recognises a rewind; so it does by ``era``, which changes when an operator rewinds (empty where nobody
+    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``.
     """
 
     partition: int
@@ -63,6 +64,7 @@ class PartitionManifest:
     marks: int
     files: tuple[SortedFile, ...] = ()
     committed: int | None = None
+    era: str = ""
     gaps: tuple[Gap, ...] = ()
 
     @property
@@ -238,6 +240,7 @@ def _partition(fields: Fields) -> PartitionManifest:
         marks=fields.integer("marks", least=0),
         files=tuple(_file(entry) for entry in fields.objects("files")),
         committed=fields.optional_integer("committed", least=0),
+        era=fields.text("era"),
         gaps=tuple(_gap(entry) for entry in fields.objects("gaps")),
     )
     names = [file.name for file in partition.files]

@@ -117,6 +117,7 @@ def _install(
         low=entry.low,
         high=entry.high,
         committed=None if manifest.vouched else entry.committed,
+        era=entry.era,
         since_ms=entry.since_ms,
         accepted=entry.accepted,
         since_number=entry.since_number,

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import s3fs
+
 from dedup_sdk.cli.handler import run
 from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.snapshot_copy import publish_snapshot
 from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.s3 import s3_server
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.mock.conftest import Make, Send
 
@@ -55,3 +61,28 @@ def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: S
     send("a", "b", "c", "d")
     assert values(poll_quiet(second)) == ["d"]
     assert second._session.assigned["orders", 0].replayed == 1
+
+
+def test_a_consumer_takes_a_snapshot_from_an_object_store(
+    make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a URL, a consumer without a store fetches what it needs, and replays only what came after."""
+    first = make("orders", store=tmp_path / "one")
+    send("a", "b", "c")
+    assert values(poll_quiet(first)) == ["a", "b", "c"]
+    first.close()
+    snapshot = str(tmp_path / "snapshot")
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", snapshot, "--quiet"]) == 0
+    with s3_server() as (_, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
+        publish_snapshot(snapshot, "s3://bucket/snapshots/today")
+
+        second = make("orders", store=tmp_path / "two", snapshot="s3://bucket/snapshots")
+        send("a", "d", "c")
+        assert values(poll_quiet(second)) == ["d"]
+        taken = second._session.assigned["orders", 0]
+        assert "snapshot of 3 marks" in taken.note
+        assert taken.replayed == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "snapshot", "two"]

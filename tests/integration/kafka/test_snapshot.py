@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import SnapshotError
+from dedup_sdk.cli.handler import run
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.stored import snapshot_of, stored_marks
 
@@ -127,3 +128,17 @@ def test_a_damaged_snapshot_is_an_error(past: World, tmp_path: Path) -> None:
 
     with pytest.raises(SnapshotError, match="SHA-256"):
         past.consumer("two", snapshot=snapshot).poll(PATIENCE_S)
+
+
+def test_a_store_restored_after_a_rewind_is_not_taken_for_rewound(past: World, tmp_path: Path) -> None:
+    """A snapshot of a store knows since which rewind it is, so that the store made of it goes on instead of being folded again."""
+    command = ["--bootstrap", past.bootstrap, "--group", past.group, "--topic", past.topic]
+    assert run(["rewind", *command, "--to-offset", "2", "--execute", "--quiet"]) == 0
+    past.rest("one")
+    snapshot, two = str(tmp_path / "snapshot"), str(past.disk("two"))
+    assert run(["snapshot", "--store", str(past.disk("one")), "--output", snapshot, "--quiet"]) == 0
+    assert run(["restore", "--snapshot", snapshot, "--store", two, "--quiet"]) == 0
+
+    with past.consumer("two") as consumer:
+        assert values(poll_quiet(consumer)) == []
+        assert consumer._session.assigned[past.topic, 0].note == "resumed"

@@ -39,14 +39,15 @@ def test_flushed_and_recent_marks_are_in_it(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, WINDOW)
     opened.flush(progress(5), marks(("flushed", 1, 10), ("again", 2, 20)))
-    last = Progress(low=1, high=9, committed=7, since_ms=3, newest_ms=80)
+    last = Progress(low=1, high=9, committed=7, era="5f0c9a", since_ms=3, newest_ms=80)
     opened.append(last, marks(("again", 8, 80)))
     manifest, found = taken(tmp_path / "store", tmp_path / "snapshot")
     store.close()
     assert found == {digest("flushed"): (1, 10), digest("again"): (8, 80)}
     assert (manifest.group, manifest.vouched, manifest.window) == ("billing", False, "7d")
     (entry,) = manifest.partitions
-    assert (entry.low, entry.high, entry.committed, entry.since_ms, entry.newest_ms) == (1, 9, 7, 3, 80)
+    assert (entry.low, entry.high, entry.committed, entry.era) == (1, 9, 7, "5f0c9a")
+    assert (entry.since_ms, entry.newest_ms) == (3, 80)
     assert read_manifest(tmp_path / "snapshot") == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "store."))] == []
 
