@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import backfill
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        report = backfill(options, make_session, say=console.say)
+        report = backfill(options, partial(make_session, options.sources.session_settings), say=console.say)
     except KeyboardInterrupt:
         console.say("interrupted; nothing was written")
         return 130

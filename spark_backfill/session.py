@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
@@ -19,6 +20,8 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
 }
 
 
-def make_session() -> SparkSession:
-    """Return the session of this process, with what ``spark-submit`` was given."""
-    return SparkSession.builder.appName("dedup backfill").config(map=dict(SETTINGS)).getOrCreate()
+def make_session(more: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the session of this process, with what ``spark-submit`` was given; that counts before ``more``."""
+    given = SparkConf()
+    added = {name: value for name, value in (more or {}).items() if not given.contains(name)}
+    return SparkSession.builder.appName("dedup backfill").config(map={**SETTINGS, **added}).getOrCreate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,12 @@ KAFKA_SOURCES: Final = ("kafka-client", "kafka-jvm")
 NEEDS_CONNECTOR: Final = frozenset({"kafka-jvm"})
 """Sources that want Spark's Kafka connector."""
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+_SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+}
 _OF_ARCHIVES: Final = ("format", "columns", "read_option", "archive_isolation")
 _FILES: Final = ("--source", "--kafka-config", "--reader-config", "--admin-config")
 
@@ -43,6 +49,11 @@ class SourceOptions:
     def isolation(self) -> str:
         """Which records are read, as a consumer's ``isolation.level``."""
         return ISOLATIONS[0] if self.archive is None else self.archive.isolation
+
+    @property
+    def session_settings(self) -> Mapping[str, str]:
+        """What a Spark session has to be made with to read the archive."""
+        return _SESSIONS.get(self.archive.format, {}) if self.archive is not None else {}
 
     def described(self) -> tuple[str, ...]:
         """Return the sources for a report, without credentials."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from hypothesis import HealthCheck, given, settings
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import digest_one
+from dedup_sdk.ids import RecordFields, digest_one, id_spec
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Gap, Manifest
@@ -22,6 +23,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
+from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing
@@ -241,7 +243,7 @@ def test_an_archive_without_offsets_is_wrong_usage(
 
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "key": [b"a"]}), tmp_path / "archive" / "a.parquet")
-    monkeypatch.setattr(job, "make_session", lambda: spark)
+    monkeypatch.setattr(job, "make_session", lambda _: spark)
     arguments = [
         "--topic",
         "orders",
@@ -268,3 +270,78 @@ def test_uncommitted_archives_are_for_uncommitted_groups(run: Callable[..., Any]
     assert manifest.isolation == "read_uncommitted"
     with pytest.raises(ConfigurationError):
         run("orders", *ELSEWHERE, "--source", str(tmp_path / "archive"), "--columns", "offset=nothing")
+
+
+@pytest.mark.parametrize("spec", ["json:/id+key", "header:id"])
+@settings(
+    max_examples=1,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(content=contents)
+def test_every_source_gives_the_same_marks(
+    spec: str,
+    content: list[Content],
+    broker: Broker,
+    run: Callable[..., Any],
+    make_topic: Callable[..., str],
+    *,
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> None:
+    """Both readers of the topic, Parquet and JSON lines end in one fingerprint, that of the SDK's own digests."""
+    topic = make_topic(1)
+    records = [
+        Record(topic, 0, offset, BASE_MS + offset, key, value, tuple(headers))
+        for offset, (key, value, headers) in enumerate(content)
+    ]
+    produce(
+        topic,
+        [
+            Outgoing(
+                key=each.key,
+                value=each.value,
+                headers=list(each.headers),
+                partition=0,
+                timestamp_ms=each.timestamp_ms,
+            )
+            for each in records
+        ],
+    )
+    found = id_spec(spec).digests(RecordFields(records)).digests
+    expected = {digest: offset for offset, digest in enumerate(found) if digest is not None}
+    archive = write_parquet(tmp_path / topic, records)
+    lines = write_json_lines(tmp_path / f"{topic}.jsonl", records)
+    asked = ("--bootstrap", broker.bootstrap, "--id", spec)
+    prints = set()
+    for source in (
+        *[("--source", reader) for reader in KAFKA_SOURCES],
+        ("--source", str(archive), *COMMITTED),
+        ("--source", str(lines), *COMMITTED, *JSON),
+    ):
+        manifest, marks = run(topic, *asked, *source)
+        assert {digest: mark.offset for digest, mark in marks.items()} == expected
+        prints.add(manifest.fingerprint)
+    assert len(prints) == 1
+
+
+def test_no_line_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client that refuses a setting repeats its value, and the job's line masks it."""
+    path = tmp_path / "client.properties"
+    path.write_text("sasl.password=hunter2\nsecurity.protocol=hunter2\n", encoding="ascii")
+    arguments = [
+        "--topic",
+        "orders",
+        "--id",
+        "key",
+        "--window",
+        "1d",
+        "--output",
+        str(tmp_path / "s"),
+        "--whole-topic",
+    ]
+    assert job.main([*arguments, "--bootstrap", "127.0.0.1:1", "--kafka-config", str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "security.protocol" in line
+    assert "***" in line
+    assert "hunter2" not in line

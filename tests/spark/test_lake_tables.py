@@ -1,0 +1,139 @@
+"""Archives that are tables of Delta Lake and of Apache Iceberg, read with their own packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.record import Record
+from dedup_sdk.store.snapshot import verify_snapshot
+from spark_backfill import launch
+from tests.support.archives import write_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+DELTA = "io.delta:delta-spark_2.13:4.0.0"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"
+BASE_MS = 1_700_000_000_000
+FIELDS = {
+    "topic": "string",
+    "partition": "integer",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "key": "binary",
+}
+TO_ICEBERG = """
+import sys
+from pyspark.sql import SparkSession
+
+source, warehouse = sys.argv[1:]
+spark = (
+    SparkSession.builder.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
+    .config("spark.sql.catalog.lake.type", "hadoop")
+    .config("spark.sql.catalog.lake.warehouse", warehouse)
+    .getOrCreate()
+)
+rows = spark.read.parquet(source).select("topic", "partition", "offset", "timestamp", "key")
+rows.where("offset < 2").writeTo("lake.db.orders").create()
+rows.where("offset >= 2").writeTo("lake.db.orders").append()
+"""
+
+
+def keyed(*names: str) -> list[Record]:
+    """One record a second, whose key is its ID."""
+    return [Record("orders", 0, at, BASE_MS + at * 1000, key=name.encode()) for at, name in enumerate(names)]
+
+
+def write_delta(folder: Path, kept: Sequence[Record], removed: Sequence[Record]) -> Path:
+    """Write a table of Delta Lake, by its protocol: a folder of Parquet files and a log that says which of them count."""
+    write_parquet(folder, [*kept, *removed], files=1)
+    (folder / "part-0.parquet").unlink()
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in FIELDS.items()]
+    actions: list[dict[str, object]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {
+            "id": "5a0c2c1e-6a5e-4f0e-9c7b-2f3d1a6b7c8d", "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": [],
+            "configuration": {}, "createdTime": BASE_MS,
+        }},
+    ]  # fmt: skip
+    for name, records in (("kept", kept), ("removed", removed)):
+        write_parquet(folder / name, records, files=1)
+        (folder / name / "part-0.parquet").rename(folder / f"{name}.parquet")
+        (folder / name).rmdir()
+        size = (folder / f"{name}.parquet").stat().st_size
+        actions.append({
+            "add": {
+                "path": f"{name}.parquet", "partitionValues": {}, "size": size, "modificationTime": BASE_MS,
+                "dataChange": True,
+            }
+        })  # fmt: skip
+    log = folder / "_delta_log"
+    log.mkdir()
+    write_log = "".join(f"{json.dumps(action)}\n" for action in actions)
+    (log / f"{0:020d}.json").write_text(write_log, encoding="utf-8")
+    remove = {"remove": {"path": "removed.parquet", "deletionTimestamp": BASE_MS, "dataChange": True}}
+    (log / f"{1:020d}.json").write_text(json.dumps(remove) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_iceberg(scratch: Path, records: Sequence[Record]) -> Path:
+    """Write a table of Apache Iceberg with Spark, in two snapshots."""
+    script = scratch / "to_iceberg.py"
+    script.write_text(TO_ICEBERG, encoding="utf-8")
+    source = write_parquet(scratch / "rows", records, files=1)
+    logging = scratch / "log4j2.properties"
+    logging.write_text("rootLogger.level = off\n", encoding="ascii")
+    command = launch.command(
+        [str(source), str(scratch / "lake")],
+        packages=ICEBERG,
+        ivy=Path(os.environ["DEDUP_CACHE"]) / "ivy",
+        logging=logging,
+        job=script,
+    )
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=scratch,
+        env=launch.environment(scratch),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return scratch / "lake" / "db" / "orders"
+
+
+def backfilled(source: Path, output: Path, form: str, package: str) -> tuple[int, int]:
+    """Run the command on an archive; give the cut and the marks of partition 0."""
+    report = launch.backfill(
+        [
+            "--source", str(source), "--format", form, "--packages", package, "--archive-isolation", "read_committed",
+            "--cluster-id", "c", "--topic-id", "t", "--topic", "orders", "--whole-topic", "--id", "key",
+            "--window", "1d", "--output", str(output),
+        ]
+    )  # fmt: skip
+    (entry,) = verify_snapshot(output).partitions
+    assert (report["sources"], report["records"]) == ([str(source)], entry.high)
+    return entry.high, entry.marks
+
+
+def test_a_delta_table_is_what_its_log_says(tmp_path: Path) -> None:
+    """Files that the table's log has removed are not read, though they lie in its folder."""
+    table = write_delta(
+        tmp_path / "table", keyed("a", "b", "a"), [Record("orders", 0, 9, BASE_MS, key=b"gone")]
+    )
+    assert backfilled(table, tmp_path / "snapshot", "delta", DELTA) == (3, 2)
+
+
+def test_an_iceberg_table_is_read_whole(tmp_path: Path) -> None:
+    """All snapshots of the table up to its newest are read, by its path alone."""
+    table = write_iceberg(tmp_path, keyed("a", "b", "a", "c"))
+    assert backfilled(table, tmp_path / "snapshot", "iceberg", ICEBERG) == (4, 3)
