@@ -31,16 +31,27 @@ _SHOWN_TOPICS: Final = 5
 class Archive:
     """The records of one topic in an archive, as frames with the columns of `spark_backfill.columns`.
 
+    ``reads_headers``: the headers are wanted also where the spec does not read them.
+
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
         PySparkException: Spark cannot read it.
     """
 
-    def __init__(self, spark: SparkSession, options: ArchiveOptions, *, topic: str, spec: IdSpec) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        *,
+        topic: str,
+        spec: IdSpec,
+        reads_headers: bool = False,
+    ) -> None:
         self._spark = spark
         self._options = options
         self._topic = topic
-        self._names = id_columns(spec)
+        names = id_columns(spec)
+        self._names = (*names, "headers") if reads_headers and "headers" not in names else names
         self._units_are_said = False
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []

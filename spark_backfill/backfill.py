@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +14,8 @@ from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import check_gaps
+from spark_backfill.errors import one_line
+from spark_backfill.findings.findings import total
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
 from spark_backfill.history import History, resolve_history
@@ -20,6 +24,8 @@ from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
 from spark_backfill.pieces import read_all_pieces
 from spark_backfill.report import Report, make_report
+from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
+from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
@@ -43,6 +49,8 @@ def backfill(
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+    if options.report is not None:
+        check_place(options.report)
     with Output(options.output, overwrite=options.overwrite) as output:
         session = _Session(make_session)
         archive = _archive(options, session)
@@ -60,9 +68,20 @@ def backfill(
             ordered = options.window.count is not None
             parallelism = spark.sparkContext.defaultParallelism
             plan = plan_slots(history.stretches, split=not ordered, parallelism=parallelism)
-            packing = Packing(plan, ordered, given_up.offsets)
+            packing = Packing(
+                plan, ordered, given_up.offsets, options.report is not None, options.producer_header
+            )
             pieces = read_all_pieces(spark, options, history.stretches, packing, archive)
-            outcomes = write_slots(pieces, plan, stretches, options.window, output.attempts, around=around)
+            outcomes = write_slots(
+                pieces,
+                plan,
+                stretches,
+                options.window,
+                output.attempts,
+                now_ms=now_ms,
+                with_producers=options.producer_header is not None,
+                around=around,
+            )
         output.take(plan, outcomes)
         manifest = make_manifest(
             replace(history, stretches=stretches),
@@ -87,9 +106,25 @@ def backfill(
             seconds=time.monotonic() - begin - session.start_seconds,
         )
         (output.folder / REPORT_NAME).write_text(f"{report}\n", encoding="ascii")
+        found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
+        document = make_document(manifest, report, found, producer_header=options.producer_header)
+        if options.report is not None:
+            (output.folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
         write_manifest(output.folder, manifest)
         output.publish()
+    if options.report is not None:
+        _draw(document, options.report, options.output, say)
     return report
+
+
+def _draw(document: Document, folder: Path, snapshot: Path, say: Callable[[str], None]) -> None:
+    try:
+        say(f"the report is {write_page(document, folder)}")
+    except Exception as error:  # noqa: BLE001 (whatever fails in drawing, the snapshot took long and is there)
+        say(
+            f"warning: the snapshot is there, but no report: {one_line(error)}; "
+            f"draw it with dedup report {shlex.quote(str(snapshot))} --output DIR"
+        )
 
 
 class _Session:
@@ -112,7 +147,13 @@ def _archive(options: Options, session: _Session) -> Archive | None:
     described = options.sources.archive
     if described is None:
         return None
-    return Archive(session.get(), described, topic=options.topic, spec=options.id)
+    return Archive(
+        session.get(),
+        described,
+        topic=options.topic,
+        spec=options.id,
+        reads_headers=options.producer_header is not None,
+    )
 
 
 def _resolve(options: Options, archive: Archive | None, now_ms: int) -> History:

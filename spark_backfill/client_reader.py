@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dedup_sdk.kafka.settings import client_settings
 from spark_backfill.fold import Packing
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
 from spark_backfill.stretch import Stretch
+from spark_backfill.watched_spec import WatchedSpec
 
 LEAST_OFFSETS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
@@ -84,12 +85,18 @@ class ClientReader:
 
     def _read(self, readers: Readers, wanted: Range, spec: IdSpec) -> Iterator[pa.RecordBatch]:
         packer = self.packing.packer()
+        header = self.packing.producer_header
+        watched = None if header is None else WatchedSpec(spec, header)
+        read_as = spec if watched is None else cast("IdSpec", watched)
         position = wanted.begin
         with closing(TailReader(readers, self.topic, wanted.partition)) as reader:
-            for piece in reader.slices(wanted.begin, wanted.end, spec):
+            for piece in reader.slices(wanted.begin, wanted.end, read_as):
                 if piece is not None:
                     position = piece.end
-                    yield from map(to_batch, packer.add(wanted.partition, _rows(piece)))
+                    rows = _rows(piece)
+                    if watched is not None:
+                        rows = rows._replace(producers=watched.producers(len(rows.offsets)))
+                    yield from map(to_batch, packer.add(wanted.partition, rows))
         if position < wanted.end:
             raise RecoveryError(
                 f"{self.topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "

@@ -22,20 +22,28 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How tasks pack what they read: the slots, whether rows are kept in order, and what the group gave up; see `RunPacker`."""
+    """How tasks pack what they read: the slots, whether rows are kept in order, what the group gave up; see `RunPacker`.
+
+    ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    """
 
     plan: SlotPlan
     ordered: bool
     given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    findings: bool = False
+    producer_header: str | None = None
 
     def packer(self) -> RunPacker:
         """Return a packer for one task."""
-        return RunPacker(self.plan, ordered=self.ordered, given_up=self.given_up)
+        return RunPacker(self.plan, ordered=self.ordered, given_up=self.given_up, findings=self.findings)
 
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Return the pieces of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order."""
-    if packing.ordered:
+    """Return the pieces of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order.
+
+    With a producer's header they have a column ``producer`` with its value, too.
+    """
+    if packing.ordered or packing.findings:
         by_partition = rows.repartition("partition")
         rows = by_partition.sortWithinPartitions("partition", "offset")
     return pack_rows_in_order(rows, packing)
@@ -51,7 +59,8 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
                 yield from map(to_batch, packer.add(partition, taken))
         yield from map(to_batch, packer.finish())
 
-    narrow = rows.select("partition", "offset", "timestamp_ms", "digest")
+    others = [] if packing.producer_header is None else ["producer"]
+    narrow = rows.select("partition", "offset", "timestamp_ms", "digest", *others)
     return narrow.mapInArrow(pack, PIECE_SCHEMA)
 
 
@@ -62,12 +71,14 @@ def write_slots(
     window: Window,
     folder: Path,
     *,
+    now_ms: int = 0,
+    with_producers: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
     """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
-    ``folder`` exists, is empty, and is seen by every worker under the same path. ``around`` wraps the task, for tests that
-    let it fail.
+    ``folder`` exists, is empty, and is seen by every worker under the same path. ``now_ms`` is where
+    time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``around`` wraps the task, for tests that let it fail.
     """
     count = len(plan.slots)
     if not count:
@@ -80,6 +91,8 @@ def write_slots(
         slots=plan.slots,
         window=window,
         keep_from_ms={stretch.partition: stretch.keep_from_ms for stretch in stretches},
+        now_ms=now_ms,
+        with_producers=with_producers,
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

@@ -13,30 +13,34 @@ from dedup_sdk.ids.fields import Headers
 from dedup_sdk.record import Record
 
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
+_PLACE: Final = ("partition", "offset", "timestamp_ms")
 _COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
 _ALL: Final = ("topic", "key", "value", "headers")
 
 
-def with_digests(records: DataFrame, spec: IdSpec) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` (16 bytes, null without an ID) of each record.
+def with_digests(records: DataFrame, spec: IdSpec, *others: str) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
 
     Only the columns that the spec needs travel to Python.
     """
     needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
-    narrow = records.select("partition", "offset", "timestamp_ms", *needed)
-    return narrow.mapInArrow(_digester(str(spec)), _RESULT)
+    narrow = records.select("partition", "offset", "timestamp_ms", *needed, *others)
+    schema = ", ".join([_RESULT, *(f"{name} binary" for name in others)])
+    return narrow.mapInArrow(_digester(str(spec), others), schema)
 
 
-def _digester(text: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _digester(
+    text: str, others: tuple[str, ...]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read where it is used: a callable of ``py:`` is imported on the worker.
         spec = id_spec(text)
         for batch in batches:
             digests = spec.digests(ArrowFields(batch)).digests
-            columns = [batch.column(name) for name in ("partition", "offset", "timestamp_ms")]
-            yield pa.RecordBatch.from_arrays(
-                [*columns, pa.array(digests, pa.binary())], ["partition", "offset", "timestamp_ms", "digest"]
-            )
+            columns = [batch.column(name) for name in (*_PLACE, *others)]
+            names = [*_PLACE, "digest", *others]
+            columns.insert(len(_PLACE), pa.array(digests, pa.binary()))
+            yield pa.RecordBatch.from_arrays(columns, names)
 
     return digest
 

@@ -21,12 +21,12 @@ def jvm_computes(spec: IdSpec) -> bool:
     return all(leaf.kind in _OF_THE_JVM for leaf in spec.describe())
 
 
-def with_digests(records: DataFrame, spec: IdSpec) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` (16 bytes, null without an ID) of each record.
+def with_digests(records: DataFrame, spec: IdSpec, *others: str) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
 
     ``records`` has the columns of Spark's Kafka source (with headers where the spec needs them), and ``timestamp_ms``.
     """
-    return records.select("partition", "offset", "timestamp_ms", digest_column(spec).alias("digest"))
+    return records.select("partition", "offset", "timestamp_ms", digest_column(spec).alias("digest"), *others)
 
 
 def digest_column(spec: IdSpec) -> Column:
@@ -43,12 +43,17 @@ def _part(leaf: Leaf) -> Column:
     if leaf.kind != "header":
         return F.col(leaf.kind)
 
-    def named(header: Column) -> Column:
-        name = F.lower(header["key"]) if leaf.ignore_case else header["key"]
-        return name == F.lit(leaf.argument)
-
-    value = F.try_element_at(F.filter("headers", named), F.lit(-1))["value"]
+    value = header_column(leaf.argument, ignore_case=leaf.ignore_case)
     return value if leaf.empty_is_id else F.when(F.octet_length(value) > 0, value)
+
+
+def header_column(name: str, *, ignore_case: bool = False) -> Column:
+    """Return the value of the last header of that name: binary, null where there is none."""
+
+    def named(header: Column) -> Column:
+        return (F.lower(header["key"]) if ignore_case else header["key"]) == F.lit(name)
+
+    return F.try_element_at(F.filter("headers", named), F.lit(-1))["value"]
 
 
 def _length(part: Column) -> Column:

@@ -32,6 +32,7 @@ from dedup_sdk.testing.java_home import spark_environment
 from spark_backfill.console import PREFIX
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options
+from spark_backfill.report_page.page import check_place
 from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
 
 _PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
@@ -166,6 +167,9 @@ def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], 
         if packages is None:
             packages = connector() if sources.kafka in NEEDS_CONNECTOR else os.environ.get(_PACKAGES, "")
         packages = ",".join(filter(None, [packages, *sources.packages]))
+        if options.report is not None:
+            check_place(options.report)
+            placed += ["--report", str(options.report.absolute())]
         line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
         return _follow(line, environment(scratch), scratch, say)
 

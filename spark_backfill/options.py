@@ -40,6 +40,8 @@ class Options:
     assume_processed: bool
     dead_letters: str | None
     overwrite: bool
+    report: Path | None
+    producer_header: str | None
     reader_config: dict[str, str]
     admin_config: dict[str, str]
     sources: SourceOptions
@@ -86,7 +88,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.error("--assume-processed needs --group; with --whole-topic you vouch for everything anyway")
     if given.dead_letters is not None and given.group is None:
         parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
-    for option in ("bootstrap", "topic", "output", "group", "dead_letters", "cluster_id", "topic_id"):
+    if given.producer_header is not None and given.report is None:
+        parser.error("--producer-header needs --report: only the report tells producers apart")
+    named = ("bootstrap", "topic", "output", "group", "dead_letters", "cluster_id", "topic_id", "report")
+    for option in (*named, "producer_header"):
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
@@ -107,6 +112,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         assume_processed=given.assume_processed,
         dead_letters=given.dead_letters,
         overwrite=given.overwrite,
+        producer_header=given.producer_header,
+        report=None if given.report is None else Path(given.report),
         reader_config=reader,
         admin_config=admin,
         sources=sources,
@@ -153,6 +160,16 @@ def _parser() -> _Parser:
         help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
     )
     add_source_options(add)
+    add(
+        "--report",
+        metavar="DIR",
+        help="write a page about duplicates to this folder: how late they come, and which window hides them (extra [report])",
+    )
+    add(
+        "--producer-header",
+        metavar="NAME",
+        help="with --report: the header that names a record's producer, to tell who sends duplicates",
+    )
     add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
     add(
         "--kafka-config",

@@ -28,7 +28,9 @@ def read_all_pieces(
     if any(stretch.offsets for stretch in in_log):
         frames.append(_of_topic(spark, options, in_log, packing))
     if archive is not None and any(stretch.in_archive() for stretch in stretches):
-        frames.append(pack_rows(with_digests(archive.records(stretches), options.id), packing))
+        frames.append(
+            pack_rows(with_digests(archive.records(stretches), options.id, options.producer_header), packing)
+        )
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -43,6 +45,7 @@ def _of_topic(
             stretches,
             spec=options.id,
             settings=options.reader_config,
+            producer_header=options.producer_header,
         )
         return pack_rows_in_order(rows, packing)
     reader = ClientReader(

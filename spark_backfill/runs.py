@@ -8,6 +8,7 @@ of all records is a mark a run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -18,7 +19,11 @@ from numpy.typing import NDArray
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks
 from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.words import take_digests
+from dedup_sdk.store.words import Uint64s, take_digests
+from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.gap_fold import fold_run
+from spark_backfill.findings.producer_codes import Producers, producer_codes
+from spark_backfill.findings.sightings import RunRows, Sightings
 from spark_backfill.slots import SlotPlan
 
 RUN_ROWS: Final = 500_000
@@ -26,10 +31,10 @@ RUN_ROWS: Final = 500_000
 
 PIECE_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, "
-    "digests binary, offsets binary, timestamps binary"
+    "digests binary, offsets binary, timestamps binary, sightings binary, findings string"
 )
 _NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
-_TYPES: Final = [pa.int32(), *[pa.int64()] * 5, *[pa.binary()] * 3]
+_TYPES: Final = [pa.int32(), *[pa.int64()] * 5, *[pa.binary()] * 4, pa.string()]
 _NO_OFFSET: Final = 2**63 - 1
 
 
@@ -58,13 +63,14 @@ class Tally:
 class Rows(NamedTuple):
     """Rows of one partition: ``n`` offsets and timestamps (ms), and the digests of those that have an ID.
 
-    ``keyed`` says which do (bool, shape ``(n,)``); None: all.
+    ``keyed`` says which do (bool, shape ``(n,)``); None: all. ``producers`` are those of all ``n`` rows, None where nobody asked.
     """
 
     offsets: Int64s
     timestamps: Int64s
     digests: bytes
     keyed: NDArray[np.bool_] | None = None
+    producers: Producers | None = None
 
     def tally(self) -> Tally:
         """Count them; there is at least one."""
@@ -84,7 +90,9 @@ class Rows(NamedTuple):
             return self
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         stay = np.flatnonzero(~named[keyed])
-        return Rows(self.offsets, self.timestamps, take_digests(self.digests, stay), keyed & ~named)
+        return Rows(
+            self.offsets, self.timestamps, take_digests(self.digests, stay), keyed & ~named, self.producers
+        )
 
     def marks(self) -> Marks:
         """Return those that have an ID, as marks."""
@@ -92,29 +100,47 @@ class Rows(NamedTuple):
             return Marks(self.digests, self.offsets, self.timestamps)
         return Marks(self.digests, self.offsets[self.keyed], self.timestamps[self.keyed])
 
+    def beside_marks(self) -> _Beside:
+        """Return what a report wants to know that the marks do not tell."""
+        keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
+        codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
+        return _Beside(self.timestamps[~keyed], codes[keyed], codes[~keyed], names)
+
+
+class _Beside(NamedTuple):
+    unkeyed_ms: Int64s
+    producers: Uint64s
+    unkeyed_producers: Uint64s
+    names: Mapping[int, str]
+
 
 class Piece(NamedTuple):
     """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
 
-    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset.
+    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset. Where a report was
+    asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run.
     """
 
     slot: int
     tally: Tally
     marks: Marks
+    sightings: Sightings | None = None
+    findings: Findings | None = None
 
 
 @dataclass(slots=True)
 class _Pending:
     tally: Tally = field(default_factory=Tally)
     marks: list[Marks] = field(default_factory=list)
+    beside: list[_Beside] = field(default_factory=list)
 
 
 class RunPacker:
     """Takes rows, gives pieces. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, and none is left out. ``given_up``: offsets by
-    partition, ascending, of records that the group gave up: they count as records without an ID.
+    partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was asked
+    for, so that rows have to come by offset, and what is found in each run goes with its pieces.
     """
 
     def __init__(
@@ -123,6 +149,7 @@ class RunPacker:
         *,
         ordered: bool,
         given_up: Mapping[int, Sequence[int]] | None = None,
+        findings: bool = False,
         run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
@@ -130,6 +157,7 @@ class RunPacker:
         self._given_up = {
             partition: np.asarray(offsets, np.int64) for partition, offsets in (given_up or {}).items()
         }
+        self._findings = findings
         self._run_rows = run_rows
         self._rows = 0
         self._pending: dict[int, _Pending] = {}
@@ -144,6 +172,8 @@ class RunPacker:
         pending = self._pending.setdefault(partition, _Pending())
         pending.tally.add(rows.tally())
         pending.marks.append(rows.marks())
+        if self._findings:
+            pending.beside.append(rows.beside_marks())
         self._rows += len(rows.offsets)
         if self._rows >= self._run_rows:
             yield from self.finish()
@@ -154,12 +184,41 @@ class RunPacker:
         while self._pending:
             partition, pending = self._pending.popitem()
             marks = _joined(pending.marks)
+            found = _found(partition, marks, pending.beside) if self._findings else None
             if not self._ordered:
                 marks = newest_per_digest(marks)
-            tally = pending.tally
-            for slot, start, end in self._plan.cut(partition, marks.digests):
-                yield Piece(slot, tally, cut_marks(marks, start, end))
-                tally = Tally()
+            pieces = self._pieces(partition, pending.tally, marks)
+            yield from pieces if found is None else self._with_findings(partition, pieces, *found)
+
+    def _pieces(self, partition: int, tally: Tally, marks: Marks) -> Iterator[Piece]:
+        for slot, start, end in self._plan.cut(partition, marks.digests):
+            yield Piece(slot, tally, cut_marks(marks, start, end))
+            tally = Tally()
+
+    def _with_findings(
+        self, partition: int, pieces: Iterator[Piece], sightings: Sightings, findings: Findings
+    ) -> Iterator[Piece]:
+        told: Findings | None = findings
+        # The same IDs, and so the same slots.
+        for piece, (_, start, end) in zip(pieces, self._plan.cut(partition, sightings.digests), strict=True):
+            yield piece._replace(sightings=sightings.cut(start, end), findings=told)
+            told = None
+
+
+def _found(partition: int, marks: Marks, beside: Sequence[_Beside]) -> tuple[Sightings, Findings]:
+    names = {code: name for each in beside for code, name in each.names.items()}
+    return fold_run(
+        RunRows(
+            partition,
+            marks.digests,
+            marks.offsets,
+            marks.timestamps,
+            np.concatenate([each.unkeyed_ms for each in beside]),
+            np.concatenate([each.producers for each in beside]) if names else None,
+            np.concatenate([each.unkeyed_producers for each in beside]),
+            names,
+        )
+    )
 
 
 def _joined(parts: Sequence[Marks]) -> Marks:
@@ -175,7 +234,11 @@ def to_batch(piece: Piece) -> pa.RecordBatch:
     tally, marks = piece.tally, piece.marks
     counted = (tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed)
     packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
-    values = (piece.slot, *counted, *packed)
+    found = (
+        None if piece.sightings is None else piece.sightings.to_bytes(),
+        None if piece.findings is None else str(piece.findings),
+    )
+    values = (piece.slot, *counted, *packed, *found)
     columns = [pa.array([value], kind) for value, kind in zip(values, _TYPES, strict=True)]
     return pa.RecordBatch.from_arrays(columns, _NAMES)
 
@@ -185,7 +248,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[:6])
-        digests, offsets, timestamps = (column[row].as_py() for column in columns[6:])
+        digests, offsets, timestamps, sightings, findings = (column[row].as_py() for column in columns[6:])
         marks = Marks(digests, np.frombuffer(offsets, np.int64), np.frombuffer(timestamps, np.int64))
         if len(digests) != DIGEST_BYTES * marks.count or len(marks.timestamps) != marks.count:
             message = (
@@ -193,11 +256,20 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
                 f"{len(marks.timestamps)} timestamps; the shuffle has damaged it, run the job again"
             )
             raise ValueError(message)
-        yield Piece(slot, Tally(*counted), marks)
+        yield Piece(
+            slot,
+            Tally(*counted),
+            marks,
+            None if sightings is None else Sightings.from_bytes(sightings),
+            None if findings is None else Findings.from_json(json.loads(findings)),
+        )
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
-    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition."""
+    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
+
+    A column ``producer`` (binary), where there is one, has the value of the header that names it.
+    """
     if not batch.num_rows:
         return
     partitions = batch.column("partition").to_numpy()
@@ -208,7 +280,8 @@ def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
     if column.null_count:
         keyed = np.asarray(column.is_valid())
         column = column.drop_null()
-    rows = Rows(offsets, timestamps, _bytes_of(column), keyed)
+    producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
+    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers)
     if (partitions == partitions[0]).all():
         yield int(partitions[0]), rows
         return
@@ -220,7 +293,8 @@ def _where(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
     inside = mask if rows.keyed is None else mask[rows.keyed]
     digests = take_digests(rows.digests, np.flatnonzero(inside))
     keyed = None if rows.keyed is None else rows.keyed[mask]
-    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed)
+    producers = None if rows.producers is None else rows.producers._replace(codes=rows.producers.codes[mask])
+    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers)
 
 
 def _bytes_of(column: pa.Array) -> bytes:

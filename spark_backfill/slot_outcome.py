@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Final
 
 from dedup_sdk.store.sorted_file import SortedFile
+from spark_backfill.findings.findings import Findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,7 @@ class SlotOutcome:
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.
+    - ``findings``: what was found out about duplicates, None where no report was asked for.
     """
 
     slot: int
@@ -30,14 +33,25 @@ class SlotOutcome:
     forgotten_ms: int | None
     forgotten_number: int | None
     file: SortedFile | None
+    findings: Findings | None = None
 
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""
-        return json.dumps(asdict(self))
+        content = {name: getattr(self, name) for name in _PLAIN}
+        file = None if self.file is None else asdict(self.file)
+        findings = None if self.findings is None else self.findings.to_json()
+        return json.dumps({**content, "file": file, "findings": findings})
 
     @classmethod
     def from_json(cls, text: str) -> SlotOutcome:
         """Read what `to_json` wrote."""
         content = json.loads(text)
-        file = content.pop("file")
-        return cls(**content, file=None if file is None else SortedFile(**file))
+        file, findings = content.pop("file"), content.pop("findings")
+        return cls(
+            **content,
+            file=None if file is None else SortedFile(**file),
+            findings=None if findings is None else Findings.from_json(findings),
+        )
+
+
+_PLAIN: Final = tuple(each.name for each in fields(SlotOutcome) if each.name not in {"file", "findings"})

@@ -19,25 +19,33 @@ from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
 from dedup_sdk.window import Window
 from spark_backfill.count_fold import CountFold
+from spark_backfill.findings.digest_sample import SIZE
+from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.gap_fold import merge_runs
+from spark_backfill.findings.sightings import Sightings
 from spark_backfill.runs import Piece, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
 from spark_backfill.time_fold import TimeFold
 
 _PAGE_MARKS = 100_000
+_CERTAIN_TIMES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWriter:
     """A function for ``mapInArrow``: pieces in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` is the horizon of each partition. With a count window the pieces have to come in offset order.
+    ``keep_from_ms`` is the horizon of each partition. With a count window the pieces have to come in offset order. A last
+    sighting beyond ``now_ms`` counts as one at that time in what is found out for a report.
     """
 
     folder: str
     slots: tuple[Slot, ...]
     window: Window
     keep_from_ms: dict[int, int | None]
+    now_ms: int = 0
+    with_producers: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold all pieces, then write."""
@@ -74,6 +82,7 @@ class SlotWriter:
             forgotten_ms=folded.forgotten_ms,
             forgotten_number=folded.forgotten_number,
             file=write_marks(path, folded.marks),
+            findings=state.findings(slot, self.now_ms, with_producers=self.with_producers),
         )
 
 
@@ -83,8 +92,28 @@ class _SlotState:
     def __init__(self, fold: TimeFold | CountFold) -> None:
         self.fold = fold
         self.tally = Tally()
+        self._sightings: list[Sightings] = []
+        self._findings = Findings()
+
+    def findings(self, slot: Slot, now_ms: int, *, with_producers: bool) -> Findings | None:
+        """What all runs say together of the slot's IDs, and what they said themselves; None where no report was asked for."""
+        if not self._sightings:
+            return None
+        lower_ids = slot.range * sum(part.count for part in self._sightings)
+        return self._findings + merge_runs(
+            slot.partition,
+            self._sightings,
+            now_ms=now_ms,
+            with_producers=with_producers,
+            # So many smaller digests leave none of this slot's in the sample.
+            sampled=0 if lower_ids > _CERTAIN_TIMES * SIZE else SIZE,
+        )
 
     def add(self, piece: Piece) -> None:
+        if piece.sightings is not None:
+            self._sightings.append(piece.sightings)
+        if piece.findings is not None:
+            self._findings += piece.findings
         self.tally.add(piece.tally)
         self.fold.add(piece.marks.digests, piece.marks.offsets, piece.marks.timestamps)
 

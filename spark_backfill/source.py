@@ -23,21 +23,30 @@ def read_digests(
     *,
     spec: IdSpec,
     settings: Mapping[str, str],
+    producer_header: str | None = None,
 ) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record of the stretches.
 
-    ``settings`` are the Java client's. Records of aborted transactions are not among the rows.
+    ``settings`` are the Java client's; ``producer_header`` adds a column ``producer`` with the last value of that header.
+    Records of aborted transactions are not among the rows.
     """
-    records = _records(spark, bootstrap, topic, stretches, settings, headers=_reads_headers(spec))
+    reads_headers = producer_header is not None or _reads_headers(spec)
+    records = _records(spark, bootstrap, topic, stretches, settings, headers=reads_headers)
     timed = records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
-    return with_digests(timed, spec)
+    return with_digests(timed, spec, producer_header)
 
 
-def with_digests(records: DataFrame, spec: IdSpec) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``."""
+def with_digests(records: DataFrame, spec: IdSpec, producer_header: str | None = None) -> DataFrame:
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``.
+
+    ``producer_header`` adds a column ``producer`` with the last value of that header.
+    """
+    others = [] if producer_header is None else ["producer"]
+    if producer_header is not None:
+        records = records.withColumn("producer", id_columns.header_column(producer_header))
     if id_columns.jvm_computes(spec):
-        return id_columns.with_digests(records, spec)
-    return id_batches.with_digests(records, spec)
+        return id_columns.with_digests(records, spec, *others)
+    return id_batches.with_digests(records, spec, *others)
 
 
 def _reads_headers(spec: IdSpec) -> bool:

@@ -8,6 +8,7 @@ from dedup_sdk.cli.backfill import backfill
 from dedup_sdk.cli.demo import demo
 from dedup_sdk.cli.dump import dump
 from dedup_sdk.cli.lookup import lookup
+from dedup_sdk.cli.report import report
 from dedup_sdk.cli.restore import restore
 from dedup_sdk.cli.rewind import rewind
 from dedup_sdk.cli.snapshot import snapshot
@@ -47,6 +48,7 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )(backfill)
+app.command()(report)
 app.command()(restore)
 app.command()(snapshot)
 app.add_typer(snapshots_app, name="snapshots")

@@ -16,7 +16,7 @@ def reference_page() -> str:
     page = _output("typer", "dedup_sdk.cli.app", "utils", "docs", "--name", "dedup", "--title", _HEADLINE)
     # The options of `dedup backfill` are read by the job's own parser, which typer does not know.
     options = _output("dedup_sdk.cli", "backfill", "--help")
-    head, heading, rest = page.partition("## `dedup restore`")
+    head, heading, rest = page.partition("## `dedup report`")
     return f"{head}**Options**:\n\n```text\n{options.strip()}\n```\n\n{heading}{rest}".rstrip() + "\n"
 
 

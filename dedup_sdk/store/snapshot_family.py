@@ -10,7 +10,8 @@ from dedup_sdk.store.manifest import MANIFEST_NAME
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
 
-REPORT_NAME = "report.json"
+BESIDE_NAMES = ("report.json", "findings.json")
+"""What a backfill leaves beside the files of a snapshot."""
 
 
 def newest_first(found: Iterable[Source]) -> list[Source]:
@@ -64,7 +65,8 @@ def remove_snapshot(source: Source) -> list[str]:
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                     (folder / str(entry.partition) / f"{file.name}{suffix}").unlink(missing_ok=True)
             _remove_empty(folder / str(entry.partition))
-        (folder / REPORT_NAME).unlink(missing_ok=True)
+        for name in BESIDE_NAMES:
+            (folder / name).unlink(missing_ok=True)
         _remove_empty(folder)
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,15 @@ from dedup_sdk.store.words import Uint64s
 _LONGEST: Final = 80
 
 
-def producer_codes(values: pa.Array) -> tuple[Uint64s, dict[int, str]]:
-    """Return a code for each of ``n`` header values (binary, null where there is none) and the names by code.
+class Producers(NamedTuple):
+    """Who sent ``n`` records: codes of shape ``(n,)``, and names by code."""
+
+    codes: Uint64s
+    names: dict[int, str]
+
+
+def producer_codes(values: pa.Array) -> Producers:
+    """Return the producers of ``n`` header values (binary, null where there is none).
 
     A code is 8 bytes of a digest of the value. A name is at most 80 characters, empty for a record without the header.
     """
@@ -26,7 +33,7 @@ def producer_codes(values: pa.Array) -> tuple[Uint64s, dict[int, str]]:
     names = {code: _name(value) for code, value in zip(hashed, distinct, strict=False)}
     if encoded.null_count:
         names[hashed[-1]] = ""
-    return codes, names
+    return Producers(codes, names)
 
 
 def _code(value: bytes) -> int:

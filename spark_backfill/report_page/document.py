@@ -18,13 +18,14 @@ FINDINGS_NAME: Final = "findings.json"
 
 FORMAT: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
+_PLACES: Final = frozenset({"output", "sources"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """All that a report shows.
 
-    ``facts`` are the fields of a `Manifest` without its files, and the figures of a `Report` without the place of its output;
+    ``facts`` are the fields of a `Manifest` without its files, and the figures of a `Report` without the places that it read from and wrote to;
     no setting of a client is among them. ``producer_header`` is the header that names producers, None where none was given.
     """
 
@@ -47,7 +48,7 @@ def make_document(
     manifest: Manifest, report: Report, findings: Findings, *, producer_header: str | None = None
 ) -> Document:
     """Return the document of a run that made a snapshot."""
-    told = {name: value for name, value in asdict(report).items() if name != "output"}
+    told = {name: value for name, value in asdict(report).items() if name not in _PLACES}
     known = {name: value for name, value in asdict(manifest).items() if name != "partitions"}
     partitions = [
         {

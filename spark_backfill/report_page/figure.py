@@ -26,8 +26,9 @@ MAIN: Final = "#1766b8"
 SOFT: Final = "#a9c9ea"
 WARM: Final = "#b4530a"
 SHADE: Final = "#eef0f3"
+CARD: Final = "#fefefe"
 _VARIABLES: Final = {
-    INK: "--ink", MUTED: "--muted", LINE: "--line", MAIN: "--main", SOFT: "--soft", WARM: "--warm", SHADE: "--shade",
+    INK: "--ink", MUTED: "--muted", LINE: "--line", MAIN: "--main", SOFT: "--soft", WARM: "--warm", SHADE: "--shade", CARD: "--card",
 }  # fmt: skip
 _PAPER: Final = "#ffffff"
 _PNG_DOTS_PER_INCH: Final = 220

@@ -17,6 +17,7 @@ from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, 
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.tallies import ProducerTally
 from spark_backfill.report_page.figure import (
+    CARD,
     INK,
     MAIN,
     MUTED,
@@ -255,5 +256,5 @@ def _marks(axis: Any, advice: Advice, window: Window | None, *, labelled: bool) 
             axis.annotate(
                 f"{name}: {length(at)}", (at, 0.04 + 0.12 * place), xycoords=("data", "axes fraction"),
                 xytext=(-4 if right else 4, 0), textcoords="offset points", ha="right" if right else "left", fontsize=8, color=colour,
-                bbox={"facecolor": "none", "edgecolor": "none"},
+                bbox={"facecolor": CARD, "edgecolor": "none", "alpha": 0.85, "pad": 1},
             )  # fmt: skip

@@ -68,7 +68,8 @@ def test_several_topics_or_groups_have_to_be_told_apart(place: Path) -> None:
 def test_a_snapshot_goes_and_nothing_else(place: Path) -> None:
     """Its folder is gone; of one that holds other files those stay and are named; so does what is no snapshot."""
     (place / "a" / "notes.txt").write_text("mine")
-    (place / "b" / "report.json").write_text("{}")
+    for name in ("report.json", "findings.json"):
+        (place / "b" / name).write_text("{}")
     (place / "loose").mkdir()
     (place / "loose" / "0000.sst").write_text("no manifest")
     for each in superfluous(one_family(sources(place)), 2):

@@ -1,0 +1,177 @@
+"""What a report is made of travels with the marks: through runs, pieces, the shuffle and the slots' outcomes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dedup_sdk.ids import digest_one, id_spec
+from dedup_sdk.ids.fields import RecordFields
+from dedup_sdk.record import Record
+from dedup_sdk.window import Window
+from spark_backfill import slots
+from spark_backfill.findings.findings import Findings, total
+from spark_backfill.findings.histogram import Histogram
+from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.fold import Packing, pack_rows, write_slots
+from spark_backfill.runs import RunPacker, from_batch, rows_of_batch, to_batch
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_writer import SlotWriter
+from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.stretch import Stretch
+from spark_backfill.watched_spec import WatchedSpec
+from tests.support.naive_findings import NaiveFindings, Sighting
+from tests.support.naive_fold import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NOW_MS = 10**10
+PRODUCERS = (b"shop", b"app", None)
+CODES = {value: int(producer_codes(pa.array([value], pa.binary())).codes[0]) for value in PRODUCERS}
+VALUES = {code: value for value, code in CODES.items()}
+
+
+def log_of(partitions: range, count: int, names: int) -> list[Sighting]:
+    """A log with repetitions, records without an ID, and timestamps that run back and forth."""
+    source, log = random.Random(5), list[Sighting]()
+    for partition in partitions:
+        for offset in range(count):
+            digest = None if source.random() < 0.05 else digest_of(source.randrange(names))
+            time = 1_000_000 + 1_000 * offset + source.randrange(-50_000, 50_000)
+            log.append(Sighting(partition, 3 * offset, time, digest, CODES[source.choice(PRODUCERS)]))
+    return log
+
+
+def batch_of(records: list[Sighting]) -> pa.RecordBatch:
+    """The rows that a reader makes, with the header of the producer."""
+    columns = {
+        "partition": pa.array([record.partition for record in records], pa.int32()),
+        "offset": pa.array([record.offset for record in records], pa.int64()),
+        "timestamp_ms": pa.array([record.timestamp_ms for record in records], pa.int64()),
+        "digest": pa.array([record.digest for record in records], pa.binary()),
+        "producer": pa.array([VALUES[record.producer] for record in records], pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def plan_of(partitions: range, count: int, *, split: bool) -> tuple[list[Stretch], SlotPlan]:
+    """The stretches of such a log, and its slots."""
+    stretches = [
+        Stretch(partition=partition, low=0, begin=0, high=3 * count, complete=True)
+        for partition in partitions
+    ]
+    return stretches, plan_slots(stretches, split=split, parallelism=2)
+
+
+def check(found: Findings, log: list[Sighting]) -> None:
+    """Compare with a loop over the log."""
+    naive = NaiveFindings(log)
+    assert found.records == len(log)
+    assert found.unkeyed == sum(naive.unkeyed.values())
+    assert found.gaps_ms == Histogram.of(np.array([gap for gap in naive.gaps_ms if gap >= 0], np.int64))
+    assert found.early == sum(gap < 0 for gap in naive.gaps_ms) > 0
+    assert found.gaps_offsets == Histogram.of(np.array(naive.gaps_offsets, np.int64))
+    assert found.counts == Histogram.of(np.array(list(naive.counts.values()), np.int64))
+    assert found.last_seen.total == len(naive.last)
+    assert {digest: set(where) for digest, where in found.sample.partitions.items()} == dict(naive.ids)
+    told = {
+        tally.name: (tally.records, tally.duplicates, tally.of_others) for tally in found.producers.values()
+    }
+    assert told == {
+        (value or b"").decode(): (naive.sent[code], naive.sent_again[code], naive.of_others[code])
+        for value, code in CODES.items()
+    }
+
+
+@pytest.mark.parametrize("window", ["1d", "1000n"])
+def test_runs_and_slots_find_what_a_loop_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str
+) -> None:
+    """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted."""
+    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    partitions, chosen = range(3), Window.parse(window)
+    log = log_of(partitions, 400, names=150)
+    stretches, plan = plan_of(partitions, 400, split=chosen.count is None)
+    packer = RunPacker(plan, ordered=chosen.count is not None, findings=True, run_rows=150)
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(log), 70):
+            for partition, rows in rows_of_batch(batch_of(log[start : start + 70])):
+                yield from map(to_batch, packer.add(partition, rows))
+        yield from map(to_batch, packer.finish())
+
+    writer = SlotWriter(
+        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
+        with_producers=True,
+    )  # fmt: skip
+    outcomes = [
+        SlotOutcome.from_json(text) for batch in writer(pieces()) for text in batch.column(0).to_pylist()
+    ]
+    assert len(outcomes) == len(plan.slots)
+    check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)
+    assert len(stretches) == 3
+
+
+def test_without_a_report_nothing_travels() -> None:
+    """Where nobody asked, pieces carry no findings and no sightings."""
+    _, plan = plan_of(range(1), 50, split=True)
+    packer = RunPacker(plan, ordered=False)
+    for partition, rows in rows_of_batch(batch_of(log_of(range(1), 50, names=9))):
+        assert list(packer.add(partition, rows)) == []
+    [piece] = packer.finish()
+    assert (piece.sightings, piece.findings) == (None, None)
+    [read] = from_batch(to_batch(piece))
+    assert (read.sightings, read.findings) == (None, None)
+    assert read.marks.digests == piece.marks.digests
+
+
+def test_what_the_group_gave_up_counts_as_without_an_id() -> None:
+    """A record that the group's dead letters name is no sighting of its ID."""
+    _, plan = plan_of(range(1), 2, split=True)
+    packer = RunPacker(plan, ordered=False, given_up={0: [3]}, findings=True)
+    log = [Sighting(0, 3 * place, place, digest_of("a"), CODES[b"app"]) for place in range(2)]
+    for partition, rows in rows_of_batch(batch_of(log)):
+        list(packer.add(partition, rows))
+    [piece] = packer.finish()
+    assert piece.findings is not None
+    assert (piece.findings.records, piece.findings.unkeyed, piece.findings.duplicates) == (2, 1, 0)
+
+
+def test_a_reader_of_ids_tells_producers_on_the_way() -> None:
+    """The last header of that name is the producer, an ID is what it was, and an answer of another batch is refused."""
+    spec = id_spec("header:dedup-id")
+    watched = WatchedSpec(spec, "sent-by")
+    headers = [[("sent-by", b"one"), ("dedup-id", b"a"), ("sent-by", b"two")], [("dedup-id", b"b")], None]
+    records = [Record("t", 0, place, 0, headers=each or ()) for place, each in enumerate(headers)]
+    assert watched.digests(RecordFields(records)).digests == [digest_one(b"a"), digest_one(b"b"), None]
+    codes, names = watched.producers(3)
+    assert [names[code] for code in codes.tolist()] == ["two", "", ""]
+    with pytest.raises(ValueError, match="3 producers of 2 records"):
+        watched.producers(2)
+
+
+def test_rows_in_any_order_find_the_same(
+    spark: SparkSession, attempts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a source without an order, scattered over tasks, are put in order first where a report is asked for."""
+    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    partitions = range(2)
+    log = log_of(partitions, 300, names=120)
+    stretches, plan = plan_of(partitions, 300, split=True)
+    scattered: list[Any] = [(*record[:4], VALUES[record.producer]) for record in log]
+    random.Random(1).shuffle(scattered)
+    schema = "partition int, offset long, timestamp_ms long, digest binary, producer binary"
+    rows = spark.createDataFrame(scattered, schema).repartition(3)
+    pieces = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
+    outcomes = write_slots(
+        pieces, plan, stretches, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+    )
+    check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)
