@@ -83,6 +83,7 @@ class Archive:
                 F.min_by("timestamp_ms", "offset").alias("first_ms"),
                 F.max_by(F.when(below, timestamp), F.when(below, offset)).alias("last_ms"),
                 F.min(F.when(kept, offset)).alias("first_kept"),
+                F.max_by("timestamp_ms", "offset").alias("end_ms"),
             )
             .collect()
         )
@@ -171,6 +172,7 @@ class Archive:
             first_ms=int(row["first_ms"]),
             last_ms=row["last_ms"],
             first_kept=row["first_kept"],
+            end_ms=int(row["end_ms"]),
         )
 
     def _nothing_of_topic(self) -> BackfillError:

@@ -24,7 +24,8 @@ class Archived(NamedTuple):
     """One partition in an archive: the offsets ``[begin, end)``, with ``rows`` rows.
 
     ``first_ms`` is the timestamp (ms) of its first row, ``last_ms`` that of the last row before the cut (None: there is no such
-    row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon (None: there is none).
+    row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon (None: there is none). ``end_ms`` is
+    the timestamp of the very last row, -1 where it has none.
     """
 
     partition: int
@@ -34,6 +35,7 @@ class Archived(NamedTuple):
     first_ms: int
     last_ms: int | None
     first_kept: int | None
+    end_ms: int = -1
 
 
 Survey = Callable[[Mapping[int, int], Mapping[int, int]], Mapping[int, Archived]]

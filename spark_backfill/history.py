@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
 from dedup_sdk.window import Window
@@ -12,6 +12,8 @@ from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizon
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
 from spark_backfill.stretch import Stretch
+
+_SECOND_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def resolve_history(
     if survey is not None:
         cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
-        _check_same_log(archived, bounds)
+        _check_same_log(log, archived, bounds)
     stretches = []
     for number, claim in claims.items():
         known = archived.get(number)
@@ -179,7 +181,7 @@ def _log_part(
     return LogPart(low, cut, start, first_ms, first_kept, complete)
 
 
-def _check_same_log(archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:
+def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:
     for number, known in sorted(archived.items()):
         if number not in bounds:
             raise BackfillError(
@@ -190,4 +192,14 @@ def _check_same_log(archived: Mapping[int, Archived], bounds: Mapping[int, Bound
                 f"partition {number}: the archive's offset {known.end - 1} lies beyond the log's end {bounds[number].end}: it is "
                 "of another topic, or this one was made anew; give --cluster-id and --topic-id instead of --bootstrap if it "
                 "is the archive that counts"
+            )
+        # The last record of the archive that the log has, too, bears witness; units of seconds cut its time.
+        shared = known.end - 1
+        if known.end_ms < 0 or not bounds[number].start <= shared < bounds[number].stable_end:
+            continue
+        timestamp_ms = log.first_timestamp_ms(number, shared, known.end)
+        if timestamp_ms is not None and timestamp_ms >= 0 and abs(timestamp_ms - known.end_ms) >= _SECOND_MS:
+            raise BackfillError(
+                f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of {timestamp_ms} ms in the "
+                "topic: the archive is of another log, or --columns timestamp=COLUMN is not the record's own time"
             )

@@ -222,7 +222,7 @@ def test_an_archive_alone_goes_up_to_the_group(
 def test_an_archive_of_another_log_is_refused(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Offsets and partitions that the topic never had are an error, and nothing is written."""
+    """Offsets, partitions and times that the topic never had are an error, and nothing is written."""
     topic = cut_topic("ab", 1)
     given = ("--bootstrap", broker.bootstrap, "--source", str(tmp_path / "archive"), *COMMITTED)
     write_parquet(tmp_path / "archive", keyed(topic, *"abc"), files=1)
@@ -230,6 +230,11 @@ def test_an_archive_of_another_log_is_refused(
         run(topic, *given)
     write_parquet(tmp_path / "archive", [Record(topic, 7, 0, BASE_MS, key=b"a")], files=1)
     with pytest.raises(BackfillError, match="the archive has partition 7, the topic has 1"):
+        run(topic, *given)
+    write_parquet(tmp_path / "archive", [Record(topic, 0, 1, BASE_MS, key=b"b")], files=1)
+    with pytest.raises(
+        BackfillError, match=rf"offset 1 is of {BASE_MS} ms in the archive and of {BASE_MS + 60_000} ms"
+    ):
         run(topic, *given)
     assert not (tmp_path / "snapshot").exists()
 

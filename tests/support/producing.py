@@ -43,7 +43,9 @@ def with_ids(*ids: str, partition: int = 0, header: str = "dedup-id") -> list[Ou
 
 def produce(bootstrap: str, topic: str, records: Iterable[Outgoing]) -> int:
     """Send records in order and return their number when the broker has every one of them."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 1, "enable.idempotence": True, "log_level": 2}
+    )
     failures: list[str] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
