@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.paths import make_files_private, why_unusable
+from dedup_sdk.store.work_folder import work_folder
 
 
 @contextmanager
@@ -23,12 +22,11 @@ def new_snapshot(output: Path) -> Generator[Path, None, None]:
         raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")
     refuse_used(output)
     place = output.absolute()
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
-    except OSError as error:
-        raise SnapshotError(f"{output} cannot be made: {error.strerror}; choose another place") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            partial = stack.enter_context(work_folder(place, "making"))
+        except OSError as error:
+            raise SnapshotError(f"{output} cannot be made: {error.strerror}; choose another place") from None
         yield partial
         make_files_private(partial)
         refuse_used(output)
@@ -38,8 +36,6 @@ def new_snapshot(output: Path) -> Generator[Path, None, None]:
             raise SnapshotError(
                 f"{output} cannot be put in its place: {error.strerror}; choose a folder that does not exist yet"
             ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_used(output: Path) -> None:

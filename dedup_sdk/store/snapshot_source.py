@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, PartitionManifest,
 from dedup_sdk.store.remote_snapshot import RemoteSnapshot, find_remote, is_url, require_driver
 from dedup_sdk.store.snapshot import read_file
 from dedup_sdk.store.sorted_file import SortedFile
+from dedup_sdk.store.work_folder import work_folder
 
 Places = str | Path | Iterable[str | Path]
 
@@ -102,20 +103,18 @@ def _folders(place: Path) -> list[Path]:
 @contextmanager
 def scratch(beside: Path | None) -> Generator[Path, None, None]:
     """Make a private folder next to a store (None: where temporary files go) that is gone afterwards."""
-    where = None if beside is None else beside.absolute()
-    try:
-        if where is not None:
-            where.parent.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(
-            prefix="dedup-snapshot-" if where is None else f"{where.name}.snapshot-",
-            dir=None if where is None else where.parent,
-        )
-    except OSError as error:
-        raise SnapshotError(
-            f"no folder can be made next to {beside} to fetch a snapshot to: {error.strerror}; give a store= beside which you may write"
-        ) from None
-    with made as folder:
-        yield Path(folder)
+    with ExitStack() as stack:
+        try:
+            if beside is None:
+                made = tempfile.TemporaryDirectory(prefix="dedup-snapshot-")
+                folder = Path(stack.enter_context(made))
+            else:
+                folder = stack.enter_context(work_folder(beside.absolute(), "fetch"))
+        except OSError as error:
+            raise SnapshotError(
+                f"no folder can be made next to {beside} to fetch a snapshot to: {error.strerror}; give a store= beside which you may write"
+            ) from None
+        yield folder
 
 
 def fetched(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import s3fs
 from moto.server import ThreadedMotoServer
 
 
@@ -15,6 +16,8 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    # Clients are kept, with the address of the server before.
+    s3fs.S3FileSystem.clear_instance_cache()
     try:
         host, port = server.get_host_and_port()
         address = f"http://{host}:{port}"
@@ -31,4 +34,5 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
             },
         )
     finally:
+        s3fs.S3FileSystem.clear_instance_cache()
         server.stop()
