@@ -38,7 +38,7 @@ def snapshot(
         dedup snapshot --store var/dedup --topic orders --group billing --output snapshots/2024-05-01
 
     The consumer is not disturbed, and takes no part: each partition is copied as it is at one moment (by links to its files, so that it
-    takes no room but the log's), and its IDs are written to the snapshot, about a million a second. Progress and IDs
+    takes no room but the log's), and its IDs are written to the snapshot, half a million a second or more. Progress and IDs
     of a partition are of the same moment. The snapshot is there whole or not at all, and is one that `dedup restore` and
     `DedupConsumer(snapshot=)` take, like one of `dedup backfill`.
     """
