@@ -44,7 +44,8 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     With a producer's header they have a column ``producer`` with its value, too.
     """
     if packing.ordered or packing.findings:
-        by_partition = rows.repartition("partition")
+        # An archive may have a record twice; by its offset that is one sighting.
+        by_partition = rows.repartition("partition").dropDuplicates(["partition", "offset"])
         rows = by_partition.sortWithinPartitions("partition", "offset")
     return pack_rows_in_order(rows, packing)
 

@@ -122,6 +122,7 @@ def test_repeated_rows_take_no_numbers(run: Callable[..., Any], tmp_path: Path) 
     numbers = {name: marks[digest_one(name.encode())].number for name in "bcd"}
     assert numbers == {"b": 2, "c": 3, "d": 4}
     assert (len(marks), manifest.partitions[0].accepted) == (3, 4)
+    assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["records"] == 5
 
 
 @pytest.fixture
