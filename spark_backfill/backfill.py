@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
 
+Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
+
 
 def backfill(
     options: Options,
@@ -37,11 +40,13 @@ def backfill(
     *,
     say: Callable[[str], None] = lambda _line: None,
     around: Callable[[Task], Task] = lambda task: task,
+    watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
     """Make the snapshot that the options ask for and return what it holds.
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
-    ``around`` wraps the writing task, for tests that let it fail. Leaves either a whole snapshot or nothing.
+    ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many offsets and
+    writes. Leaves either a whole snapshot or nothing.
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
@@ -72,16 +77,17 @@ def backfill(
                 plan, ordered, given_up.offsets, options.report is not None, options.producer_header
             )
             pieces = read_all_pieces(spark, options, history.stretches, packing, archive)
-            outcomes = write_slots(
-                pieces,
-                plan,
-                stretches,
-                options.window,
-                output.attempts,
-                now_ms=now_ms,
-                with_producers=options.producer_header is not None,
-                around=around,
-            )
+            with watch(spark, offsets):
+                outcomes = write_slots(
+                    pieces,
+                    plan,
+                    stretches,
+                    options.window,
+                    output.attempts,
+                    now_ms=now_ms,
+                    with_producers=options.producer_header is not None,
+                    around=around,
+                )
         output.take(plan, outcomes)
         manifest = make_manifest(
             replace(history, stretches=stretches),

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
+
+from spark_backfill.progress import Progress
 
 PREFIX: Final = "backfill: "
 """How every line of ours on stderr begins."""
+LAUNCHED: Final = "DEDUP_BACKFILL_LAUNCHED"
+"""Set in the environment of a job whose stderr is read by `spark_backfill.launch`, which takes these two lines out:"""
+DRIVER: Final = "driver: "
+PROGRESS: Final = "progress: "
+LINE_EVERY_S: Final = 30.0
+"""How often a line of progress is written where nothing can be drawn, seconds."""
 
 
 class Console:
@@ -19,6 +30,8 @@ class Console:
 
     def __init__(self) -> None:
         self._stderr: Any = None
+        self._told_by_launcher = LAUNCHED in os.environ
+        self._now_and_then = NowAndThen(self.say)
         if "PYSPARK_GATEWAY_PORT" not in os.environ:
             return
         from pyspark import SparkContext
@@ -29,11 +42,41 @@ class Console:
         # Tracebacks of Python workers go here too; the last line of one is said by the job.
         self._stderr = jvm.java.lang.System.err
         jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        if self._told_by_launcher:
+            self.say(f"{DRIVER}{os.getpid()}")
 
     def say(self, line: str) -> None:
-        """Write one line, with the prefix that marks it as ours."""
+        """Write one line, with the prefix that marks it as ours; nothing when nobody reads any more."""
+        text = f"{PREFIX}{line}"
         if self._stderr is not None:
-            self._stderr.println(f"{PREFIX}{line}")
-        else:
-            sys.stderr.write(f"{PREFIX}{line}\n")
+            try:
+                self._stderr.println(text)
+            except Exception:  # noqa: BLE001 (the JVM is gone; the line is for whoever is left)
+                self._stderr = None
+            else:
+                return
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+    def progress(self, seen: Progress) -> None:
+        """Tell how far the run is: all of it to the command that started the job, a line now and then to a person."""
+        if self._told_by_launcher:
+            self.say(f"{PROGRESS}{seen.to_json()}")
+        else:
+            self._now_and_then(seen)
+
+
+class NowAndThen:
+    """Makes a line of a progress every half a minute, the first when the run is that old; the clock is given."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._next = clock() + LINE_EVERY_S
+
+    def __call__(self, seen: Progress) -> None:
+        """Say it, when it is time."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + LINE_EVERY_S
+            self._say(str(seen))

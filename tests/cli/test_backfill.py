@@ -48,7 +48,7 @@ def test_the_exit_status_is_handed_on(dedup: Dedup, monkeypatch: pytest.MonkeyPa
     """Whatever the job ends with, ``dedup backfill`` ends with, and its arguments arrive as they were given."""
     given: list[str] = []
 
-    def run(arguments: Sequence[str]) -> int:
+    def run(arguments: Sequence[str], **_: object) -> int:
         given.extend(arguments)
         return status
 

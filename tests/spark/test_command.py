@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dedup_sdk.errors import ConfigurationError
@@ -110,6 +112,31 @@ def test_the_launcher_finds_everything_itself(
     assert err == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
     assert verify_snapshot("snapshot").topic == topic
     assert list(tmp_path.iterdir()) == [tmp_path / "snapshot"]
+
+
+def test_ctrl_c_ends_a_real_run(
+    broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], tmp_path: Path
+) -> None:
+    """While Spark starts or works: one line, status 130 within seconds, no JVM, nothing in the output's or the temporary folder."""
+    topic = make_topic(1)
+    produce(topic, with_ids("a", "b", "a"))
+    place, scratch = tmp_path / "place", tmp_path / "scratch"
+    place.mkdir()
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dedup_sdk.cli", "backfill", *arguments(broker.bootstrap, topic, place / "snapshot")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any(each.name() == "java" for each in family)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "backfill: interrupted; nothing was written\n")
+    assert not any(each.is_running() and each.name() == "java" for each in family)
+    assert list(place.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 def test_the_launcher_passes_failures_on(

@@ -1,0 +1,58 @@
+"""A run that is asked to end leaves its ``with`` blocks in order, with the exit status that shells expect."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STATUS_OF_SIGNAL: Final = 128
+
+
+class EndedError(BaseException):
+    """A signal asked the process to end; no `Exception`, so that nothing takes it for a failure of its own.
+
+    ``status`` is the exit status: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = _STATUS_OF_SIGNAL + number
+
+    def __str__(self) -> str:
+        """The line that a user reads."""
+        asked = (
+            "interrupted" if self.status == _STATUS_OF_SIGNAL + signal.SIGINT else f"ended by {self.args[0]}"
+        )
+        return f"{asked}; nothing was written"
+
+
+def end_in_order() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP raise `EndedError` in the main thread, the first one only; nothing in another thread."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDING:
+            signal.signal(number, _end)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """`end_in_order` inside the block; the former handlers are put back behind it."""
+    former = {number: signal.getsignal(number) for number in _ENDING}
+    end_in_order()
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    # Asked a second time, the same cleaning up goes on.
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise EndedError(number)

@@ -1,0 +1,123 @@
+"""How far a run is: a plain value, made from what Spark says of its stages, and the line that a person reads.
+
+Spark counts tasks. What a *reading* task has read is taken to be an equal share of all offsets, since the job cuts its reading
+into parts of about equal size; the figures are estimates, and exact only at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Final, Literal, NamedTuple
+
+Step = Literal["reading", "writing"]
+_LEAST_SHARE: Final = 0.02
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+
+
+class StageCount(NamedTuple):
+    """What Spark says of a stage: its number, its tasks, those that are over, and whether it gives rows to another stage."""
+
+    number: int
+    tasks: int
+    done: int
+    shuffles: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a step is.
+
+    - ``step``: ``reading`` (from the source, up to the shuffle) or ``writing`` (sorted files).
+    - ``tasks``, ``done``: tasks of the step, and those that are over.
+    - ``offsets``, ``read``: offsets to be read in all, and about how many of them are.
+    - ``seconds``: since the step began; ``per_second``: offsets, while reading; ``seconds_left``: of this step, None while
+      too little of it is over to tell.
+    """
+
+    step: Step
+    tasks: int
+    done: int
+    offsets: int
+    read: int
+    seconds: float
+    per_second: float
+    seconds_left: float | None
+
+    @property
+    def share(self) -> float:
+        """How much of the step is over, from 0 to 1."""
+        return self.done / self.tasks if self.tasks else 0.0
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        parts = [f"{self.step}: {self.done:,} of {self.tasks:,} tasks"]
+        if self.step == "reading" and self.read:
+            parts.append(f"about {self.read:,} of {self.offsets:,} offsets, {self.per_second:,.0f}/s")
+        if self.seconds_left is not None:
+            parts.append(
+                f"{duration(self.seconds_left)} left to {'read' if self.step == 'reading' else 'write'}"
+            )
+        return ", ".join(parts)
+
+    def to_json(self) -> str:
+        """Return the text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Progress:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+class Meter:
+    """Makes a `Progress` of what Spark says now; has no clock, the time (s) is given.
+
+    Stages that give nothing to another one and come before the first that does are preparations, and are passed over until
+    one of them turns out to be all there is.
+    """
+
+    def __init__(self, offsets: int) -> None:
+        self._offsets = offsets
+        self._reading: int | None = None
+        self._began: dict[int, float] = {}
+
+    def look(self, active: Iterable[StageCount], now_s: float) -> Progress | None:
+        """Return how far the newest stage is; None when nothing is at work that tells."""
+        newest = max(active, default=None)
+        if newest is None:
+            return None
+        self._began.setdefault(newest.number, now_s)
+        if self._reading is None and newest.shuffles:
+            self._reading = newest.number
+        if self._reading is None:
+            return None
+        reading = newest.number == self._reading or newest.shuffles
+        return self._progress("reading" if reading else "writing", newest, now_s)
+
+    def _progress(self, step: Step, stage: StageCount, now_s: float) -> Progress:
+        seconds = now_s - self._began[stage.number]
+        share = stage.done / stage.tasks if stage.tasks else 0.0
+        read = round(self._offsets * share) if step == "reading" else self._offsets
+        return Progress(
+            step=step,
+            tasks=stage.tasks,
+            done=stage.done,
+            offsets=self._offsets,
+            read=read,
+            seconds=seconds,
+            per_second=read / seconds if step == "reading" and seconds > 0 else 0.0,
+            seconds_left=seconds * (1 - share) / share if share >= _LEAST_SHARE else None,
+        )
+
+
+def duration(seconds: float) -> str:
+    """Return e.g. ``42 s``, ``3:07 min`` or ``5:10 h``."""
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S}:{whole % _MINUTE_S:02d} min"
+    return f"{whole // _HOUR_S}:{whole % _HOUR_S // _MINUTE_S:02d} h"

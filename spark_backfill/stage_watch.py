@@ -1,0 +1,62 @@
+"""A thread of the driver that asks Spark how far its stages are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from spark_backfill.progress import Meter, Progress, StageCount
+
+_LOOK_S: Final = 0.5
+_END_S: Final = 2.0
+
+
+@contextmanager
+def watched_stages(spark: SparkSession, offsets: int, tell: Callable[[Progress], None]) -> Iterator[None]:
+    """Tell twice a second how far the reading of so many offsets, and the writing, are, until the block is left.
+
+    ``tell`` is called on a thread of its own, the last time before the block is left. Where Spark does not answer (it is
+    Spark Connect, or on its way out) nothing is told: a run never fails for that.
+    """
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_watch, args=(spark, Meter(offsets), tell, over), name="dedup-progress", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_END_S)
+
+
+def _watch(
+    spark: SparkSession, meter: Meter, tell: Callable[[Progress], None], over: threading.Event
+) -> None:
+    try:
+        context = spark.sparkContext
+        tracker = context.statusTracker()
+        # The tracker counts tasks alone; what a stage hands on is known to the store behind it.
+        store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 (Python has no other way to it)
+        while not over.wait(_LOOK_S):
+            active = [
+                found for number in tracker.getActiveStageIds() if (found := _count(tracker, store, number))
+            ]
+            seen = meter.look(active, time.monotonic())
+            if seen is not None and not over.is_set():
+                tell(seen)
+    except Exception:  # noqa: BLE001 (whatever it is, the run itself will meet it, or goes on without)
+        return
+
+
+def _count(tracker: Any, store: Any, number: int) -> StageCount | None:
+    info = tracker.getStageInfo(number)
+    if info is None:
+        return None
+    shuffles = store.lastStageAttempt(number).shuffleWriteBytes() > 0
+    return StageCount(number, info.numTasks, info.numCompletedTasks, shuffles)

@@ -1,0 +1,118 @@
+"""How far a run is: from Spark's stages to a line, and when the line is written."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_backfill.console import LINE_EVERY_S, NowAndThen
+from spark_backfill.progress import Meter, Progress, StageCount, duration
+from spark_backfill.stage_watch import watched_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
+
+def seen(meter: Meter, *active: StageCount, at_s: float) -> Progress:
+    """What the meter makes of the active stages."""
+    found = meter.look(active, at_s)
+    assert found is not None
+    return found
+
+
+def test_reading_and_writing_are_told_apart() -> None:
+    """Preparations are passed over; the stage that hands rows on reads, the one behind it writes."""
+    meter = Meter(1_000)
+    assert meter.look([StageCount(0, 2, 1, shuffles=False)], 0) is None
+    assert meter.look([], 1) is None
+    assert meter.look([StageCount(1, 8, 0, shuffles=False)], 2) is None
+    assert seen(meter, StageCount(1, 8, 2, shuffles=True), at_s=4).step == "reading"
+    assert seen(meter, StageCount(3, 6, 0, shuffles=False), at_s=6).step == "writing"
+    # The executor with what was read is lost: it is read again.
+    assert seen(meter, StageCount(1, 8, 7, shuffles=True), at_s=8).step == "reading"
+
+
+def test_rate_and_time_left_follow_from_the_tasks() -> None:
+    """A quarter of the tasks in ten seconds: a quarter of the offsets, their rate, and three times as long to go."""
+    meter = Meter(4_000_000)
+    meter.look([StageCount(1, 8, 0, shuffles=True)], 100)
+    progress = seen(meter, StageCount(1, 8, 2, shuffles=True), at_s=110)
+    assert (progress.read, progress.per_second, progress.seconds_left) == (1_000_000, 100_000, 30)
+    assert str(progress) == (
+        "reading: 2 of 8 tasks, about 1,000,000 of 4,000,000 offsets, 100,000/s, 30 s left to read"
+    )
+    meter.look([StageCount(2, 4, 0, shuffles=False)], 150)
+    writing = seen(meter, StageCount(2, 4, 3, shuffles=False), at_s=159)
+    assert str(writing) == "writing: 3 of 4 tasks, 3 s left to write"
+    assert Progress.from_json(writing.to_json()) == writing
+
+
+def test_nothing_is_promised_too_early() -> None:
+    """Before a fiftieth of the step is over there is no time left to read of, and no rate without a task that is over."""
+    meter = Meter(1_000_000)
+    early = seen(meter, StageCount(1, 1_000, 0, shuffles=True), at_s=5)
+    assert str(early) == "reading: 0 of 1,000 tasks"
+    assert seen(meter, StageCount(1, 1_000, 19, shuffles=True), at_s=10).seconds_left is None
+    assert seen(meter, StageCount(1, 1_000, 20, shuffles=True), at_s=10).seconds_left == pytest.approx(245)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (187, "3:07 min"), (18_600, "5:10 h")],
+)
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    """Seconds, minutes or hours, whichever one would say."""
+    assert duration(seconds) == text
+
+
+def test_a_log_gets_a_line_now_and_then() -> None:
+    """The first line comes after half a minute, the next half a minute later, however often progress is told."""
+    lines: list[tuple[float, str]] = []
+    now = 1_000.0
+    plain = NowAndThen(lambda line: lines.append((now, line)), lambda: now)
+    for _ in range(150):
+        now += 0.5
+        plain(Progress(
+            step="writing", tasks=4, done=1, offsets=9, read=9, seconds=1, per_second=0, seconds_left=None
+        ))  # fmt: skip
+    assert lines == [
+        (1_000 + LINE_EVERY_S, "writing: 1 of 4 tasks"),
+        (1_000 + 2 * LINE_EVERY_S, "writing: 1 of 4 tasks"),
+    ]
+
+
+def slow(batches: Iterable[Any]) -> Iterable[Any]:
+    """A task that takes a while."""
+    time.sleep(1.5)
+    yield from batches
+
+
+def test_a_real_run_tells_how_far_it_is(spark: SparkSession) -> None:
+    """From Spark's own counts: reading comes first, tasks that are over grow, writing is seen, and nothing is told afterwards."""
+    told: list[Progress] = []
+    rows = spark.range(0, 1_000, 1, 4)
+    with watched_stages(spark, 1_000, told.append):
+        read = rows.mapInArrow(slow, "id long").repartition(3)
+        assert len(read.mapInArrow(slow, "id long").collect()) == 1_000
+    count = len(told)
+    assert list(dict.fromkeys(each.step for each in told)) == ["reading", "writing"]
+    for step, tasks in (("reading", 4), ("writing", 3)):
+        done = [each.done for each in told if each.step == step]
+        assert {each.tasks for each in told if each.step == step} == {tasks}
+        assert done == sorted(done)
+        assert done[-1] <= tasks
+    rows.count()
+    assert len(told) == count
+
+
+def test_a_spark_that_does_not_answer_costs_nothing() -> None:
+    """Where there is no status to be had the run goes on, and nothing is told."""
+    told: list[Progress] = []
+    silent: Any = object()
+    with watched_stages(silent, 10, told.append):
+        time.sleep(0.1)
+    assert told == []
