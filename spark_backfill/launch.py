@@ -35,8 +35,8 @@ from spark_backfill.console import DRIVER, LAUNCHED, PREFIX, PROGRESS, NowAndThe
 from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options
-from spark_backfill.report_page.page import check_place
 from spark_backfill.progress import Progress
+from spark_backfill.report_page.page import check_place
 from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
 from spark_backfill.submission import Submission
 

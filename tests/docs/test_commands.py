@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-CONNECTOR_OPTIONS = ["--packages"]
+SPARK_OPTIONS = {
+    "--archives", "--conf", "--deploy-mode", "--driver-memory", "--executor-cores", "--executor-memory", "--master", "--name",
+    "--num-executors", "--packages",
+}  # fmt: skip
 COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
 
 
@@ -46,21 +50,31 @@ def check_dedup(words: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     """What is installed is this package, with extras that it has."""
-    verb, requirement = words
+    verb, *target, requirement = words
     assert verb == "install"
+    assert target in ([], ["--target", "environment"])
     named = re.fullmatch(r"dedup-sdk(?:\[([a-z0-9,]+)\])?", requirement)
     assert named
     assert set((named[1] or "cli").split(",")) <= EXTRAS
 
 
 def check_spark_submit(words: list[str]) -> None:
-    """A connector that is named is that of the locked PySpark, the script is there, and the job's parser takes the arguments."""
-    if words[0] == "--packages":
-        assert words[1] == connector()
-        words = words[2:]
+    """Spark's options are known, a connector is that of the locked PySpark, the script is there, the job's parser takes the rest."""
+    while words[0].startswith("--"):
+        option, value, *words = words
+        assert option in SPARK_OPTIONS
+        assert option != "--packages" or value == connector()
+        assert option != "--conf" or "=" in value
     script, *arguments = words
-    assert (ROOT / script).is_file()
+    assert (ROOT / script).is_file() or script.startswith("local:///")
     parse_options(arguments, pytest.fail)
+
+
+def check_python(words: list[str]) -> None:
+    """A line of Python is one."""
+    option, source = words
+    assert option == "-c"
+    ast.parse(source)
 
 
 def check_script(words: list[str]) -> None:
@@ -82,6 +96,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "make": check_make,
     "dedup": check_dedup,
     "pip": check_pip,
+    "python3": check_python,
     "spark-submit": check_spark_submit,
     ".venv/bin/python": check_script,
 }
@@ -118,4 +133,4 @@ def test_options_in_the_text_exist(page: Path) -> None:
         for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]+", code)
     }
-    assert named - set(CONNECTOR_OPTIONS) <= known
+    assert named - SPARK_OPTIONS <= known

@@ -105,6 +105,7 @@ def test_the_launcher_finds_everything_itself(
     monkeypatch.chdir(tmp_path)
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
+    capfd.readouterr()  # what the producer had to say of a broker that has just started
     assert launch.run(arguments(broker.bootstrap, topic, Path("snapshot"))) == 0
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
