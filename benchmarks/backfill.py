@@ -1,0 +1,254 @@
+"""How fast the backfill rebuilds a key store, beside the obvious programs that do the same.
+
+    python benchmarks/backfill.py
+    python benchmarks/backfill.py --records 5000000 --rounds 3 --json
+    python benchmarks/backfill.py --only client replay --bootstrap localhost:9092
+
+``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an archive of the topic.
+``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
+that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill are compared
+with those of a consumer that lived through the topic and of one that replayed it. The result goes to stdout, progress
+to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+
+from benchmarks.archive import write_archive
+from benchmarks.arguments import at_least
+from benchmarks.marks_of import fingerprint_of_lived, fingerprint_of_replayed
+from benchmarks.process_tree import TreeReading, run_tree
+from benchmarks.recovery import replay
+from benchmarks.rounds import ContenderError, orders
+from benchmarks.workload import HEADER, TOPIC, Workload, WorkloadError, ensure_topic
+from dedup_sdk.errors import DedupError
+from dedup_sdk.testing import LocalKafka
+from dedup_sdk.testing.cache import cache_folder
+from spark_backfill import launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WINDOW = "7d"
+CONTENDERS = ("replay", "client", "jvm", "parquet", "naive")
+_OURS = {
+    "client": ("--source", "kafka-client"),
+    "jvm": ("--source", "kafka-jvm"),
+}
+
+
+@dataclass(slots=True)
+class Runs:
+    """What was seen of one contender; seconds without Spark's start."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    start_seconds: list[float] = field(default_factory=list)
+    peak_rss_mib: float = 0.0
+
+    def add(self, tree: TreeReading, seconds: float, start_seconds: float = 0.0) -> None:
+        """Note a run."""
+        self.seconds.append(seconds)
+        self.cpu_seconds.append(tree.cpu_seconds)
+        self.start_seconds.append(start_seconds)
+        self.peak_rss_mib = max(self.peak_rss_mib, tree.peak_rss_mib)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The topic, and where things are put."""
+
+    bootstrap: str
+    records: int
+    folder: Path
+    processors: str | None
+
+    def run(self, name: str, turn: int, runs: Runs) -> dict[str, Any]:
+        """Run a contender; return the backfill's report, nothing for the others."""
+        place = self.folder / f"{name}-{turn}"
+        if name == "replay":
+            place.mkdir()
+            arguments = json.dumps(
+                [self.bootstrap, f"{name}-{turn}-{time.time_ns()}", str(place), self.records]
+            )
+            tree = run_tree([sys.executable, __file__, "--replay", arguments], processors=self.processors)
+            runs.add(tree, float(tree.output))
+            return {}
+        if name == "naive":
+            return self._naive(place, runs)
+        tree = run_tree(
+            [
+                sys.executable,
+                "-m",
+                "dedup_sdk.cli",
+                "backfill",
+                *self._arguments(name),
+                "--output",
+                str(place),
+            ],
+            processors=self.processors,
+        )
+        report: dict[str, Any] = json.loads(tree.output)
+        runs.add(tree, report["seconds"], report["spark_start_seconds"])
+        return report
+
+    def _arguments(self, name: str) -> list[str]:
+        reader = _OURS.get(name) or ("--source", str(self.folder / "archive"), "--format", "parquet")
+        return [
+            "--bootstrap", self.bootstrap, "--topic", TOPIC, "--id", f"header:{HEADER}", "--window", WINDOW,
+            "--whole-topic", *reader,
+        ]  # fmt: skip
+
+    def _naive(self, place: Path, runs: Runs) -> dict[str, Any]:
+        place.mkdir()
+        logging = self.folder / "log4j2.properties"
+        logging.write_text("rootLogger.level = error\n", encoding="ascii")
+        arguments = [self.bootstrap, TOPIC, HEADER, str(place)]
+        line = launch.command(
+            arguments,
+            packages=launch.connector(),
+            ivy=cache_folder() / "ivy",
+            logging=logging,
+            job=Path(__file__).with_name("naive_backfill.py"),
+        )
+        tree = run_tree(
+            line, processors=self.processors, environment={**os.environ, **launch.environment(self.folder)}
+        )
+        found = json.loads(tree.output)
+        runs.add(tree, found["seconds"])
+        return {}
+
+
+def compare(bench: Bench, names: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Run every contender ``rounds`` times, each round in another order; return medians and ratios."""
+    seen = {name: Runs() for name in names}
+    report: dict[str, Any] = {}
+    for turn, order in enumerate(orders(names, rounds)):
+        for name in order:
+            found = bench.run(name, turn, seen[name])
+            if name != "parquet":
+                report = found or report
+            rate = bench.records / seen[name].seconds[-1]
+            cpu_us = seen[name].cpu_seconds[-1] / bench.records * 1e6
+            print(
+                f"round {turn + 1}/{rounds} {name}: {rate:,.0f} records/s, {cpu_us:.1f} us of CPU",
+                file=sys.stderr,
+            )
+    result: dict[str, Any] = {
+        "contenders": {
+            name: {
+                "records_per_second": round(bench.records / median(runs.seconds)),
+                "cpu_us_per_record": round(median(runs.cpu_seconds) / bench.records * 1e6, 2),
+                "spark_startup_seconds": round(median(runs.start_seconds), 2),
+                "peak_rss_mib": round(runs.peak_rss_mib),
+            }
+            for name, runs in seen.items()
+        },
+        "records": bench.records,
+        "rounds": rounds,
+    }
+    return result | _ratios(result["contenders"]) | _size(report)
+
+
+def _ratios(found: dict[str, Any]) -> dict[str, Any]:
+    rates = {name: each["records_per_second"] for name, each in found.items()}
+    ours = rates.get("client", rates.get("jvm"))
+    result: dict[str, Any] = {"records_per_second": ours}
+    for name, key in (("replay", "python_replay"), ("naive", "naive_spark")):
+        if name in rates:
+            result[f"{key}_records_per_second"] = rates[name]
+            if ours:
+                result[f"ratio_to_{key}"] = round(ours / rates[name], 2)
+    if "parquet" in rates and "replay" in rates:
+        result["parquet_ratio_to_python_replay"] = round(rates["parquet"] / rates["replay"], 2)
+    for key in ("spark_startup_seconds", "peak_rss_mib"):
+        if "client" in found:
+            result[key] = found["client"][key]
+    return result
+
+
+def _size(report: dict[str, Any]) -> dict[str, Any]:
+    if not report:
+        return {}
+    return {"bytes_per_id": round(report["bytes"] / report["marks"], 2), "fingerprint": report["fingerprint"]}
+
+
+def main() -> int:
+    """Measure, print, and return the exit status."""
+    options = _options()
+    if options.replay:
+        bootstrap, group, folder, records = json.loads(options.replay)
+        print(replay(bootstrap, group, Path(folder), records))
+        return 0
+    try:
+        kafka = nullcontext() if options.bootstrap else LocalKafka()
+        with kafka as started, tempfile.TemporaryDirectory(prefix="dedup-backfill-") as folder:
+            bootstrap = options.bootstrap if started is None else started.bootstrap
+            workload = Workload(records=options.records)
+            ensure_topic(bootstrap, TOPIC, workload)
+            bench = Bench(bootstrap, options.records, Path(folder), options.processors)
+            if "parquet" in options.only:
+                write_archive(bootstrap, TOPIC, bench.folder / "archive", options.records)
+            result = compare(bench, options.only, options.rounds)
+            if not options.quick:
+                result["fingerprints_equal"] = _equal(result, bootstrap, options.records)
+    except (ContenderError, WorkloadError, DedupError, KafkaException, OSError) as error:
+        print(f"backfill: {error}", file=sys.stderr)
+        return 1
+    _show(result, as_json=options.json)
+    return 0 if result.get("fingerprints_equal", True) else 1
+
+
+def _equal(result: dict[str, Any], bootstrap: str, records: int) -> bool:
+    lived = fingerprint_of_lived(bootstrap, TOPIC, records)
+    replayed = fingerprint_of_replayed(bootstrap, TOPIC, records)
+    print(f"backfilled {result.get('fingerprint')}, lived {lived}, replayed {replayed}", file=sys.stderr)
+    return bool(result.get("fingerprint") == lived == replayed)
+
+
+def _show(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    print(f"{'contender':<10}{'records/s':>12}{'CPU us':>9}{'start s':>9}{'peak MiB':>10}")
+    for name, each in result.pop("contenders").items():
+        print(
+            f"{name:<10}{each['records_per_second']:>12,}{each['cpu_us_per_record']:>9}"
+            f"{each['spark_startup_seconds']:>9}{each['peak_rss_mib']:>10}"
+        )
+    for key, value in result.items():
+        print(f"{key:<35}{value}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A key store, rebuilt by Spark and otherwise.")
+    parser.add_argument("--records", type=at_least(1000), default=5_000_000, help="records in the topic")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=3, help="runs of each contender; medians are reported"
+    )
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS, help="these contenders")
+    parser.add_argument("--bootstrap", help="a broker that runs, instead of one that is started")
+    parser.add_argument("--processors", help="pin every contender to these processors, e.g. 0 or 0,1")
+    parser.add_argument(
+        "--quick", action="store_true", help="do not compare the marks with lived and replayed ones"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--replay", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
