@@ -45,6 +45,8 @@ _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}error: "
 _KEPT_LINES: Final = 200
+_IDLE_MACHINE: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:TieredStopAtLevel=1")
+"""Where Python reads, Java only passes large rows on: to compile its code thoroughly costs more than the code does."""
 _QUIET: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -124,10 +126,13 @@ def command(
     ivy: Path,
     logging: Path,
     job: Path | None = None,
+    machine: Sequence[str] = (),
 ) -> list[str]:
     """Return the command line that starts the job.
 
     ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps what it shuffles.
+
+    ``machine``: further options of the driver's Java.
 
     Raises:
         BackfillError: pyspark is not installed.
@@ -147,7 +152,7 @@ def command(
     return [
         str(home / "bin" / "spark-submit"),
         *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
-        *("--driver-java-options", f"-Dlog4j2.configurationFile={logging.as_uri()}"),
+        *("--driver-java-options", " ".join((f"-Dlog4j2.configurationFile={logging.as_uri()}", *machine))),
         *(("--packages", coordinates) if coordinates else ()),
         *_more_arguments(),
         str(job or Path(__file__).with_name("job.py")),
@@ -210,7 +215,10 @@ def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> s
         if options.report is not None:
             check_place(options.report)
             placed += ["--report", str(options.report.absolute())]
-        line = command(placed, packages=packages, ivy=cache_folder() / "ivy", logging=logging)
+        idle = sources.kafka not in NEEDS_CONNECTOR and sources.archive is None
+        machine = _IDLE_MACHINE if idle else ()
+        ivy = cache_folder() / "ivy"
+        line = command(placed, packages=packages, ivy=ivy, logging=logging, machine=machine)
         return _follow(line, environment(scratch) | {LAUNCHED: "1"}, scratch, tell)
 
 

@@ -14,6 +14,8 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
     "spark.sql.session.timeZone": "UTC",
     # Fewer, larger batches: crossing to Python costs by the batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # One stage after the other, as it is written: there is nothing to be found out on the way.
+    "spark.sql.adaptive.enabled": "false",
     # Rows of the shuffle are large; see `runs`.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.ui.showConsoleProgress": "false",
