@@ -5,6 +5,7 @@ Rows do not pass through the JVM one by one, no connector has to be found, and t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ LEAST_OFFSETS: Final = 250_000
 MOST_OFFSETS: Final = 4_000_000
 """What is read again when a task fails."""
 _TASKS_A_CORE: Final = 2
+PATIENCE_S: Final = 300.0
+"""Seconds for which a broker may be silent; then the task fails, and Spark tries it again elsewhere."""
 
 
 class Range(NamedTuple):
@@ -59,7 +62,7 @@ class ClientReader:
     """A function for ``mapInArrow``: numbers of ranges in, their pieces out.
 
     ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises `RecoveryError` in the
-    task where a range is not in the log any more, or the broker refuses; a broker that is silent is waited for.
+    task where a range is not in the log any more, the broker refuses, or is silent for ``patience_s``.
     """
 
     settings: Mapping[str, str]
@@ -67,6 +70,7 @@ class ClientReader:
     spec: str
     ranges: tuple[Range, ...]
     packing: Packing
+    patience_s: float = PATIENCE_S
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the ranges."""
@@ -88,15 +92,20 @@ class ClientReader:
         header = self.packing.producer_header
         watched = None if header is None else WatchedSpec(spec, header)
         read_as = spec if watched is None else cast("IdSpec", watched)
-        position = wanted.begin
+        position, heard = wanted.begin, time.monotonic()
         with closing(TailReader(readers, self.topic, wanted.partition)) as reader:
             for piece in reader.slices(wanted.begin, wanted.end, read_as):
                 if piece is not None:
-                    position = piece.end
+                    position, heard = piece.end, time.monotonic()
                     rows = _rows(piece)
                     if watched is not None:
                         rows = rows._replace(producers=watched.producers(len(rows.offsets)))
                     yield from map(to_batch, packer.add(wanted.partition, rows))
+                elif time.monotonic() - heard > self.patience_s:
+                    raise RecoveryError(
+                        f"{self.topic}[{wanted.partition}] gave nothing from offset {position} on for {self.patience_s:g} s: is "
+                        "its leader up? Run again when it is"
+                    )
         if position < wanted.end:
             raise RecoveryError(
                 f"{self.topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "

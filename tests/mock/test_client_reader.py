@@ -54,6 +54,30 @@ def test_a_log_that_ends_too_early_is_an_error(kafka: MockKafka, send: Send) -> 
         read(kafka, Range(0, 0, 5))
 
 
+def test_records_that_went_before_they_were_read_are_an_error(kafka: MockKafka, send: Send) -> None:
+    """Retention may overtake a run: what it took is not left out in silence either."""
+    send("a", "b", "c", topic="pairs")
+    kafka.delete_records("pairs", 0, 2)
+    with pytest.raises(RecoveryError, match=r"pairs\[0\]: the replay was refused"):
+        read(kafka, Range(0, 0, 3))
+
+
+def test_a_silent_broker_is_not_waited_for_for_ever(kafka: MockKafka, send: Send) -> None:
+    """The task fails with a line that says where it stood, so that Spark can try another one."""
+    send("a", topic="pairs")
+    reader = ClientReader(
+        settings={"bootstrap.servers": kafka.bootstrap, "log_level": "0"},
+        topic="pairs",
+        spec="header:dedup-id",
+        ranges=(Range(0, 0, 1),),
+        packing=Packing(PLAN, ordered=False),
+        patience_s=0.3,
+    )
+    kafka.set_broker_down()
+    with pytest.raises(RecoveryError, match=r"pairs\[0\] gave nothing from offset 0 on for 0\.3 s"):
+        list(reader([pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], ["id"])]))
+
+
 def test_ranges_cover_every_stretch_once() -> None:
     """They are contiguous, none is larger than what a failed task may cost, and an empty partition has none."""
     stretches = [

@@ -93,6 +93,28 @@ def test_digest_ranges_of_a_partition_do_not_overlap(
     assert len(plan.slots) == 6
 
 
+def test_an_id_on_most_records_is_a_mark_a_run(
+    frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records do not meet in one task: each task that reads folds them before they are shuffled."""
+    from pyspark.sql import functions as F  # noqa: N812 (as Spark's documentation; Spark is optional)
+
+    from spark_backfill.fold import Packing, pack_rows
+
+    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 10)
+    monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
+    hot = [Row(0, offset, 1_000 + offset, digest_of(0)) for offset in range(0, 2_000, 2)]
+    rows = sorted([*hot, *(Row(0, offset, 1_000, digest_of(offset)) for offset in range(1, 2_000, 2))])
+    stretches = [stretch_of(0, 2_000)]
+    given = frame(rows).coalesce(2)
+    packed = pack_rows(given, Packing(plan_slots(stretches, split=True, parallelism=2), ordered=False))
+    sizes = packed.select(F.sum(F.length("offsets")), F.sum("records")).collect()[0]
+    assert sizes[1] == 2_000
+    assert sizes[0] <= 8 * (1_000 + 2)
+    plan, outcomes = fold_to_files(given, stretches, DAY, attempts)
+    assert marks_of(plan, outcomes)[0][digest_of(0)].offset == 1_998
+
+
 @pytest.mark.parametrize("window", [Window(count=40), Window(count=40, milliseconds=120)])
 def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: Window) -> None:
     """Shuffled rows of several partitions give the numbers that the rule gives in offset order."""
