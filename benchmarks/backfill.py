@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WINDOW = "7d"
+_QUIET = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+"""
 CONTENDERS = ("replay", "client", "jvm", "parquet", "naive")
 _OURS = {
     "client": ("--source", "kafka-client"),
@@ -106,7 +113,12 @@ class Bench:
         return report
 
     def _arguments(self, name: str) -> list[str]:
-        reader = _OURS.get(name) or ("--source", str(self.folder / "archive"), "--format", "parquet")
+        reader = _OURS.get(name) or (
+            "--source",
+            str(self.folder / "archive"),
+            "--archive-isolation",
+            "read_committed",
+        )
         return [
             "--bootstrap", self.bootstrap, "--topic", TOPIC, "--id", f"header:{HEADER}", "--window", WINDOW,
             "--whole-topic", *reader,
@@ -115,7 +127,7 @@ class Bench:
     def _naive(self, place: Path, runs: Runs) -> dict[str, Any]:
         place.mkdir()
         logging = self.folder / "log4j2.properties"
-        logging.write_text("rootLogger.level = error\n", encoding="ascii")
+        logging.write_text(_QUIET, encoding="ascii")
         arguments = [self.bootstrap, TOPIC, HEADER, str(place)]
         line = launch.command(
             arguments,
@@ -124,9 +136,8 @@ class Bench:
             logging=logging,
             job=Path(__file__).with_name("naive_backfill.py"),
         )
-        tree = run_tree(
-            line, processors=self.processors, environment={**os.environ, **launch.environment(self.folder)}
-        )
+        environment = {**os.environ, **launch.environment(self.folder)}
+        tree = run_tree(line, processors=self.processors, environment=environment, folder=place)
         found = json.loads(tree.output)
         runs.add(tree, found["seconds"])
         return {}

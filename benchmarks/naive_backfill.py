@@ -17,7 +17,6 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
-from rocksdict import Options, SstFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,6 +40,9 @@ def main() -> None:
     placed = folded.repartitionByRange("partition", "digest").sortWithinPartitions("partition", "digest")
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Here, because a class of RocksDB's does not travel to the workers.
+        from rocksdict import Options, SstFileWriter
+
         writer = SstFileWriter(Options(raw_mode=True))
         path = Path(folder) / f"{uuid4().hex}.sst"
         count = 0

@@ -16,6 +16,7 @@ from benchmarks.rounds import ContenderError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _EVERY_S = 0.25
 _MIB = 2**20
@@ -71,17 +72,24 @@ class _Watch(Thread):
 
 
 def run_tree(
-    command: Sequence[str], *, processors: str | None = None, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    processors: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> TreeReading:
-    """Run a command to its end; ``processors`` pins it and its children, as ``taskset`` writes it ("0", "0,1").
+    """Run a command to its end, started in ``folder``.
 
+    ``processors`` pins it and its children, as ``taskset`` writes it ("0", "0,1").
     Raises `ContenderError` where it fails; what it said is on stderr.
     """
     line = [*(("taskset", "-c", processors) if processors else ()), *command]
     began = time.perf_counter()
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as output,
-        subprocess.Popen(line, stdout=output, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        subprocess.Popen(
+            line, stdout=output, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
+        ) as process,
     ):
         watch = _Watch(process.pid)
         watch.start()
