@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -12,7 +12,7 @@ from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import reader, readers, replay, session
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.questions import Questions
+from dedup_sdk.kafka.questions import Asked, Questions
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import commit_plainly, make_consumer, poll_some, values, wait_for
@@ -86,8 +86,8 @@ def test_the_partitions_of_other_brokers_go_on(
     """A broker that hangs while its partitions start costs those of the others a wait of a second or two, all in all."""
     if not new:
         committed_before(two_brokers)
-    two_brokers.set_rtt(HUNG_MS, 2)
-    consumer.subscribe(["orders"])
+    # Not earlier: the client may ask any broker where the group is.
+    consumer.subscribe(["orders"], on_assign=lambda *_: two_brokers.set_rtt(HUNG_MS, 2))
     assert read_all(consumer, RECORDS) < 3
     waiting = [status for status in consumer.partition_statuses if status.state == "recovering"]
     assert sorted(status.partition for status in waiting) == [1, 2, 3, 4]
@@ -143,13 +143,13 @@ def heard_of_it_late(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
 
     left = [KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))] * answers
 
-    def describe(_: Questions, topics: Any) -> dict[str, Future[Any]]:
+    def describe(_: Questions, topics: Any) -> dict[str, Asked]:
         future: Future[Any] = Future()
         if left:
             future.set_exception(left.pop())
         else:
             future.set_result(Described())
-        return dict.fromkeys(topics, future)
+        return dict.fromkeys(topics, Asked(future, cast("Any", None)))
 
     monkeypatch.setattr(Questions, "describe", describe)
     monkeypatch.setattr(Client, "cluster_id", lambda _: "a cluster with topic IDs")
