@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from spark_backfill.progress import Meter, Progress, StageCount
@@ -56,7 +57,9 @@ def _watch(
 
 def _count(tracker: Any, store: Any, number: int) -> StageCount | None:
     info = tracker.getStageInfo(number)
-    if info is None:
+    try:
+        shuffles = store.lastStageAttempt(number).shuffleWriteBytes() > 0
+    except Py4JError:
+        # A stage that has just begun is not in the store yet.
         return None
-    shuffles = store.lastStageAttempt(number).shuffleWriteBytes() > 0
-    return StageCount(number, info.numTasks, info.numCompletedTasks, shuffles)
+    return None if info is None else StageCount(number, info.numTasks, info.numCompletedTasks, shuffles)

@@ -68,9 +68,9 @@ def run(
             "header:dedup-id",
             "--window",
             "1d",
-            "--source",
-            request.param,
         ]
+        if "--source" not in more:
+            arguments += ["--source", request.param]
         whose = [] if "--group" in more else ["--whole-topic"]
         options = parse_options([*arguments, "--output", str(folder), *whose, *more], print)
         return Snapshot(folder, backfill(options, lambda: spark, **given))
