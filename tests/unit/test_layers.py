@@ -25,6 +25,7 @@ OUTSIDE = (
     "matplotlib",
     "numpy",
     "pandas",
+    "py4j",
     "pyarrow",
     "pyspark",
     "rich",
