@@ -269,13 +269,14 @@ class HandOut:
     def _withdraw(self) -> tuple[list[Any], list[Any]]:
         """Take out what is ready; return what was given out of the batch, and what was not.
 
-        One by one: another thread may poll meanwhile, and each message is either its or ours.
+        One by one: another thread may poll meanwhile, and each message is either its or ours. From the end: it takes the first,
+        so that what we have is the end of the batch, whoever was quicker.
         """
-        ready: list[Any] = []
+        ready: deque[Any] = deque()
         with suppress(IndexError):
             while True:
-                ready.append(self.ready.popleft())
-        return self._batch[: len(self._batch) - len(ready)], ready
+                ready.appendleft(self.ready.pop())
+        return self._batch[: len(self._batch) - len(ready)], list(ready)
 
     def _drop_apart(self, gone: set[Coordinates]) -> list[Any]:
         """Take out what is queued apart of these partitions, and return it; events stay."""

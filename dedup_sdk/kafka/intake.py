@@ -211,9 +211,9 @@ class Intake(Placement):
 
     def _keep(self, messages: list[Any]) -> None:
         with self._lock:
-            if self._gone:
+            if self._gone or self._dropped:
                 # A rebalance or a pause in the middle of the call: the partition may be read from another place now.
-                messages = self._without(messages, self._gone)
+                messages = self._without(messages, self._gone | self._dropped)
             self._fetched = self._fetched + messages if self._fetched else messages
 
     def _judge_fetched(self) -> None:

@@ -33,7 +33,8 @@ class Placement(Consumer):
     _gone: set[Coordinates]
     """Partitions that went while the client was fetching."""
     _dropped: set[Coordinates]
-    """Partitions of which fetched messages were dropped: they are behind the client's own position."""
+    """Partitions of which fetched messages were dropped: behind the client's own position, so that nothing of them may be kept
+    until they are read again."""
     _assigning: list[TopicPartition] | None
     _pausing: set[Coordinates]
     """Partitions that the user's callback paused before they were taken."""
@@ -42,8 +43,8 @@ class Placement(Consumer):
     _tidy_at: float
     _closed: bool
     _turns: Turns
-    _put_off: list[tuple[bool, list[TopicPartition]]]
-    """Pauses (True) and resumptions that the client has not heard of: it was busy with another thread."""
+    _put_off: set[Coordinates]
+    """Partitions whose pause or resumption the client has not heard of: it was busy with another thread."""
     _seeks: list[TopicPartition]
     """Seeks of other threads while a callback ran."""
 
@@ -154,9 +155,11 @@ class Placement(Consumer):
     def _read_again(self) -> None:
         """Before a fetch: go back for what was dropped of the last one, but for partitions that the user keeps paused.
 
-        The thread that fetches does so itself: in the middle of its fetch old and new messages could not be told apart.
+        The thread that fetches does so itself: in the middle of its fetch old and new messages could not be told apart. What
+        the client has not heard of it hears before: a partition that is paused must not be fetched.
         """
         with self._lock:
+            self._tell_pauses()
             self._gone.clear()
             due = {
                 c
@@ -273,7 +276,7 @@ class Placement(Consumer):
     def _tell_client(self, partitions: list[TopicPartition], *, pause: bool) -> None:
         if self._turns.busy_elsewhere:
             # Not waited for: the thread inside may wait for ours, in a rebalance. It does this when it comes out.
-            self._put_off.append((pause, partitions))
+            self._put_off |= _coordinates(partitions)
             self._tidy_at = 0.0
         elif pause:
             super().pause(partitions)
@@ -286,11 +289,14 @@ class Placement(Consumer):
             target = self._seeks.pop(0)
             if (target.topic, target.partition) in self._session.assigned:
                 self._guard.run(self._seek, target)
-        while self._put_off:
-            pause, partitions = self._put_off.pop(0)
-            ours = [tp for tp in partitions if (tp.topic, tp.partition) in self._session.assigned]
-            if ours:
-                self._tell_client(ours, pause=pause)
+        self._tell_pauses()
+
+    def _tell_pauses(self) -> None:
+        """Tell the client whether the partitions that it has not heard of are paused: as it is now, whatever came in between."""
+        put_off, self._put_off = self._put_off, set()
+        for coordinates in put_off & self._session.assigned.keys():
+            paused = self._session.assigned[coordinates].user_paused
+            self._tell_client([TopicPartition(*coordinates)], pause=paused)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
 
 ORDERS = [TopicPartition("orders", 0)]
@@ -164,3 +168,77 @@ def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, 
     assert sorted(values(got)) == sorted(chain.from_iterable(sent))
     consumer.commit()
     assert [consumer._engine.next_offset("pairs", partition) for partition in (0, 1)] == [3000, 3000]
+
+
+@contextmanager
+def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
+    """As if another thread were inside the client: what it is to hear of is put off."""
+    consumer._turns._inside = -1
+    try:
+        yield
+    finally:
+        consumer._turns._inside = None
+
+
+def numbers(first: int, end: int) -> list[str]:
+    return [str(number) for number in range(first, end)]
+
+
+def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, send: Send) -> None:
+    """A pause and a resumption that were put off do not undo the pause that came after them."""
+    send(*numbers(0, 20))
+    consumer = make("orders")
+    poll_some(consumer, 3)
+    with busy_elsewhere(consumer):
+        consumer.pause(ORDERS)
+        consumer.resume(ORDERS)
+    consumer.pause(ORDERS)
+    send(*numbers(20, 40))
+    assert values(poll_quiet(consumer)) == []
+
+    consumer.resume(ORDERS)
+    assert values(poll_some(consumer, 37)) == numbers(3, 40)
+
+
+def test_a_pause_that_was_put_off_does_not_outlive_the_resumption(make: Make, send: Send) -> None:
+    send(*numbers(0, 20))
+    consumer = make("orders")
+    poll_some(consumer, 3)
+    with busy_elsewhere(consumer):
+        consumer.pause(ORDERS)
+    consumer.resume(ORDERS)
+    send(*numbers(20, 40))
+
+    assert values(poll_some(consumer, 37)) == numbers(3, 40)
+
+
+def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(make: Make, send: Send) -> None:
+    """Nothing behind it is taken before it: the messages between would be lost."""
+    send(*numbers(0, 20))
+    consumer = make("orders")
+    poll_some(consumer, 20)
+    send(*numbers(20, 40))
+    consumer._read_again()
+    fetched = []
+    while not fetched:
+        fetched = Consumer.consume(consumer, 1, 0.2)
+    with busy_elsewhere(consumer):
+        consumer.pause(ORDERS)
+        consumer.resume(ORDERS)
+    consumer._keep(fetched)
+    consumer.pause(ORDERS)
+    assert values(poll_quiet(consumer)) == []
+
+    consumer.resume(ORDERS)
+    assert values(poll_some(consumer, 20)) == numbers(20, 40)
+
+
+def test_nothing_is_kept_of_a_partition_before_it_is_read_again(make: Make, send: Send) -> None:
+    """Whatever the client fetches behind what was dropped, be it that it did not hear of the pause in time."""
+    send(*numbers(0, 20))
+    consumer = make("orders")
+    first = poll_some(consumer, 1)
+    consumer._dropped = {("orders", 0)}
+    consumer._keep(first)
+
+    assert consumer._fetched == []

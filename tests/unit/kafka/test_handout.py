@@ -1,0 +1,55 @@
+"""Two threads at the queue of what is ready: one polls without the lock, the other one changes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from dedup_sdk.kafka.handout import HandOut
+from dedup_sdk.kafka.judging import Judged
+
+
+class Record(NamedTuple):
+    """A message, as far as a hand-out asks."""
+
+    number: int
+    at: int
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return self.number
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> None:
+        return None
+
+
+class Contended(deque[Any]):
+    """A queue at which another thread polls once, after this one has taken something."""
+
+    polled: Any = None
+
+    def pop(self) -> Any:  # type: ignore[override]
+        taken = super().pop()
+        if self.polled is None:
+            self.polled = super().popleft()
+        return taken
+
+
+def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
+    """Or a message would end before the application has it, and one that it has would never end."""
+    hand = HandOut(lambda topic, partition: None)
+    hand.ready = Contended()
+    batch = [Record(0, 5), Record(1, 7), Record(0, 6), Record(1, 8)]
+    hand.fill(Judged(batch, [], []))
+
+    hand.set_aside({("orders", 0)})
+
+    assert hand.ready.polled == batch[0]
+    assert list(hand.ready) == [batch[1], batch[3]]
+    assert hand._batch[: hand._handed] == [batch[0]]
+    assert hand.first_waiting("orders", 0) == 6
