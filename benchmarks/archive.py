@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.workload import PARTITIONS, WorkloadError
+from benchmarks.workload import HEADER, PARTITIONS, WorkloadError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from benchmarks.workload import Workload
 
 _FILE_RECORDS = 250_000
 _SILENCE_S = 30.0
@@ -40,12 +43,34 @@ def write_archive(bootstrap: str, topic: str, folder: Path, records: int) -> Non
             while left:
                 rows = _take(consumer, min(left, _FILE_RECORDS))
                 left -= len(rows)
-                pq.write_table(
-                    pa.Table.from_pylist(rows, _SCHEMA), folder / f"{partition}-{number:05d}.parquet"
-                )
+                _write(rows, folder, number)
                 number += 1
     finally:
         consumer.close()
+
+
+def generate_archive(topic: str, folder: Path, workload: Workload) -> None:
+    """Write the files of a topic that was never in a broker: the workload's records, sent in the last hundred seconds."""
+    folder.mkdir()
+    began_ms = time.time_ns() // 1_000_000 - 100_000
+    rows: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]
+    numbers = [0] * PARTITIONS
+    for number, (dedup_id, value) in enumerate(zip(workload.ids(), workload.values(), strict=True)):
+        partition, offset = number % PARTITIONS, number // PARTITIONS
+        rows[partition].append({
+            "topic": topic, "partition": partition, "offset": offset,
+            "timestamp": began_ms + 100_000 * number // workload.records, "key": None, "value": value,
+            "headers": [{"key": HEADER, "value": dedup_id}],
+        })  # fmt: skip
+        if len(rows[partition]) == _FILE_RECORDS or number + PARTITIONS >= workload.records:
+            _write(rows[partition], folder, numbers[partition])
+            numbers[partition] += 1
+            rows[partition] = []
+
+
+def _write(rows: list[dict[str, Any]], folder: Path, number: int) -> None:
+    name = f"{rows[0]['partition']}-{number:05d}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), folder / name)
 
 
 def _take(consumer: Consumer, count: int) -> list[dict[str, Any]]:

@@ -3,11 +3,13 @@
     python benchmarks/backfill.py
     python benchmarks/backfill.py --records 5000000 --rounds 3 --json
     python benchmarks/backfill.py --only client replay --bootstrap localhost:9092
+    python benchmarks/backfill.py --only client --window 2s
 
 ``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an archive of the topic.
 ``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
 that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill are compared
-with those of a consumer that lived through the topic and of one that replayed it. The result goes to stdout, progress
+with those of a consumer that lived through the topic and of one that replayed it (with a short ``--window`` IDs expire and are
+accepted again on the way). The result goes to stdout, progress
 to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
 """
 
@@ -27,14 +29,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from benchmarks.archive import write_archive
+from benchmarks.archive import generate_archive, write_archive
 from benchmarks.arguments import at_least
-from benchmarks.marks_of import fingerprint_of_lived, fingerprint_of_replayed
+from benchmarks.marks_of import fingerprint_of_lived, fingerprint_of_replayed, fingerprint_of_snapshot
 from benchmarks.process_tree import TreeReading, run_tree
 from benchmarks.recovery import replay
 from benchmarks.rounds import ContenderError, orders
 from benchmarks.workload import HEADER, TOPIC, Workload, WorkloadError, ensure_topic
-from dedup_sdk.errors import DedupError
+from dedup_sdk import Window
+from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing import LocalKafka
 from dedup_sdk.testing.cache import cache_folder
 from spark_backfill import launch
@@ -42,7 +45,6 @@ from spark_backfill import launch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WINDOW = "7d"
 _QUIET = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -82,6 +84,7 @@ class Bench:
     records: int
     folder: Path
     processors: str | None
+    window: str
 
     def run(self, name: str, turn: int, runs: Runs) -> dict[str, Any]:
         """Run a contender; return the backfill's report, nothing for the others."""
@@ -113,6 +116,11 @@ class Bench:
         return report
 
     def _arguments(self, name: str) -> list[str]:
+        where = (
+            ["--bootstrap", self.bootstrap]
+            if self.bootstrap
+            else ["--cluster-id", "none", "--topic-id", "none"]
+        )
         reader = _OURS.get(name) or (
             "--source",
             str(self.folder / "archive"),
@@ -120,7 +128,7 @@ class Bench:
             "read_committed",
         )
         return [
-            "--bootstrap", self.bootstrap, "--topic", TOPIC, "--id", f"header:{HEADER}", "--window", WINDOW,
+            *where, "--topic", TOPIC, "--id", f"header:{HEADER}", "--window", self.window,
             "--whole-topic", *reader,
         ]  # fmt: skip
 
@@ -150,7 +158,7 @@ def compare(bench: Bench, names: Sequence[str], rounds: int) -> dict[str, Any]:
     for turn, order in enumerate(orders(names, rounds)):
         for name in order:
             found = bench.run(name, turn, seen[name])
-            if name != "parquet":
+            if name != "parquet" or not report:
                 report = found or report
             rate = bench.records / seen[name].seconds[-1]
             cpu_us = seen[name].cpu_seconds[-1] / bench.records * 1e6
@@ -204,18 +212,22 @@ def main() -> int:
         bootstrap, group, folder, records = json.loads(options.replay)
         print(replay(bootstrap, group, Path(folder), records))
         return 0
+    archive_only = list(options.only) == ["parquet"]
     try:
-        kafka = nullcontext() if options.bootstrap else LocalKafka()
+        kafka = nullcontext() if options.bootstrap or archive_only else LocalKafka()
         with kafka as started, tempfile.TemporaryDirectory(prefix="dedup-backfill-") as folder:
-            bootstrap = options.bootstrap if started is None else started.bootstrap
+            bootstrap = (options.bootstrap or "") if started is None else started.bootstrap
             workload = Workload(records=options.records)
-            ensure_topic(bootstrap, TOPIC, workload)
-            bench = Bench(bootstrap, options.records, Path(folder), options.processors)
-            if "parquet" in options.only:
+            if not archive_only:
+                ensure_topic(bootstrap, TOPIC, workload)
+            bench = Bench(bootstrap, options.records, Path(folder), options.processors, options.window)
+            if archive_only:
+                generate_archive(TOPIC, bench.folder / "archive", workload)
+            elif "parquet" in options.only:
                 write_archive(bootstrap, TOPIC, bench.folder / "archive", options.records)
             result = compare(bench, options.only, options.rounds)
-            if not options.quick:
-                result["fingerprints_equal"] = _equal(result, bootstrap, options.records)
+            if not options.quick and "bytes_per_id" in result and not archive_only:
+                result["fingerprints_equal"] = _equal(bench, options.only)
     except (ContenderError, WorkloadError, DedupError, KafkaException, OSError) as error:
         print(f"backfill: {error}", file=sys.stderr)
         return 1
@@ -223,11 +235,17 @@ def main() -> int:
     return 0 if result.get("fingerprints_equal", True) else 1
 
 
-def _equal(result: dict[str, Any], bootstrap: str, records: int) -> bool:
-    lived = fingerprint_of_lived(bootstrap, TOPIC, records)
-    replayed = fingerprint_of_replayed(bootstrap, TOPIC, records)
-    print(f"backfilled {result.get('fingerprint')}, lived {lived}, replayed {replayed}", file=sys.stderr)
-    return bool(result.get("fingerprint") == lived == replayed)
+def _equal(bench: Bench, names: Sequence[str]) -> bool:
+    window = Window.parse(bench.window)
+    found = {
+        name: fingerprint_of_snapshot(bench.folder / f"{name}-0", window)
+        for name in names
+        if name in _OURS or name == "parquet"
+    }
+    found["lived"] = fingerprint_of_lived(bench.bootstrap, TOPIC, bench.records, window)
+    found["replayed"] = fingerprint_of_replayed(bench.bootstrap, TOPIC, bench.records, window)
+    print(", ".join(f"{name} {each}" for name, each in found.items()), file=sys.stderr)
+    return len(set(found.values())) == 1
 
 
 def _show(result: dict[str, Any], *, as_json: bool) -> None:
@@ -244,6 +262,14 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
         print(f"{key:<35}{value}")
 
 
+def _window(text: str) -> str:
+    try:
+        Window.parse(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A key store, rebuilt by Spark and otherwise.")
     parser.add_argument("--records", type=at_least(1000), default=5_000_000, help="records in the topic")
@@ -251,6 +277,7 @@ def _options() -> argparse.Namespace:
         "--rounds", type=at_least(1), default=3, help="runs of each contender; medians are reported"
     )
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS, help="these contenders")
+    parser.add_argument("--window", default="7d", type=_window, help="how long IDs are remembered [7d]")
     parser.add_argument("--bootstrap", help="a broker that runs, instead of one that is started")
     parser.add_argument("--processors", help="pin every contender to these processors, e.g. 0 or 0,1")
     parser.add_argument(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.loops import Loop, Reader
-    from dedup_sdk import Lookup
+    from dedup_sdk import Lookup, Window
 
 TUNED = {"fetch.queue.backoff.ms": 1}
 
@@ -89,11 +89,11 @@ class Recorder:
         np.save(path, np.array(self._seen, np.int64).reshape(-1, 2))
 
 
-def strategy() -> Lookup:
-    """The strategy that is measured: the one of the README."""
+def strategy(window: Window | None = None) -> Lookup:
+    """The strategy that is measured: the one of the README, or with another window."""
     from dedup_sdk import Lookup, Window, header
 
-    return Lookup(id=header(HEADER), window=Window(days=7))
+    return Lookup(id=header(HEADER), window=window or Window(days=7))
 
 
 def settings(run: Run) -> dict[str, str | int | float | bool]:

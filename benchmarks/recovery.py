@@ -38,6 +38,8 @@ from dedup_sdk.testing import LocalKafka
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dedup_sdk import Window
+
 BATCH_RECORDS = 1000
 STALL_S = 60.0
 
@@ -61,12 +63,12 @@ def commit_end(bootstrap: str, group: str, records: int) -> None:
         consumer.close()
 
 
-def recover(bootstrap: str, group: str, folder: Path, records: int) -> float:
+def recover(bootstrap: str, group: str, folder: Path, records: int, window: Window | None = None) -> float:
     """Have a consumer with no store come up to date; return the seconds from its assignment on."""
     began: list[float] = []
     consumer = DedupConsumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"},
-        dedup=strategy(),
+        dedup=strategy(window),
         store=folder,
     )
     with consumer:

@@ -181,6 +181,7 @@ def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
 
 
 def numbers(first: int, end: int) -> list[str]:
+    """Return the whole numbers from the first to before the end, as text."""
     return [str(number) for number in range(first, end)]
 
 
@@ -201,6 +202,7 @@ def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, 
 
 
 def test_a_pause_that_was_put_off_does_not_outlive_the_resumption(make: Make, send: Send) -> None:
+    """What was resumed delivers, whenever the client hears of what came before."""
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 3)
@@ -219,7 +221,7 @@ def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(make: Make, sen
     poll_some(consumer, 20)
     send(*numbers(20, 40))
     consumer._read_again()
-    fetched = []
+    fetched: list[Any] = []
     while not fetched:
         fetched = Consumer.consume(consumer, 1, 0.2)
     with busy_elsewhere(consumer):

@@ -28,7 +28,9 @@ class World:
     def __init__(self, bootstrap: str, topic: str, group: str, disks: Path, stack: ExitStack) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self._disks, self._stack = disks, stack
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0, "enable.idempotence": True}
+        )
 
     def disk(self, name: str = "one") -> Path:
         """The store folder of a machine."""

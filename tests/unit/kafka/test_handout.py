@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
+
+from confluent_kafka import Message
 
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.judging import Judged
-
-
-class Record(NamedTuple):
-    """A message, as far as a hand-out asks."""
-
-    number: int
-    at: int
-
-    def topic(self) -> str:
-        return "orders"
-
-    def partition(self) -> int:
-        return self.number
-
-    def offset(self) -> int:
-        return self.at
-
-    def error(self) -> None:
-        return None
 
 
 class Contended(deque[Any]):
@@ -34,6 +17,7 @@ class Contended(deque[Any]):
     polled: Any = None
 
     def pop(self) -> Any:  # type: ignore[override]
+        """Take the last; the other thread takes the first then."""
         taken = super().pop()
         if self.polled is None:
             self.polled = super().popleft()
@@ -42,9 +26,12 @@ class Contended(deque[Any]):
 
 def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
-    hand = HandOut(lambda topic, partition: None)
+    hand = HandOut(lambda *_: None)
     hand.ready = Contended()
-    batch = [Record(0, 5), Record(1, 7), Record(0, 6), Record(1, 8)]
+    batch = [
+        Message(topic="orders", partition=partition, offset=offset)
+        for partition, offset in ((0, 5), (1, 7), (0, 6), (1, 8))
+    ]
     hand.fill(Judged(batch, [], []))
 
     hand.set_aside({("orders", 0)})
