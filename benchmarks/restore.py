@@ -122,25 +122,11 @@ def _write_snapshot(folder: Path, ids: int, files: int) -> Manifest:
     (folder / "0").mkdir(parents=True)
     written = [_write_file(folder, ids, files, number) for number in range(files)]
     marks = sum(file.marks for file in written)
-    identity = _identity()
-    manifest = Manifest(
-        cluster=identity.cluster,
-        topic=identity.topic,
-        topic_id=identity.topic_id,
-        id_spec=identity.id_spec,
-        digest=identity.digest,
-        isolation=identity.isolation,
-        window="7d",
-        group=identity.group,
-        vouched=False,
-        created_ms=0,
-        partitions=(
-            PartitionManifest(
-                partition=0, low=0, high=ids, since_ms=None, accepted=0, since_number=None,
-                newest_ms=ids * _STEP_MS, marks=marks, files=tuple(written), committed=ids,
-            ),
-        ),
+    part = PartitionManifest(
+        partition=0, low=0, high=ids, since_ms=None, accepted=0, since_number=None,
+        newest_ms=ids * _STEP_MS, marks=marks, files=tuple(written), committed=ids,
     )  # fmt: skip
+    manifest = Manifest.of_store(_identity(), "7d", 0, (part,))
     write_manifest(folder, manifest)
     return manifest
 

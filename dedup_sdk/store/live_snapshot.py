@@ -54,19 +54,7 @@ def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: P
                         f"{store} has partitions of {name}={getattr(identity, name)!r} and {getattr(other, name)!r}; "
                         "say which topic and group"
                     )
-        manifest = Manifest(
-            cluster=identity.cluster,
-            topic=identity.topic,
-            topic_id=identity.topic_id,
-            id_spec=identity.id_spec,
-            digest=identity.digest,
-            isolation=identity.isolation,
-            window=window,
-            group=identity.group,
-            vouched=False,
-            created_ms=created_ms,
-            partitions=tuple(part for _, _, part in made),
-        )
+        manifest = Manifest.of_store(identity, window, created_ms, tuple(part for _, _, part in made))
         write_manifest(folder, manifest)
     return manifest
 

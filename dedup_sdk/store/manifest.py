@@ -20,12 +20,13 @@ import os
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
 from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
+from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
@@ -97,6 +98,25 @@ class Manifest:
     vouched: bool
     created_ms: int
     partitions: tuple[PartitionManifest, ...] = field(default=())
+
+    @classmethod
+    def of_store(
+        cls, identity: Identity, window: str, created_ms: int, partitions: tuple[PartitionManifest, ...]
+    ) -> Self:
+        """Return the manifest of what a group's own store remembers, ``identity`` being that of any of its partitions."""
+        return cls(
+            cluster=identity.cluster,
+            topic=identity.topic,
+            topic_id=identity.topic_id,
+            id_spec=identity.id_spec,
+            digest=identity.digest,
+            isolation=identity.isolation,
+            window=window,
+            group=identity.group,
+            vouched=False,
+            created_ms=created_ms,
+            partitions=partitions,
+        )
 
     @property
     def marks(self) -> int:

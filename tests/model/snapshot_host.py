@@ -70,11 +70,7 @@ class SnapshotHost(EngineHost):
             marks=sum(file.marks for file in files), files=tuple(files),
         )  # fmt: skip
         identity = self._engine._identity("t", 0, "", None)
-        write_manifest(place, Manifest(
-            cluster=identity.cluster, topic="t", topic_id="", id_spec=identity.id_spec, digest=identity.digest,
-            isolation=identity.isolation, window=f"{WINDOW_MS}ms", group=identity.group, vouched=False, created_ms=0,
-            partitions=(part,),
-        ))  # fmt: skip
+        write_manifest(place, Manifest.of_store(identity, f"{WINDOW_MS}ms", 0, (part,)))
         return place
 
     def _marks(self, rows: list[int]) -> Marks:

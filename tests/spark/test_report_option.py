@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
 BASE_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
+GIVEN = [
+    "--bootstrap",
+    "b",
+    "--topic",
+    "t",
+    "--id",
+    "key",
+    "--window",
+    "1d",
+    "--whole-topic",
+    "--output",
+    "s",
+]
 
 
 @pytest.fixture
@@ -168,37 +181,11 @@ def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(launch, "_follow", note)
     monkeypatch.chdir(tmp_path)
-    given = [
-        "--bootstrap",
-        "b",
-        "--topic",
-        "t",
-        "--id",
-        "key",
-        "--window",
-        "1d",
-        "--whole-topic",
-        "--output",
-        "s",
-    ]
-    assert launch.backfill([*given, "--report", "r"]) == {}
+    assert launch.backfill([*GIVEN, "--report", "r"]) == {}
     assert started[0][-2:] == ["--report", str(tmp_path / "r")]
 
 
 def test_a_producer_header_without_a_report_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     """An option that would do nothing is wrong usage."""
-    given = [
-        "--bootstrap",
-        "b",
-        "--topic",
-        "t",
-        "--id",
-        "key",
-        "--window",
-        "1d",
-        "--whole-topic",
-        "--output",
-        "s",
-    ]
-    assert launch.run([*given, "--producer-header", "sent-by"]) == 2
+    assert launch.run([*GIVEN, "--producer-header", "sent-by"]) == 2
     assert "--producer-header needs --report" in capfd.readouterr().err

@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BASE_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 COMMITTED = ("--archive-isolation", "read_committed")
+ARGUMENTS = ["--topic", "orders", "--id", "key", "--window", "1d", "--whole-topic", "--output"]
 ELSEWHERE = ("--cluster-id", "c", "--topic-id", "t", *COMMITTED)
 JSON = (
     "--format",
@@ -250,17 +251,7 @@ def test_an_archive_without_offsets_is_wrong_usage(
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "key": [b"a"]}), tmp_path / "archive" / "a.parquet")
     monkeypatch.setattr(job, "make_session", lambda _: spark)
-    arguments = [
-        "--topic",
-        "orders",
-        "--id",
-        "key",
-        "--window",
-        "1d",
-        "--output",
-        str(tmp_path / "s"),
-        "--whole-topic",
-    ]
+    arguments = [*ARGUMENTS, str(tmp_path / "s")]
     assert job.main([*arguments, *ELSEWHERE, "--source", str(tmp_path / "archive")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "has no offsets" in line
@@ -335,17 +326,7 @@ def test_no_line_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """A client that refuses a setting repeats its value, and the job's line masks it."""
     path = tmp_path / "client.properties"
     path.write_text("sasl.password=hunter2\nsecurity.protocol=hunter2\n", encoding="ascii")
-    arguments = [
-        "--topic",
-        "orders",
-        "--id",
-        "key",
-        "--window",
-        "1d",
-        "--output",
-        str(tmp_path / "s"),
-        "--whole-topic",
-    ]
+    arguments = [*ARGUMENTS, str(tmp_path / "s")]
     assert job.main([*arguments, "--bootstrap", "127.0.0.1:1", "--kafka-config", str(path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "security.protocol" in line

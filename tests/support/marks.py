@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,30 +96,19 @@ def write_snapshot(
                 )
             )
             files.append(writer.finish())
-    manifest = Manifest(
-        cluster=identity.cluster,
-        topic=identity.topic,
-        topic_id=identity.topic_id,
-        id_spec=identity.id_spec,
-        digest=identity.digest,
-        isolation=identity.isolation,
-        window=window,
-        group=group,
-        vouched=vouched,
-        created_ms=1_700_000_000_000,
-        partitions=(
-            PartitionManifest(
-                partition=identity.partition,
-                low=0,
-                high=high,
-                since_ms=None,
-                accepted=0,
-                since_number=None,
-                newest_ms=int(ordered.timestamps.max()) if ordered.count else -1,
-                marks=ordered.count,
-                files=tuple(files),
-            ),
-        ),
+    part = PartitionManifest(
+        partition=identity.partition,
+        low=0,
+        high=high,
+        since_ms=None,
+        accepted=0,
+        since_number=None,
+        newest_ms=int(ordered.timestamps.max()) if ordered.count else -1,
+        marks=ordered.count,
+        files=tuple(files),
+    )
+    manifest = replace(
+        Manifest.of_store(identity, window, 1_700_000_000_000, (part,)), group=group, vouched=vouched
     )
     write_manifest(folder, manifest)
     return manifest

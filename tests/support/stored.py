@@ -63,10 +63,6 @@ def snapshot_of(disk: Path, target: Path, **changes: Any) -> Path:
         partition=0, low=changes.pop("low", progress.low), high=high, since_ms=None, accepted=0, since_number=None,
         newest_ms=max(row[2] for row in rows), marks=len(rows), files=(file,),
     )  # fmt: skip
-    manifest = Manifest(
-        cluster=identity.cluster, topic=identity.topic, topic_id=identity.topic_id, id_spec=identity.id_spec,
-        digest=identity.digest, isolation=identity.isolation, window="7d", group=identity.group, vouched=False,
-        created_ms=0, partitions=(part,),
-    )  # fmt: skip
+    manifest = Manifest.of_store(identity, "7d", 0, (part,))
     write_manifest(target, replace(manifest, **changes))
     return target
