@@ -84,6 +84,7 @@ class Archive:
                 F.max_by(F.when(below, timestamp), F.when(below, offset)).alias("last_ms"),
                 F.min(F.when(kept, offset)).alias("first_kept"),
                 F.max_by("timestamp_ms", "offset").alias("end_ms"),
+                F.min("timestamp_ms").alias("oldest_ms"),
             )
             .collect()
         )
@@ -173,6 +174,7 @@ class Archive:
             last_ms=row["last_ms"],
             first_kept=row["first_kept"],
             end_ms=int(row["end_ms"]),
+            oldest_ms=int(row["oldest_ms"]),
         )
 
     def _nothing_of_topic(self) -> BackfillError:

@@ -25,7 +25,7 @@ class Archived(NamedTuple):
 
     ``first_ms`` is the timestamp (ms) of its first row, ``last_ms`` that of the last row before the cut (None: there is no such
     row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon (None: there is none). ``end_ms`` is
-    the timestamp of the very last row, -1 where it has none.
+    the timestamp of the very last row, -1 where it has none. ``oldest_ms`` is the lowest timestamp of all rows.
     """
 
     partition: int
@@ -36,6 +36,11 @@ class Archived(NamedTuple):
     last_ms: int | None
     first_kept: int | None
     end_ms: int = -1
+    oldest_ms: int = -1
+
+    def kept_below(self, cut: int | None) -> int | None:
+        """Return ``first_kept`` where no row is older than the horizon."""
+        return self.begin if cut is None or self.begin < cut else None
 
 
 Survey = Callable[[Mapping[int, int], Mapping[int, int]], Mapping[int, Archived]]
@@ -80,7 +85,8 @@ def survey_archive(
 ) -> tuple[Mapping[int, Archived], dict[int, int | None]]:
     """Look through an archive, and return what it has and, with it, the timestamps (ms) of the last records before the cuts.
 
-    ``last_ms`` has those that the log knows. Only where the log does not have it the archive is looked through again.
+    ``last_ms`` has those that the log knows. Only where the log does not have it, and the archive has rows that are too old to be
+    of use, the archive is looked through again.
     """
 
     def kept_from(known: Mapping[int, int | None]) -> dict[int, int]:
@@ -92,9 +98,17 @@ def survey_archive(
     known = dict(last_ms)
     archived = survey(cuts, kept_from(known))
     late = {number: each.last_ms for number, each in archived.items() if known.get(number) is None}
-    if kept_from(late):
-        again = survey(cuts, kept_from(late))
+    late_from = kept_from(late)
+    if any(archived[number].oldest_ms < from_ms for number, from_ms in late_from.items()):
+        again = survey(cuts, late_from)
         archived = {number: again[number] if number in late else each for number, each in archived.items()}
+    else:
+        archived = {
+            number: each._replace(first_kept=each.kept_below(cuts.get(number)))
+            if number in late_from
+            else each
+            for number, each in archived.items()
+        }
     return archived, {**known, **late}
 
 

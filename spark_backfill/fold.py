@@ -44,19 +44,23 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     With a producer's header they have a column ``producer`` with its value, too.
     """
     if packing.ordered or packing.findings:
-        # An archive may have a record twice; by its offset that is one sighting.
-        by_partition = rows.repartition("partition").dropDuplicates(["partition", "offset"])
-        rows = by_partition.sortWithinPartitions("partition", "offset")
+        count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
+        placed = rows.repartition(count, placement_column(rows["partition"], count))
+        rows = placed.sortWithinPartitions("partition", "offset")
     return pack_rows_in_order(rows, packing)
 
 
 def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
     """Do as `pack_rows` with rows of which a task has those of a partition by offset, and no other has any between them."""
+    ordered = packing.ordered or packing.findings
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packer = packing.packer()
+        packer, last = packing.packer(), dict[int, int]()
         for batch in batches:
-            for partition, taken in rows_of_batch(batch):
+            for partition, found in rows_of_batch(batch):
+                # An archive may have a record twice; by its offset that is one sighting.
+                taken = found.once(after=last.get(partition, -1)) if ordered else found
+                last[partition] = int(found.offsets[-1])
                 yield from map(to_batch, packer.add(partition, taken))
         yield from map(to_batch, packer.finish())
 

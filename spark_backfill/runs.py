@@ -94,6 +94,11 @@ class Rows(NamedTuple):
             self.offsets, self.timestamps, take_digests(self.digests, stay), keyed & ~named, self.producers
         )
 
+    def once(self, *, after: int) -> Rows:
+        """Return each offset's row once, and only those above ``after``; the offsets have to ascend."""
+        new = np.diff(self.offsets, prepend=after) > 0
+        return self if new.all() else _where(self, new)
+
     def marks(self) -> Marks:
         """Return those that have an ID, as marks."""
         if self.keyed is None:
