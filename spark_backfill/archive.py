@@ -6,26 +6,25 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec
-from dedup_sdk.store.paths import MOST_PARTITIONS
+from spark_backfill.archive_checks import SHOWN_TOPICS, checked_part, nothing_of_topic
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.archived import Archived
-from spark_backfill.column_map import ColumnMap
-from spark_backfill.columns import KafkaColumns, id_columns
+from spark_backfill.column_map import ColumnMap, id_columns
+from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
 from spark_backfill.connect_layout import check_rows
 from spark_backfill.errors import BackfillError
+from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.json_lines import read_json_lines
+from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
 
 _NO_OFFSET: Final = 2**63 - 1
-_YEAR_1973_MS: Final = 100_000_000_000
-_YEAR_2096_MS: Final = 4_000_000_000_000
-_SHOWN_TOPICS: Final = 5
 
 
 class Archive:
@@ -50,6 +49,7 @@ class Archive:
         self._spark = spark
         self._options = options
         self._topic = topic
+        self._spec = spec
         names = id_columns(spec)
         self._names = (*names, "headers") if reads_headers and "headers" not in names else names
         self._units_are_said = False
@@ -77,8 +77,8 @@ class Archive:
             .agg(
                 F.count(F.lit(1)).alias("rows"),
                 F.count_if(offset.isNull()).alias("nulls"),
-                F.min("offset").alias("first"),
-                F.max("offset").alias("last"),
+                F.min("offset").alias("begin"),
+                (F.max("offset") + 1).alias("end"),
                 F.max("timestamp_ms").alias("newest_ms"),
                 F.min_by("timestamp_ms", "offset").alias("first_ms"),
                 F.max_by(F.when(below, timestamp), F.when(below, offset)).alias("last_ms"),
@@ -90,7 +90,8 @@ class Archive:
         )
         if not rows:
             raise self._nothing_of_topic()
-        return {part.partition: part for part in map(self._checked, rows)}
+        found = [checked_part(row.asDict(), units_are_said=self._units_are_said) for row in rows]
+        return {part.partition: part for part in found}
 
     def records(self, stretches: Sequence[Stretch]) -> DataFrame:
         """Return the rows that the stretches take from an archive (`Stretch.in_archive`)."""
@@ -103,6 +104,11 @@ class Archive:
         exact = (offset >= _by_partition(begins, _NO_OFFSET)) & (offset < _by_partition(ends, 0))
         rows = self._rows.where((F.col("topic") == self._topic) & coarse & exact)
         return rows.withColumn("partition", F.col("partition").cast("int"))
+
+    def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
+        """Return those rows packed (`spark_backfill.runs`)."""
+        rows = with_digests(self.records(stretches), self._spec, packing.producer_header)
+        return pack_rows(rows, packing)
 
     def _normal(self, place: str) -> DataFrame:
         frame, places = self._read(place)
@@ -147,42 +153,9 @@ class Archive:
             return read_json_lines(self._spark, place, places, wanted, options)
         return self._spark.read.format(self._options.format).options(**options).load(place), places
 
-    def _checked(self, row: Row) -> Archived:
-        if row["partition"] is None or row["nulls"]:
-            lacks = "partition" if row["partition"] is None else "offset"
-            raise BackfillError(
-                f"{row['nulls'] if row['partition'] is not None else row['rows']} rows of the archive have no {lacks}: they are "
-                f"no records of Kafka; see --columns {lacks}=COLUMN"
-            )
-        partition, newest_ms = int(row["partition"]), int(row["newest_ms"])
-        if not 0 <= partition < MOST_PARTITIONS or row["first"] < 0:
-            raise BackfillError(
-                f"the archive has partition {partition}, offset {row['first']}: neither can be negative, nor a partition "
-                f"{MOST_PARTITIONS} or more; see --columns"
-            )
-        if self._units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
-            raise BackfillError(
-                f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: is its unit in "
-                "--columns timestamp=COLUMN:UNIT right?"
-            )
-        return Archived(
-            partition=partition,
-            begin=int(row["first"]),
-            end=int(row["last"]) + 1,
-            rows=int(row["rows"]),
-            first_ms=int(row["first_ms"]),
-            last_ms=row["last_ms"],
-            first_kept=row["first_kept"],
-            end_ms=int(row["end_ms"]),
-            oldest_ms=int(row["oldest_ms"]),
-        )
-
     def _nothing_of_topic(self) -> BackfillError:
-        others = self._rows.select("topic").distinct().limit(_SHOWN_TOPICS).collect()
-        has = ", ".join(sorted(repr(row["topic"]) for row in others)) or "no rows"
-        return BackfillError(
-            f"the archive has nothing of topic {self._topic!r}: it has {has}; check --source and --topic"
-        )
+        others = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
+        return nothing_of_topic(self._topic, (str(row["topic"]) for row in others))
 
 
 def _by_partition(values: Mapping[int, int], default: int) -> Column:

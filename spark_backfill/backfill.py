@@ -23,6 +23,8 @@ from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
+from spark_backfill.parquet_archive import ParquetArchive
+from spark_backfill.parquet_files import layout_of
 from spark_backfill.pieces import read_all_pieces
 from spark_backfill.report import Report, make_report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
@@ -149,10 +151,13 @@ class _Session:
         return self._session
 
 
-def _archive(options: Options, session: _Session) -> Archive | None:
+def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | None:
     described = options.sources.archive
     if described is None:
         return None
+    layout = layout_of(options)
+    if layout is not None:
+        return ParquetArchive(session.get(), options.topic, options.id, layout)
     return Archive(
         session.get(),
         described,
@@ -162,7 +167,7 @@ def _archive(options: Options, session: _Session) -> Archive | None:
     )
 
 
-def _resolve(options: Options, archive: Archive | None, now_ms: int) -> History:
+def _resolve(options: Options, archive: Archive | ParquetArchive | None, now_ms: int) -> History:
     survey = None if archive is None else archive.survey
     sources = options.sources
     if not options.bootstrap and survey is not None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.kafka.reader import Slice, TailReader
+from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from spark_backfill.fold import Packing
@@ -97,7 +97,9 @@ class ClientReader:
             for piece in reader.slices(wanted.begin, wanted.end, read_as):
                 if piece is not None:
                     position, heard = piece.end, time.monotonic()
-                    rows = _rows(piece)
+                    rows = Rows.of_digests(
+                        np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests
+                    )
                     if watched is not None:
                         rows = rows._replace(producers=watched.producers(len(rows.offsets)))
                     yield from map(to_batch, packer.add(wanted.partition, rows))
@@ -118,11 +120,3 @@ def read_pieces(spark: SparkSession, reader: ClientReader) -> DataFrame:
     """Return the pieces of all ranges, each of which is a task."""
     count = len(reader.ranges)
     return spark.range(0, count, 1, count).mapInArrow(reader, PIECE_SCHEMA)
-
-
-def _rows(piece: Slice) -> Rows:
-    offsets = np.asarray(piece.offsets, np.int64)
-    if None not in piece.digests:
-        return Rows(offsets, piece.timestamps, b"".join(piece.digests))  # type: ignore[arg-type]  # none is None
-    keyed = np.fromiter((digest is not None for digest in piece.digests), np.bool_, len(piece.digests))
-    return Rows(offsets, piece.timestamps, b"".join(filter(None, piece.digests)), keyed)

@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import IdSpec
 
 KAFKA_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 TIME_FORMS: Final = ("s", "ms", "us", "ns", "iso")
 """Units of a timestamp that is a number, since the epoch; ``iso``: a text in ISO 8601, in UTC where it names no zone."""
 BYTE_FORMS: Final = ("utf8", "base64", "hex", "json")
 """How bytes stand in a text; ``json``: the JSON text of a struct, a map, a list, or (``*``) of all other columns."""
+ID_COLUMNS: Final = KAFKA_COLUMNS[-3:]
+"""What an ID may be made of."""
 NOWHERE: Final = "-"
 ALL_OTHERS: Final = "*"
 
@@ -97,3 +100,11 @@ def _place(entry: str, name: str, text: str) -> ColumnPlace:
     if not column:
         raise ConfigurationError(f"--columns {entry!r} names no column; write e.g. {name}=COLUMN")
     return ColumnPlace(column, form)
+
+
+def id_columns(spec: IdSpec) -> tuple[str, ...]:
+    """Return which of key, value and headers a spec reads."""
+    if "record" in spec.needs:
+        return ID_COLUMNS
+    names = {"headers" if need == "headers" else need for need in spec.needs}
+    return tuple(name for name in ID_COLUMNS if name in names)

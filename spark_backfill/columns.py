@@ -14,10 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import IdSpec
-from spark_backfill.column_map import ALL_OTHERS, NOWHERE, ColumnMap, place_of
+from spark_backfill.column_map import ALL_OTHERS, ID_COLUMNS, NOWHERE, ColumnMap, place_of
 
-ID_COLUMNS: Final = ("key", "value", "headers")
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NESTED: Final = (T.StructType, T.MapType, T.ArrayType)
@@ -32,14 +30,6 @@ class Found(NamedTuple):
     type: T.DataType
     name: str
     form: str
-
-
-def id_columns(spec: IdSpec) -> tuple[str, ...]:
-    """Return which of key, value and headers a spec reads."""
-    if "record" in spec.needs:
-        return ID_COLUMNS
-    names = {"headers" if need == "headers" else need for need in spec.needs}
-    return tuple(name for name in ID_COLUMNS if name in names)
 
 
 class KafkaColumns:

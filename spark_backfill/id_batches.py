@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.ids.fields import Headers
 from dedup_sdk.record import Record
+from spark_backfill.arrow_columns import bytes_list, headers_list
 
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
 _PLACE: Final = ("partition", "offset", "timestamp_ms")
@@ -58,38 +59,24 @@ class ArrowFields:
 
     def headers(self) -> list[Headers | None]:
         """Return the headers of each record."""
-        column = self._batch.column("headers")
-        flat = column.flatten()
-        names, values = flat.field("key").to_pylist(), flat.field("value").to_pylist()
-        pairs = list(zip(names, values, strict=True))
-        ends = column.offsets.to_pylist()
-        first = ends[0]
-        present = column.is_valid().to_pylist()
-        return [
-            pairs[start - first : end - first] if valid else None
-            for start, end, valid in zip(ends, ends[1:], present, strict=False)
-        ]
+        return headers_list(self._batch.column("headers"))
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
-        return self._list("key")
+        return bytes_list(self._batch.column("key"))
 
     def values(self) -> list[bytes | None]:
         """Return the value of each record."""
-        return self._list("value")
+        return bytes_list(self._batch.column("value"))
 
     def records(self) -> list[Record]:
         """Return the records themselves."""
-        columns = (
-            self._list(name) for name in ("topic", "partition", "offset", "timestamp_ms", "key", "value")
+        plain = (
+            self._batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "timestamp_ms")
         )
         return [
             Record(topic, partition, offset, timestamp_ms, key, value, headers or ())
             for topic, partition, offset, timestamp_ms, key, value, headers in zip(
-                *columns, self.headers(), strict=True
+                *plain, self.keys(), self.values(), self.headers(), strict=True
             )
         ]
-
-    def _list(self, name: str) -> list[Any]:
-        found: list[Any] = self._batch.column(name).to_pylist()
-        return found

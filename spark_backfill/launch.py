@@ -35,6 +35,7 @@ from spark_backfill.console import DRIVER, LAUNCHED, PREFIX, PROGRESS, NowAndThe
 from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options
+from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
@@ -215,7 +216,9 @@ def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> s
         if options.report is not None:
             check_place(options.report)
             placed += ["--report", str(options.report.absolute())]
-        idle = sources.kafka not in NEEDS_CONNECTOR and sources.archive is None
+        idle = sources.kafka not in NEEDS_CONNECTOR and (
+            sources.archive is None or layout_of(options) is not None
+        )
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
         line = command(placed, packages=packages, ivy=ivy, logging=logging, machine=machine)

@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.archive import Archive
 from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
-from spark_backfill.fold import Packing, pack_rows, pack_rows_in_order
+from spark_backfill.fold import Packing, pack_rows_in_order
 from spark_backfill.options import Options
-from spark_backfill.source import read_digests, with_digests
+from spark_backfill.parquet_archive import ParquetArchive
+from spark_backfill.source import read_digests
 from spark_backfill.stretch import Stretch
 
 
@@ -20,7 +21,7 @@ def read_all_pieces(
     options: Options,
     stretches: Sequence[Stretch],
     packing: Packing,
-    archive: Archive | None,
+    archive: Archive | ParquetArchive | None,
 ) -> DataFrame:
     """Return the pieces (`spark_backfill.runs`) of the stretches, of which something is to be read."""
     frames = []
@@ -28,9 +29,7 @@ def read_all_pieces(
     if any(stretch.offsets for stretch in in_log):
         frames.append(_of_topic(spark, options, in_log, packing))
     if archive is not None and any(stretch.in_archive() for stretch in stretches):
-        frames.append(
-            pack_rows(with_digests(archive.records(stretches), options.id, options.producer_header), packing)
-        )
+        frames.append(archive.pieces(stretches, packing))
     return reduce(DataFrame.unionByName, frames)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +71,14 @@ class Rows(NamedTuple):
     digests: bytes
     keyed: NDArray[np.bool_] | None = None
     producers: Producers | None = None
+
+    @classmethod
+    def of_digests(cls, offsets: Int64s, timestamps: Int64s, digests: Sequence[bytes | None]) -> Self:
+        """Take the digests of all rows, None where a row has no ID."""
+        if None not in digests:
+            return cls(offsets, timestamps, b"".join(digests))  # type: ignore[arg-type]  # none is None
+        keyed = np.fromiter((digest is not None for digest in digests), np.bool_, len(digests))
+        return cls(offsets, timestamps, b"".join(filter(None, digests)), keyed)
 
     def tally(self) -> Tally:
         """Count them; there is at least one."""
@@ -287,6 +295,11 @@ def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
         column = column.drop_null()
     producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
     rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers)
+    yield from by_partition(partitions, rows)
+
+
+def by_partition(partitions: NDArray[Any], rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """Deal rows out to their partitions (integers of shape ``(n,)``, at least one), in which they keep their order."""
     if (partitions == partitions[0]).all():
         yield int(partitions[0]), rows
         return

@@ -93,7 +93,8 @@ def test_rows_of_the_kafka_source_need_no_mapping(archive: Callable[..., Archive
     opened = archive("parquet")
     assert records(opened, 0, 1) == kept
     assert opened.survey({}, {}) == {
-        0: Archived(0, 0, 1, 1, BASE_MS, BASE_MS, None, BASE_MS), 1: Archived(1, 5, 6, 1, BASE_MS + 7, BASE_MS + 7, None, BASE_MS + 7),
+        0: Archived(0, 0, 1, 1, BASE_MS, BASE_MS, None, BASE_MS, BASE_MS),
+        1: Archived(1, 5, 6, 1, BASE_MS + 7, BASE_MS + 7, None, BASE_MS + 7, BASE_MS + 7),
     }  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
     """The last timestamp and the first offset inside the horizon are those below the cut; the end is the archive's."""
     write_parquet(tmp_path, [Record("orders", 0, at, BASE_MS + at) for at in (0, 1, 2, 3, 9)])
     survey = archive("parquet", spec="key").survey({0: 3}, {0: BASE_MS + 1})
-    assert survey == {0: Archived(0, 0, 10, 5, BASE_MS, BASE_MS + 2, 1, BASE_MS + 9)}
+    assert survey == {0: Archived(0, 0, 10, 5, BASE_MS, BASE_MS + 2, 1, BASE_MS + 9, BASE_MS)}
 
 
 @pytest.mark.parametrize(

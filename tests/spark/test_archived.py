@@ -131,3 +131,16 @@ def test_a_survey_is_made_again_only_for_what_the_log_does_not_know() -> None:
     asked.clear()
     survey_archive(survey, {}, {0: NOW_MS, 1: NOW_MS}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # as above
     assert len(asked) == 1
+
+
+def test_an_archive_that_lies_inside_the_window_is_looked_through_once() -> None:
+    """Where no row is older than the horizon, the first row below the cut is the first that is kept; an empty part has none."""
+    asked: list[dict[int, int]] = []
+
+    def survey(_cuts: object, limits: dict[int, int]) -> dict[int, Archived]:
+        asked.append(dict(limits))
+        return {n: Archived(n, 3, 9, 6, NOW_MS, NOW_MS, None, NOW_MS, NOW_MS) for n in (0, 1)}
+
+    found, _ = survey_archive(survey, {1: 3}, {}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # dictionaries
+    assert asked == [{}]
+    assert [found[n].first_kept for n in (0, 1)] == [3, None]

@@ -1,0 +1,50 @@
+"""What an archive cannot be: rows that are no records of Kafka, or none of the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dedup_sdk.store.paths import MOST_PARTITIONS
+from spark_backfill.archived import Archived
+from spark_backfill.errors import BackfillError
+
+SHOWN_TOPICS: Final = 5
+_YEAR_1973_MS: Final = 100_000_000_000
+_YEAR_2096_MS: Final = 4_000_000_000_000
+
+
+def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
+    """Return what was found of a partition: ``nulls`` (rows without an offset), ``newest_ms``, and the fields of `Archived`.
+
+    ``partition`` None: rows without one. ``units_are_said``: that timestamps are what they are taken for is only what somebody said.
+
+    Raises:
+        BackfillError: rows without an offset or a partition, negative ones, or absurd timestamps.
+    """
+    if found["partition"] is None or found["nulls"]:
+        lacks = "partition" if found["partition"] is None else "offset"
+        count = found["rows"] if found["partition"] is None else found["nulls"]
+        raise BackfillError(
+            f"{count} rows of the archive have no {lacks}: they are no records of Kafka; see --columns {lacks}=COLUMN"
+        )
+    partition, newest_ms = int(found["partition"]), int(found["newest_ms"])
+    if not 0 <= partition < MOST_PARTITIONS or found["begin"] < 0:
+        raise BackfillError(
+            f"the archive has partition {partition}, offset {found['begin']}: neither can be negative, nor a partition "
+            f"{MOST_PARTITIONS} or more; see --columns"
+        )
+    if units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
+        raise BackfillError(
+            f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: is its unit in "
+            "--columns timestamp=COLUMN:UNIT right?"
+        )
+    return Archived(**{name: found[name] for name in Archived._fields})
+
+
+def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
+    """Return the error for an archive that has other topics only."""
+    has = ", ".join(sorted(map(repr, others))[:SHOWN_TOPICS]) or "no rows"
+    return BackfillError(
+        f"the archive has nothing of topic {topic!r}: it has {has}; check --source and --topic"
+    )

@@ -1,0 +1,71 @@
+"""Arrow columns as what the SDK's code takes: lists of bytes, headers, milliseconds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup_sdk.ids.fields import Headers
+from dedup_sdk.marks import Int64s
+
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def bytes_list(column: pa.Array) -> list[bytes | None]:
+    """Return the values of a column of bytes or texts (these in UTF-8), None where there is none."""
+    plain = column.cast(pa.binary())
+    _, ends, data = plain.buffers()
+    count = len(plain)
+    if not count or data is None:
+        return [b"" if valid else None for valid in plain.is_valid().to_pylist()]
+    edges = np.frombuffer(ends, np.int32)[plain.offset : plain.offset + count + 1]
+    first = int(edges[0])
+    joined = data[first : int(edges[-1])].to_pybytes()
+    at = (edges - first).tolist()
+    found: list[bytes | None] = [joined[start:end] for start, end in itertools.pairwise(at)]
+    if plain.null_count:
+        for row in np.flatnonzero(~np.asarray(plain.is_valid())).tolist():
+            found[row] = None
+    return found
+
+
+def headers_list(column: pa.ListArray) -> list[Headers | None]:
+    """Return the headers of each record, None where there are none; entries without a name are left out."""
+    ends = np.asarray(column.offsets)
+    flat = column.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    # With what a null struct lacks taken from its fields.
+    fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+    keys = pc.dictionary_encode(fields["key"])
+    words = keys.dictionary.to_pylist()
+    values = bytes_list(fields["value"])
+    named = np.asarray(keys.is_valid()) if keys.null_count else None
+    names = (
+        [words[index] for index in keys.indices.fill_null(0).to_numpy().tolist()]
+        if words
+        else [""] * len(keys)
+    )
+    at = (ends - ends[0]).tolist()
+    if named is not None:
+        before = np.concatenate([[0], np.cumsum(named)])
+        at = before[at].tolist()
+        rows = np.flatnonzero(named).tolist()
+        names, values = [names[row] for row in rows], [values[row] for row in rows]
+    pairs: list[Any] = list(zip(names, values, strict=True))
+    if len(pairs) == len(column) and not column.null_count and at == list(range(len(pairs) + 1)):
+        return [[pair] for pair in pairs]
+    present = column.is_valid().to_pylist()
+    return [
+        pairs[start:end] if valid else None for start, end, valid in zip(at, at[1:], present, strict=False)
+    ]
+
+
+def milliseconds(column: pa.Array, unit: str) -> Int64s:
+    """Return timestamps in ms, -1 where there is none. ``unit``: of a column of numbers; empty where its type says it."""
+    scale = _PER_SECOND[unit or column.type.unit]
+    numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
+    found: Int64s = numbers * (1_000 // scale) if scale <= 1_000 else numbers // (scale // 1_000)  # noqa: PLR2004 (ms a second)
+    return np.where(np.asarray(column.is_valid()), found, -1)

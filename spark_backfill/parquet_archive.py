@@ -1,0 +1,139 @@
+"""Reading plain Parquet files in Spark's Python workers: read, digest and pack in one process.
+
+Through the JVM each row would be taken apart and put together again twice. Spark deals the work out, shuffles and tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup_sdk.ids import IdSpec, id_spec
+from spark_backfill.archive_checks import checked_part, nothing_of_topic
+from spark_backfill.archived import Archived
+from spark_backfill.fold import Packing
+from spark_backfill.id_batches import ArrowFields
+from spark_backfill.parquet_files import Layout, deal_out
+from spark_backfill.parquet_reader import PLACE, Batch, ParquetReader
+from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
+from spark_backfill.stretch import Stretch
+from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
+
+_NOWHERE: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """A function for ``mapInArrow``: numbers of tasks in, what there is in their rows out."""
+
+    reader: ParquetReader
+    cuts: Mapping[int, int]
+    horizons_ms: Mapping[int, int]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Look at the rows of the tasks."""
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                seen = total(map(self._look, self.reader.read(task)))
+                yield pa.RecordBatch.from_pydict({"survey": [seen.to_json()]})
+
+    def _look(self, batch: Batch) -> ArchiveSurvey:
+        seen = survey_rows(
+            batch.partitions,
+            batch.offsets,
+            batch.has_offset,
+            batch.timestamps,
+            cuts=self.cuts,
+            horizons_ms=self.horizons_ms,
+            nowhere=_NOWHERE,
+        )
+        return seen + ArchiveSurvey(strays=batch.strays, others=batch.others)
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesTask:
+    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their rows out.
+
+    ``bounds``: which offsets ``[begin, end)`` of a partition are taken.
+    """
+
+    reader: ParquetReader
+    spec: str
+    bounds: Mapping[int, tuple[int, int]]
+    packing: Packing
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the tasks."""
+        spec = id_spec(self.spec)
+        packer = self.packing.packer()
+        span = (
+            min((begin for begin, _ in self.bounds.values()), default=0),
+            max((end for _, end in self.bounds.values()), default=0),
+        )
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for read in self.reader.read(task, span):
+                    for partition, rows in self._rows(read, spec):
+                        yield from map(to_batch, packer.add(partition, rows))
+        yield from map(to_batch, packer.finish())
+
+    def _rows(self, batch: Batch, spec: IdSpec) -> Iterator[tuple[int, Rows]]:
+        taken = np.zeros(len(batch.partitions), np.bool_)
+        for number in np.unique(batch.partitions).tolist():
+            begin, end = self.bounds.get(number, (0, 0))
+            taken |= (batch.partitions == number) & (batch.offsets >= begin) & (batch.offsets < end)
+        taken &= batch.has_offset
+        if not taken.any():
+            return
+        rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
+        digests = spec.digests(ArrowFields(rest)).digests
+        rows = Rows.of_digests(batch.offsets[taken], batch.timestamps[taken], digests)
+        yield from by_partition(batch.partitions[taken], rows)
+
+
+class ParquetArchive:
+    """An archive of plain Parquet files: `spark_backfill.archive.Archive` without Spark's own reader.
+
+    For windows by time and runs without a report: rows come in the order of the files.
+    """
+
+    def __init__(self, spark: SparkSession, topic: str, spec: IdSpec, layout: Layout) -> None:
+        self._spark = spark
+        self._topic = topic
+        self._spec = spec
+        self._layout = layout
+        self._tasks = tuple(deal_out(layout.groups, spark.sparkContext.defaultParallelism))
+
+    def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
+        """See `spark_backfill.archive.Archive.survey`."""
+        task = SurveyTask(self._reader(()), cuts, horizons_ms)
+        found = self._numbers().mapInArrow(task, "survey string").collect()
+        seen = total(ArchiveSurvey.from_json(row["survey"]) for row in found)
+        if seen.strays:
+            checked_part({"partition": None, "rows": seen.strays}, units_are_said=False)
+        if not seen.parts:
+            raise nothing_of_topic(self._topic, seen.others)
+        return {number: self._checked(number, part) for number, part in sorted(seen.parts.items())}
+
+    def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
+        """See `spark_backfill.archive.Archive.pieces`."""
+        bounds = {each.partition: part for each in stretches if (part := each.in_archive()) is not None}
+        names = tuple(name for name in self._layout.names if name not in PLACE)
+        return self._numbers().mapInArrow(
+            PiecesTask(self._reader(names), str(self._spec), bounds, packing), PIECE_SCHEMA
+        )
+
+    def _checked(self, number: int, part: PartSurvey) -> Archived:
+        return checked_part(part.described(number), units_are_said=bool(self._layout.unit))
+
+    def _reader(self, names: tuple[str, ...]) -> ParquetReader:
+        return ParquetReader(topic=self._topic, layout=self._layout, tasks=self._tasks, names=names)
+
+    def _numbers(self) -> DataFrame:
+        count = len(self._tasks)
+        return self._spark.range(0, count, 1, count)

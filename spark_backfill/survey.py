@@ -1,0 +1,157 @@
+"""What there is of each partition of an archive, as values that add up: each task looks at some of the rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk.marks import Int64s
+
+_Value = TypeVar("_Value")
+
+Row = tuple[int, int]
+"""An offset and its timestamp (ms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSurvey:
+    """Some rows of a partition: how many, how many of them without an offset, and of the others what lies at their ends.
+
+    ``first`` and ``last`` are those of the lowest and the highest offset, ``last_below`` that of the highest below the cut,
+    ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon; None: there is none.
+    """
+
+    rows: int
+    nulls: int = 0
+    first: Row | None = None
+    last: Row | None = None
+    last_below: Row | None = None
+    first_kept: int | None = None
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+    @classmethod
+    def of_rows(cls, offsets: Int64s, timestamps: Int64s, nulls: int, cut: int, horizon_ms: int) -> Self:
+        """Look at rows with offsets, and count ``nulls`` without."""
+        if not len(offsets):
+            return cls(rows=nulls, nulls=nulls)
+
+        def row(index: np.intp) -> Row:
+            return int(offsets[index]), int(timestamps[index])
+
+        below = np.flatnonzero(offsets < cut)
+        kept = below[timestamps[below] >= horizon_ms]
+        return cls(
+            rows=len(offsets) + nulls,
+            nulls=nulls,
+            first=row(offsets.argmin()),
+            last=row(offsets.argmax()),
+            last_below=row(below[offsets[below].argmax()]) if len(below) else None,
+            first_kept=int(offsets[kept].min()) if len(kept) else None,
+            oldest_ms=int(timestamps.min()),
+            newest_ms=int(timestamps.max()),
+        )
+
+    def __add__(self, other: PartSurvey) -> PartSurvey:
+        """Put what two tasks saw together."""
+        return PartSurvey(
+            rows=self.rows + other.rows,
+            nulls=self.nulls + other.nulls,
+            first=min(_there(self.first, other.first), default=None),
+            last=max(_there(self.last, other.last), default=None),
+            last_below=max(_there(self.last_below, other.last_below), default=None),
+            first_kept=min(_there(self.first_kept, other.first_kept), default=None),
+            oldest_ms=min(_there(self.oldest_ms, other.oldest_ms), default=None),
+            newest_ms=max(_there(self.newest_ms, other.newest_ms), default=None),
+        )
+
+    def described(self, partition: int) -> dict[str, Any]:
+        """Return what `spark_backfill.archive_checks.checked_part` takes."""
+        first, last = self.first or (-1, -1), self.last or (-1, -1)
+        return {
+            "partition": partition,
+            "rows": self.rows,
+            "nulls": self.nulls,
+            "newest_ms": self.newest_ms,
+            "oldest_ms": self.oldest_ms,
+            "begin": first[0],
+            "first_ms": first[1],
+            "end": last[0] + 1,
+            "end_ms": last[1],
+            "last_ms": None if self.last_below is None else self.last_below[1],
+            "first_kept": self.first_kept,
+        }
+
+
+def _there(*values: _Value | None) -> list[_Value]:
+    return [value for value in values if value is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSurvey:
+    """Some rows of an archive, by partition, those of ``strays`` without one; ``others`` are topics that were not asked for."""
+
+    parts: Mapping[int, PartSurvey] = field(default_factory=dict)
+    strays: int = 0
+    others: frozenset[str] = frozenset()
+
+    def __add__(self, other: ArchiveSurvey) -> ArchiveSurvey:
+        """Put what two tasks saw together."""
+        parts = dict(self.parts)
+        for number, part in other.parts.items():
+            parts[number] = parts[number] + part if number in parts else part
+        return ArchiveSurvey(
+            parts=parts, strays=self.strays + other.strays, others=self.others | other.others
+        )
+
+    def to_json(self) -> str:
+        """Return it as a line for Spark."""
+        parts = {number: asdict(part) for number, part in self.parts.items()}
+        return json.dumps({"parts": parts, "strays": self.strays, "others": sorted(self.others)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        content = json.loads(text)
+        parts = {int(number): PartSurvey(**_rows(part)) for number, part in content["parts"].items()}
+        return cls(parts=parts, strays=content["strays"], others=frozenset(content["others"]))
+
+
+def _rows(part: dict[str, object]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
+
+
+def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:
+    """Put what all tasks saw together."""
+    return reduce(ArchiveSurvey.__add__, surveys, ArchiveSurvey())
+
+
+def survey_rows(
+    partitions: NDArray[np.int64],
+    offsets: Int64s,
+    has_offset: NDArray[np.bool_],
+    timestamps: Int64s,
+    *,
+    cuts: Mapping[int, int],
+    horizons_ms: Mapping[int, int],
+    nowhere: int,
+) -> ArchiveSurvey:
+    """Look at rows that have a partition; ``nowhere`` stands in for cuts and horizons that there are not."""
+    parts = {}
+    for number in np.unique(partitions).tolist():
+        mine = partitions == number
+        there = mine & has_offset
+        parts[number] = PartSurvey.of_rows(
+            offsets[there],
+            timestamps[there],
+            int(mine.sum() - there.sum()),
+            cuts.get(number, nowhere),
+            horizons_ms.get(number, nowhere),
+        )
+    return ArchiveSurvey(parts=parts)
