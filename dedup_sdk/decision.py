@@ -4,7 +4,8 @@ A pure function of plain values: no Kafka, no RocksDB, no clock. Offsets that ar
 "the next one", as in Kafka.
 
 mark
-    the offset and timestamp of the last completed record of an ID, and the acceptance number that a count window needs.
+    the offset and timestamp of the last completed record of an ID, and the acceptance number that a count window needs. An offset
+    below zero: the record lies in another partition (`dedup_sdk.marks.elsewhere`).
 low, high
     every offset in ``[low, high)`` is completed by this group.
 done
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import Int64s, elsewhere
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
@@ -55,6 +56,7 @@ def decide(
     ``accepted`` is the rank of the last record accepted before this one in its lane (count windows only).
     A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate. One outside the
     window is the last sighting only if the store covers the window: else a later one may be among what it does not know.
+    One of another partition says nothing of a record before its cut, nor of one that is older than it by more than the window.
     """
     if low <= offset < high or offset in done:
         return VerdictKind.REDELIVERED
@@ -62,11 +64,20 @@ def decide(
         return VerdictKind.UNKEYED
     if (
         mark is not None
-        and mark.offset < offset
+        and (mark.offset < offset if mark.offset >= 0 else _counts_here(mark, offset, timestamp_ms, window))
         and window.holds(timestamp_ms - mark.timestamp_ms, accepted - mark.number)
     ):
         return VerdictKind.DUPLICATE
     return VerdictKind.FRESH if covered else VerdictKind.UNVERIFIED
+
+
+def _counts_here(mark: Mark, offset: int, timestamp_ms: int, window: Window) -> bool:
+    """Whether a sighting in another partition says something of a record.
+
+    Offsets of two partitions have no order, so that only the cut and the timestamps tell what came first.
+    """
+    newer_ms = mark.timestamp_ms - timestamp_ms
+    return offset >= elsewhere(mark.offset) and (window.time_ms is None or newer_ms <= window.time_ms)
 
 
 def decide_marked(
@@ -74,7 +85,7 @@ def decide_marked(
 ) -> NDArray[np.bool_]:
     """Return, for records with an ID and a mark that were not completed before, which are duplicates.
 
-    `decide` in columns of shape ``(n,)``, for a window by time alone; the others are fresh.
+    `decide` in columns of shape ``(n,)``, for a window by time alone and marks of this partition; the others are fresh.
     """
     ages_ms = _near(timestamps_ms) - _near(mark_timestamps_ms)
     inside = ages_ms <= (window.time_ms if window.time_ms is not None else 2 * _FARTHEST_MS)

@@ -1,4 +1,8 @@
-"""Marks as columns: how they travel between lanes, stores, snapshots and the backfill."""
+"""Marks as columns: how they travel between lanes, stores, snapshots and the backfill.
+
+A mark's offset is that of its record in the partition that has the mark. One below zero marks a sighting *elsewhere*, in a partition
+where records of the same key went before the topic had more of them: see `elsewhere`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,15 @@ class Marks:
     def count(self) -> int:
         """How many marks these are."""
         return len(self.offsets)
+
+
+def elsewhere(cut: int) -> int:
+    """Return the offset of a mark whose record lies in another partition, and counts for the records at or after ``cut`` here.
+
+    It is its own inverse: ``elsewhere(mark.offset)`` is the cut. Always below zero, so that any sighting in the partition itself
+    takes its place.
+    """
+    return ~cut
 
 
 NO_MARKS = Marks(b"", np.empty(0, np.int64), np.empty(0, np.int64))

@@ -55,8 +55,9 @@ class Record:
 class Verdict:
     """What the engine says of one record.
 
-    ``seen_offset`` and ``age_ms`` are the offset of the last sighting of the ID, and how much older that sighting's
-    timestamp is (negative where timestamps run backwards); both are None unless ``kind`` is ``DUPLICATE``.
+    ``seen_offset`` and ``age_ms`` are the offset of the last sighting of the ID (-1: it was in another partition, before the topic
+    had so many), and how much older that sighting's timestamp is (negative where timestamps run backwards); both are None
+    unless ``kind`` is ``DUPLICATE``.
     ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and ``PARKED`` in one or two words (``uncovered``, ``absent``,
     ``oversized``, ``in-flight``, ...), and is empty otherwise. ``attempt`` counts deliveries, from 1.
     """

@@ -30,7 +30,7 @@ _NO_OFFSET: Final = 2**63 - 1
 class Archive:
     """The records of one topic in an archive, as frames with the columns of `spark_backfill.columns`.
 
-    ``reads_headers``: the headers are wanted also where the spec does not read them.
+    ``reads_headers``, ``reads_keys``: the headers, or keys, are wanted also where the spec does not read them.
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
@@ -45,13 +45,15 @@ class Archive:
         topic: str,
         spec: IdSpec,
         reads_headers: bool = False,
+        reads_keys: bool = False,
     ) -> None:
         self._spark = spark
         self._options = options
         self._topic = topic
         self._spec = spec
+        wanted = {"headers": reads_headers, "key": reads_keys}
         names = id_columns(spec)
-        self._names = (*names, "headers") if reads_headers and "headers" not in names else names
+        self._names = (*names, *(name for name, asked in wanted.items() if asked and name not in names))
         self._units_are_said = False
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
@@ -107,7 +109,12 @@ class Archive:
 
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
-        rows = with_digests(self.records(stretches), self._spec, packing.producer_header)
+        rows = with_digests(
+            self.records(stretches),
+            self._spec,
+            packing.producer_header,
+            with_keys=packing.reshard is not None,
+        )
         return pack_rows(rows, packing)
 
     def _normal(self, place: str) -> DataFrame:

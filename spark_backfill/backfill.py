@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from spark_backfill.pieces import read_all_pieces
 from spark_backfill.report import Report, make_report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
 from spark_backfill.report_page.page import check_place, write_page
+from spark_backfill.reshard import Reshard
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
@@ -62,6 +63,9 @@ def backfill(
         session = _Session(make_session)
         archive = _archive(options, session)
         history = _resolve(options, archive, now_ms)
+        there = len(history.stretches) + len(history.skipped)
+        if options.reshard is not None:
+            history = options.reshard.widened(history)
         for line in check_gaps(options.topic, history.stretches, allowed=options.sources.allow_gap):
             say(f"{line}: coverage begins behind them")
         given_up = _given_up(options, history, say)
@@ -74,9 +78,20 @@ def backfill(
             spark = session.get()
             ordered = options.window.count is not None
             parallelism = spark.sparkContext.defaultParallelism
-            plan = plan_slots(history.stretches, split=not ordered, parallelism=parallelism)
+            reshard = None if options.reshard is None else options.reshard.with_cuts(stretches)
+            plan = plan_slots(
+                history.stretches,
+                split=not ordered,
+                parallelism=parallelism,
+                arriving=0 if reshard is None else 1 + offsets // reshard.partitions,
+            )
             packing = Packing(
-                plan, ordered, given_up.offsets, options.report is not None, options.producer_header
+                plan,
+                ordered,
+                given_up.offsets,
+                options.report is not None,
+                options.producer_header,
+                reshard,
             )
             pieces = read_all_pieces(spark, options, history.stretches, packing, archive)
             with watch(spark, offsets):
@@ -88,8 +103,11 @@ def backfill(
                     output.attempts,
                     now_ms=now_ms,
                     with_producers=options.producer_header is not None,
+                    resharded=reshard is not None,
                     around=around,
                 )
+        if options.reshard is not None:
+            _doubt(options.reshard, history, there, plan, outcomes, say)
         output.take(plan, outcomes)
         manifest = make_manifest(
             replace(history, stretches=stretches),
@@ -100,6 +118,7 @@ def backfill(
             group=None if options.vouched else options.group,
             isolation=options.sources.isolation,
             created_ms=now_ms,
+            reshard=options.reshard,
         )
         report = make_report(
             manifest,
@@ -110,6 +129,8 @@ def backfill(
             records=sum(outcome.records for outcome in outcomes),
             unkeyed=sum(outcome.unkeyed for outcome in outcomes),
             given_up=given_up.count,
+            keyless=sum(outcome.keyless for outcome in outcomes),
+            moved=sum(outcome.moved for outcome in outcomes),
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
@@ -123,6 +144,27 @@ def backfill(
     if options.report is not None:
         _draw(document, options.report, options.output, say)
     return report
+
+
+def _doubt(
+    reshard: Reshard,
+    history: History,
+    there: int,
+    plan: SlotPlan,
+    outcomes: Sequence[SlotOutcome],
+    say: Callable[[str], None],
+) -> None:
+    """Say it where the last partition has keys that the partitioner would not have placed there."""
+    last = [outcome for outcome in outcomes if plan.slots[outcome.slot].partition == there - 1]
+    doubt = reshard.doubt(
+        history.topic,
+        there,
+        sum(outcome.records for outcome in last),
+        sum(outcome.keyless for outcome in last),
+        sum(outcome.moved for outcome in last),
+    )
+    if doubt is not None:
+        say(doubt)
 
 
 def _draw(document: Document, folder: Path, snapshot: Path, say: Callable[[str], None]) -> None:
@@ -164,6 +206,7 @@ def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | 
         topic=options.topic,
         spec=options.id,
         reads_headers=options.producer_header is not None,
+        reads_keys=options.reshard is not None,
     )
 
 

@@ -22,6 +22,7 @@ from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from spark_backfill.fold import Packing
+from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
 from spark_backfill.stretch import Stretch
 from spark_backfill.watched_spec import WatchedSpec
@@ -91,7 +92,9 @@ class ClientReader:
         packer = self.packing.packer()
         header = self.packing.producer_header
         watched = None if header is None else WatchedSpec(spec, header)
-        read_as = spec if watched is None else cast("IdSpec", watched)
+        reshard = self.packing.reshard
+        keyed = None if reshard is None else KeyedSpec(watched or spec)
+        read_as = cast("IdSpec", keyed or watched or spec)
         position, heard = wanted.begin, time.monotonic()
         with closing(TailReader(readers, self.topic, wanted.partition)) as reader:
             for piece in reader.slices(wanted.begin, wanted.end, read_as):
@@ -102,6 +105,8 @@ class ClientReader:
                     )
                     if watched is not None:
                         rows = rows._replace(producers=watched.producers(len(rows.offsets)))
+                    if keyed is not None and reshard is not None:
+                        rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
                     yield from map(to_batch, packer.add(wanted.partition, rows))
                 elif time.monotonic() - heard > self.patience_s:
                     raise RecoveryError(

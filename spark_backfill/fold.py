@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.window import Window
+from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.runs import PIECE_SCHEMA, RunPacker, rows_of_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
@@ -25,6 +26,7 @@ class Packing:
     """How tasks pack what they read: the slots, whether rows are kept in order, what the group gave up; see `RunPacker`.
 
     ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    ``reshard``: marks go to the partition of their record's key, too.
     """
 
     plan: SlotPlan
@@ -32,16 +34,23 @@ class Packing:
     given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
     findings: bool = False
     producer_header: str | None = None
+    reshard: Reshard | None = None
 
     def packer(self) -> RunPacker:
         """Return a packer for one task."""
-        return RunPacker(self.plan, ordered=self.ordered, given_up=self.given_up, findings=self.findings)
+        return RunPacker(
+            self.plan,
+            ordered=self.ordered,
+            given_up=self.given_up,
+            findings=self.findings,
+            reshard=self.reshard,
+        )
 
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     """Return the pieces of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order.
 
-    With a producer's header they have a column ``producer`` with its value, too.
+    With a producer's header they have a column ``producer`` with its value, too, to be re-sharded one with their key.
     """
     if packing.ordered or packing.findings:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
@@ -57,7 +66,7 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packer, last = packing.packer(), dict[int, int]()
         for batch in batches:
-            for partition, found in rows_of_batch(batch):
+            for partition, found in rows_of_batch(batch, packing.reshard):
                 # An archive may have a record twice; by its offset that is one sighting.
                 taken = found.once(after=last.get(partition, -1)) if ordered else found
                 last[partition] = int(found.offsets[-1])
@@ -65,6 +74,7 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
         yield from map(to_batch, packer.finish())
 
     others = [] if packing.producer_header is None else ["producer"]
+    others += [] if packing.reshard is None else [KEY_COLUMN]
     narrow = rows.select("partition", "offset", "timestamp_ms", "digest", *others)
     return narrow.mapInArrow(pack, PIECE_SCHEMA)
 
@@ -78,12 +88,14 @@ def write_slots(
     *,
     now_ms: int = 0,
     with_producers: bool = False,
+    resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
     """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
     ``folder`` exists, is empty, and is seen by every worker under the same path. ``now_ms`` is where
-    time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``around`` wraps the task, for tests that let it fail.
+    time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: pieces
+    may have marks of other partitions. ``around`` wraps the task, for tests that let it fail.
     """
     count = len(plan.slots)
     if not count:
@@ -98,6 +110,7 @@ def write_slots(
         keep_from_ms={stretch.partition: stretch.keep_from_ms for stretch in stretches},
         now_ms=now_ms,
         with_producers=with_producers,
+        resharded=resharded,
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

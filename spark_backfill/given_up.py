@@ -47,7 +47,7 @@ class GivenUpRecords:
                 each,
                 keep_from_ms=max(since_ms, each.keep_from_ms or 0),
                 complete=False,
-                known_from_ms=since_ms,
+                known_from_ms=max(since_ms, each.known_from_ms or since_ms),
             )
             for each in stretches
         )

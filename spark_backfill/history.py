@@ -13,6 +13,9 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
 from spark_backfill.stretch import Stretch
 
+NOTHING_COMMITTED: Final = "nothing committed"
+"""Why a partition contributes nothing that the group has not begun."""
+
 _SECOND_MS: Final = 1_000
 
 
@@ -137,7 +140,7 @@ def _claim(
         return _Claim(bounds.start, bounds.stable_end, bounds.start == 0, vouched=True)
     commit = commits.get(partition)
     if commit is None:
-        skipped[partition] = "nothing committed"
+        skipped[partition] = NOTHING_COMMITTED
         return None
     if commit.offset > bounds.end:
         raise BackfillError(

@@ -13,6 +13,8 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.window import Window
 from spark_backfill.client_config import client_config, secrets_of
+from spark_backfill.reshard import Reshard
+from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
 from spark_backfill.source_options import (
     SourceOptions,
     add_source_options,
@@ -45,6 +47,7 @@ class Options:
     reader_config: dict[str, str]
     admin_config: dict[str, str]
     sources: SourceOptions
+    reshard: Reshard | None = None
 
     @property
     def vouched(self) -> bool:
@@ -100,6 +103,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         reader = both | client_config("--reader-config", given.reader_config)
         admin = both | client_config("--admin-config", given.admin_config)
         sources = read_source_options(given)
+        reshard = read_reshard_options(given, window, sources)
     except ConfigurationError as error:
         parser.error(str(error))
     return Options(
@@ -117,6 +121,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         reader_config=reader,
         admin_config=admin,
         sources=sources,
+        reshard=reshard,
     )
 
 
@@ -160,6 +165,7 @@ def _parser() -> _Parser:
         help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
     )
     add_source_options(add)
+    add_reshard_options(add)
     add(
         "--report",
         metavar="DIR",

@@ -93,6 +93,8 @@ class PiecesTask:
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
         digests = spec.digests(ArrowFields(rest)).digests
         rows = Rows.of_digests(batch.offsets[taken], batch.timestamps[taken], digests)
+        if self.packing.reshard is not None:
+            rows = rows._replace(targets=self.packing.reshard.targets(rest.column("key").cast(pa.binary())))
         yield from by_partition(batch.partitions[taken], rows)
 
 

@@ -68,13 +68,16 @@ def layout_of(options: Options) -> Layout | None:
     in_order = options.window.count is not None or options.report is not None
     if archive is None or in_order or "record" in options.id.needs:
         return None
-    return plain_layout(archive, id_columns(options.id))
+    names = id_columns(options.id)
+    if options.reshard is not None and "key" not in names:
+        names = (*names, "key")
+    return plain_layout(archive, names)
 
 
 def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout | None:
     """Return how an archive is written that Arrow reads as Spark would; None for any other.
 
-    ``id_columns``: which of key, value and headers are read.
+    ``id_columns``: which of key, value and headers are read, for IDs or to re-shard.
     """
     if options.format != "parquet" or options.read_options:
         return None

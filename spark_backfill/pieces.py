@@ -45,6 +45,7 @@ def _of_topic(
             spec=options.id,
             settings=options.reader_config,
             producer_header=options.producer_header,
+            with_keys=packing.reshard is not None,
         )
         return pack_rows_in_order(rows, packing)
     reader = ClientReader(

@@ -16,6 +16,7 @@ class Report:
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
+    - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
     - ``sources``: where records were read.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
@@ -42,6 +43,8 @@ class Report:
     spark_start_seconds: float
     seconds: float
     records_per_second: float
+    keyless: int = 0
+    moved: int = 0
 
     def __str__(self) -> str:
         """One line of JSON."""
@@ -60,6 +63,8 @@ def make_report(
     given_up: int,
     spark_start_seconds: float,
     seconds: float,
+    keyless: int = 0,
+    moved: int = 0,
 ) -> Report:
     """Return the report of a snapshot that was made."""
     files = [file for entry in manifest.partitions for file in entry.files]
@@ -85,4 +90,6 @@ def make_report(
         spark_start_seconds=round(spark_start_seconds, 3),
         seconds=round(seconds, 3),
         records_per_second=round(records / seconds, 1) if seconds else 0.0,
+        keyless=keyless,
+        moved=moved,
     )

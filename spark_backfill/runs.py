@@ -3,14 +3,14 @@
 A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as *pieces*, one a slot: a
 piece is one row for Spark, with its marks as a few packed columns. So the shuffle moves few large rows; millions of small ones
 would cost more than reading the log does, in conversions alone. In a run each ID has one mark already, so that an ID on half
-of all records is a mark a run.
+of all records is a mark a run. Where a topic is re-sharded a run leaves pieces in other partitions' slots, too.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -18,23 +18,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.mark_sort import newest_per_digest, select
 from dedup_sdk.store.words import Uint64s, take_digests
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers, producer_codes
 from spark_backfill.findings.sightings import RunRows, Sightings
+from spark_backfill.partitioner import NO_KEY
+from spark_backfill.reshard import KEY_COLUMN, Reshard, is_moved
+from spark_backfill.reshard_fold import latest_per_digest
 from spark_backfill.slots import SlotPlan
 
 RUN_ROWS: Final = 500_000
 """Rows of a run: some 50 bytes of memory each, twice while they are sorted."""
 
 PIECE_SCHEMA: Final = (
-    "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, "
+    "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
     "digests binary, offsets binary, timestamps binary, sightings binary, findings string"
 )
 _NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
-_TYPES: Final = [pa.int32(), *[pa.int64()] * 5, *[pa.binary()] * 4, pa.string()]
+_COUNTED: Final = 7
+_TYPES: Final = [pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.string()]
 _NO_OFFSET: Final = 2**63 - 1
 
 
@@ -43,6 +47,7 @@ class Tally:
     """What is counted of rows: how many, how many of them without an ID, and where and when they lie.
 
     ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1 without any.
+    Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to another partition now.
     """
 
     first_offset: int = _NO_OFFSET
@@ -50,6 +55,8 @@ class Tally:
     newest_ms: int = -1
     records: int = 0
     unkeyed: int = 0
+    keyless: int = 0
+    moved: int = 0
 
     def add(self, other: Tally) -> None:
         """Count those rows, too."""
@@ -58,12 +65,15 @@ class Tally:
         self.newest_ms = max(self.newest_ms, other.newest_ms)
         self.records += other.records
         self.unkeyed += other.unkeyed
+        self.keyless += other.keyless
+        self.moved += other.moved
 
 
 class Rows(NamedTuple):
     """Rows of one partition: ``n`` offsets and timestamps (ms), and the digests of those that have an ID.
 
     ``keyed`` says which do (bool, shape ``(n,)``); None: all. ``producers`` are those of all ``n`` rows, None where nobody asked.
+    So are ``targets``: where records of the same key go now (`spark_backfill.reshard`).
     """
 
     offsets: Int64s
@@ -71,6 +81,7 @@ class Rows(NamedTuple):
     digests: bytes
     keyed: NDArray[np.bool_] | None = None
     producers: Producers | None = None
+    targets: Int64s | None = None
 
     @classmethod
     def of_digests(cls, offsets: Int64s, timestamps: Int64s, digests: Sequence[bytes | None]) -> Self:
@@ -80,8 +91,8 @@ class Rows(NamedTuple):
         keyed = np.fromiter((digest is not None for digest in digests), np.bool_, len(digests))
         return cls(offsets, timestamps, b"".join(filter(None, digests)), keyed)
 
-    def tally(self) -> Tally:
-        """Count them; there is at least one."""
+    def tally(self, partition: int) -> Tally:
+        """Count them, which are of this partition; there is at least one."""
         first = int(self.offsets.argmin())
         return Tally(
             first_offset=int(self.offsets[first]),
@@ -89,6 +100,8 @@ class Rows(NamedTuple):
             newest_ms=int(self.timestamps.max()),
             records=len(self.offsets),
             unkeyed=0 if self.keyed is None else int(len(self.keyed) - self.keyed.sum()),
+            keyless=0 if self.targets is None else int((self.targets == NO_KEY).sum()),
+            moved=0 if self.targets is None else int(is_moved(self.targets, partition).sum()),
         )
 
     def without(self, offsets: Int64s) -> Rows:
@@ -98,9 +111,7 @@ class Rows(NamedTuple):
             return self
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         stay = np.flatnonzero(~named[keyed])
-        return Rows(
-            self.offsets, self.timestamps, take_digests(self.digests, stay), keyed & ~named, self.producers
-        )
+        return self._replace(digests=take_digests(self.digests, stay), keyed=keyed & ~named)
 
     def once(self, *, after: int) -> Rows:
         """Return each offset's row once, and only those above ``after``; the offsets have to ascend."""
@@ -113,11 +124,24 @@ class Rows(NamedTuple):
             return Marks(self.digests, self.offsets, self.timestamps)
         return Marks(self.digests, self.offsets[self.keyed], self.timestamps[self.keyed])
 
+    def moved(self, partition: int) -> _Moved | None:
+        """Return those that have an ID, and a key that goes to another partition than this one now; None: there are none."""
+        if self.targets is None:
+            return None
+        targets = self.targets if self.keyed is None else self.targets[self.keyed]
+        places = np.flatnonzero(is_moved(targets, partition))
+        return _Moved(targets[places], select(self.marks(), places)) if places.size else None
+
     def beside_marks(self) -> _Beside:
         """Return what a report wants to know that the marks do not tell."""
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
         return _Beside(self.timestamps[~keyed], codes[keyed], codes[~keyed], names)
+
+
+class _Moved(NamedTuple):
+    targets: Int64s
+    marks: Marks
 
 
 class _Beside(NamedTuple):
@@ -145,6 +169,7 @@ class Piece(NamedTuple):
 class _Pending:
     tally: Tally = field(default_factory=Tally)
     marks: list[Marks] = field(default_factory=list)
+    moved: list[_Moved] = field(default_factory=list)
     beside: list[_Beside] = field(default_factory=list)
 
 
@@ -154,6 +179,7 @@ class RunPacker:
     ``ordered``: a count window is folded, so that rows have to come by offset, and none is left out. ``given_up``: offsets by
     partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was asked
     for, so that rows have to come by offset, and what is found in each run goes with its pieces.
+    ``reshard``: marks go to the partition of their record's key, too.
     """
 
     def __init__(
@@ -163,6 +189,7 @@ class RunPacker:
         ordered: bool,
         given_up: Mapping[int, Sequence[int]] | None = None,
         findings: bool = False,
+        reshard: Reshard | None = None,
         run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
@@ -171,6 +198,7 @@ class RunPacker:
             partition: np.asarray(offsets, np.int64) for partition, offsets in (given_up or {}).items()
         }
         self._findings = findings
+        self._reshard = reshard
         self._run_rows = run_rows
         self._rows = 0
         self._pending: dict[int, _Pending] = {}
@@ -183,8 +211,10 @@ class RunPacker:
         if given_up is not None:
             rows = rows.without(given_up)
         pending = self._pending.setdefault(partition, _Pending())
-        pending.tally.add(rows.tally())
+        pending.tally.add(rows.tally(partition))
         pending.marks.append(rows.marks())
+        if (moved := rows.moved(partition)) is not None:
+            pending.moved.append(moved)
         if self._findings:
             pending.beside.append(rows.beside_marks())
         self._rows += len(rows.offsets)
@@ -202,6 +232,20 @@ class RunPacker:
                 marks = newest_per_digest(marks)
             pieces = self._pieces(partition, pending.tally, marks)
             yield from pieces if found is None else self._with_findings(partition, pieces, *found)
+            if pending.moved and self._reshard is not None:
+                yield from self._moved_pieces(pending.moved, self._reshard)
+
+    def _moved_pieces(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Piece]:
+        targets = np.concatenate([part.targets for part in parts])
+        marks = _joined([part.marks for part in parts])
+        order = np.argsort(targets, kind="stable")
+        numbers, starts = np.unique(targets[order], return_index=True)
+        for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            latest = latest_per_digest(select(marks, places))
+            latest = replace(latest, offsets=np.full(latest.count, reshard.offset(target), np.int64))
+            for slot, start, end in self._plan.cut(target, latest.digests):
+                if end > start:
+                    yield Piece(slot, Tally(), cut_marks(latest, start, end))
 
     def _pieces(self, partition: int, tally: Tally, marks: Marks) -> Iterator[Piece]:
         for slot, start, end in self._plan.cut(partition, marks.digests):
@@ -245,7 +289,9 @@ def _joined(parts: Sequence[Marks]) -> Marks:
 def to_batch(piece: Piece) -> pa.RecordBatch:
     """Return a piece as a row of `PIECE_SCHEMA`."""
     tally, marks = piece.tally, piece.marks
-    counted = (tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed)
+    counted = (
+        tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed, tally.keyless, tally.moved,
+    )  # fmt: skip
     packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
     found = (
         None if piece.sightings is None else piece.sightings.to_bytes(),
@@ -260,8 +306,9 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
     """Read rows of `PIECE_SCHEMA`. What does not fit together is an error, because it would become a wrong mark."""
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
-        slot, *counted = (column[row].as_py() for column in columns[:6])
-        digests, offsets, timestamps, sightings, findings = (column[row].as_py() for column in columns[6:])
+        slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
+        packed = (column[row].as_py() for column in columns[1 + _COUNTED :])
+        digests, offsets, timestamps, sightings, findings = packed
         marks = Marks(digests, np.frombuffer(offsets, np.int64), np.frombuffer(timestamps, np.int64))
         if len(digests) != DIGEST_BYTES * marks.count or len(marks.timestamps) != marks.count:
             message = (
@@ -278,10 +325,11 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
         )
 
 
-def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
+def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
     """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
 
-    A column ``producer`` (binary), where there is one, has the value of the header that names it.
+    A column ``producer`` (binary), where there is one, has the value of the header that names it; to ``reshard`` them there has to be
+    one with their keys.
     """
     if not batch.num_rows:
         return
@@ -294,7 +342,8 @@ def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, Rows]]:
         keyed = np.asarray(column.is_valid())
         column = column.drop_null()
     producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
-    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers)
+    targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
+    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets)
     yield from by_partition(partitions, rows)
 
 
@@ -312,7 +361,8 @@ def _where(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
     digests = take_digests(rows.digests, np.flatnonzero(inside))
     keyed = None if rows.keyed is None else rows.keyed[mask]
     producers = None if rows.producers is None else rows.producers._replace(codes=rows.producers.codes[mask])
-    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers)
+    targets = None if rows.targets is None else rows.targets[mask]
+    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers, targets)
 
 
 def _bytes_of(column: pa.Array) -> bytes:

@@ -16,6 +16,7 @@ class SlotOutcome:
 
     - ``slot``: its number in the plan; ``folder``: where the attempt wrote.
     - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's first slot).
+    - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`.
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.
@@ -33,6 +34,8 @@ class SlotOutcome:
     forgotten_ms: int | None
     forgotten_number: int | None
     file: SortedFile | None
+    keyless: int = 0
+    moved: int = 0
     findings: Findings | None = None
 
     def to_json(self) -> str:

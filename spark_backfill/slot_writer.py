@@ -23,6 +23,7 @@ from spark_backfill.findings.digest_sample import SIZE
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import merge_runs
 from spark_backfill.findings.sightings import Sightings
+from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Piece, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
@@ -37,7 +38,8 @@ class SlotWriter:
     """A function for ``mapInArrow``: pieces in, a JSON `SlotOutcome` a slot out.
 
     ``keep_from_ms`` is the horizon of each partition. With a count window the pieces have to come in offset order. A last
-    sighting beyond ``now_ms`` counts as one at that time in what is found out for a report.
+    sighting beyond ``now_ms`` counts as one at that time in what is found out for a report. ``resharded``: there may be marks of other
+    partitions.
     """
 
     folder: str
@@ -46,6 +48,7 @@ class SlotWriter:
     keep_from_ms: dict[int, int | None]
     now_ms: int = 0
     with_producers: bool = False
+    resharded: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold all pieces, then write."""
@@ -59,8 +62,10 @@ class SlotWriter:
         if outcomes:
             yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.string())], ["outcome"])
 
-    def _fold(self, slot: Slot) -> TimeFold | CountFold:
+    def _fold(self, slot: Slot) -> TimeFold | CountFold | ReshardFold:
         keep_from_ms = self.keep_from_ms[slot.partition]
+        if self.resharded:
+            return ReshardFold(keep_from_ms)
         if self.window.count is None:
             return TimeFold(keep_from_ms)
         return CountFold(self.window, keep_from_ms)
@@ -75,6 +80,8 @@ class SlotWriter:
             folder=folder,
             records=state.tally.records,
             unkeyed=state.tally.unkeyed,
+            keyless=state.tally.keyless,
+            moved=state.tally.moved,
             first_offset=state.tally.first_offset,
             first_ms=state.tally.first_ms,
             newest_ms=state.tally.newest_ms,
@@ -89,7 +96,7 @@ class SlotWriter:
 class _SlotState:
     """A fold, and what is counted beside it."""
 
-    def __init__(self, fold: TimeFold | CountFold) -> None:
+    def __init__(self, fold: TimeFold | CountFold | ReshardFold) -> None:
         self.fold = fold
         self.tally = Tally()
         self._sightings: list[Sightings] = []

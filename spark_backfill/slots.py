@@ -65,18 +65,20 @@ class SlotPlan:
         return {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
 
 
-def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int) -> SlotPlan:
+def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int, arriving: int = 0) -> SlotPlan:
     """Cut the partitions that have something to read into slots.
 
-    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time.
+    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how many marks come to
+    each partition from others, so that each has slots.
     """
-    busy = [stretch for stretch in stretches if stretch.offsets]
+    busy = [stretch for stretch in stretches if stretch.offsets or arriving]
     least = -(-parallelism // len(busy)) if busy else 1
     slots: list[Slot] = []
     for stretch in busy:
         ranges = 1
-        if split and stretch.offsets > _WORTH_SPLITTING:
-            ranges = min(max(-(-stretch.offsets // ROWS_PER_SLOT), least), _PREFIX_VALUES)
+        rows = stretch.offsets + arriving
+        if split and rows > _WORTH_SPLITTING:
+            ranges = min(max(-(-rows // ROWS_PER_SLOT), least), _PREFIX_VALUES)
         slots += [Slot(stretch.partition, number, ranges) for number in range(ranges)]
     return SlotPlan(tuple(slots))
 

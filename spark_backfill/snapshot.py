@@ -9,6 +9,7 @@ from dedup_sdk.ids import IdSpec
 from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
+from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Stretch
@@ -26,14 +27,24 @@ def make_manifest(
     group: str | None,
     isolation: str,
     created_ms: int,
+    reshard: Reshard | None = None,
 ) -> Manifest:
     """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history.
 
-    ``isolation`` is the level that all of the history was read with.
+    ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have marks of any other, so that
+    all know as much as the one that knows least.
     """
     by_partition: dict[int, list[SlotOutcome]] = {stretch.partition: [] for stretch in history.stretches}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.slot):
         by_partition[plan.slots[outcome.slot].partition].append(outcome)
+    weakest_ms = None
+    if reshard is not None:
+        weakest_ms = weakest_since_ms(
+            [
+                stretch.since_ms(_first_ms(by_partition[stretch.partition]), None)
+                for stretch in history.stretches
+            ]
+        )
     return Manifest(
         cluster=history.cluster,
         topic=history.topic,
@@ -50,11 +61,17 @@ def make_manifest(
                 stretch,
                 by_partition[stretch.partition],
                 counted=window.count is not None,
-                committed=stretch.high if group is not None else None,
+                # Where nothing is committed, the cut of a partition that takes marks of others is 0.
+                committed=(stretch.high or None if reshard else stretch.high) if group is not None else None,
                 era=history.eras.get(stretch.partition, "") if group is not None else "",
+                weakest_ms=weakest_ms,
             )
             for stretch in history.stretches
         ),
+        resharded_from=()
+        if reshard is None
+        else tuple(stretch.partition for stretch in history.stretches if stretch.offsets),
+        partitioner="" if reshard is None else reshard.partitioner,
     )
 
 
@@ -65,14 +82,10 @@ def _partition(
     counted: bool,
     committed: int | None = None,
     era: str = "",
+    weakest_ms: int | None = None,
 ) -> PartitionManifest:
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
-    first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
-    newest_ms = max((outcome.newest_ms for outcome in outcomes), default=-1)
-    first_ms = None
-    if first is not None and newest_ms >= 0:
-        # A record without a timestamp cannot say where the marks begin; the newest one can, with less coverage.
-        first_ms = first.first_ms if first.first_ms >= 0 else newest_ms
+    newest_ms = _newest_ms(outcomes)
     forgotten_ms = max(
         (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
     )
@@ -80,7 +93,7 @@ def _partition(
         partition=stretch.partition,
         low=stretch.low,
         high=stretch.high,
-        since_ms=stretch.since_ms(first_ms, forgotten_ms),
+        since_ms=weakest_since_ms([stretch.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
         accepted=sum(outcome.accepted for outcome in outcomes),
         since_number=_since_number(stretch, outcomes) if counted else None,
         newest_ms=max(newest_ms, -1),
@@ -90,6 +103,20 @@ def _partition(
         era=era,
         gaps=tuple(Gap(begin=begin, end=end) for begin, end in stretch.gaps),
     )
+
+
+def _newest_ms(outcomes: Sequence[SlotOutcome]) -> int:
+    return max((outcome.newest_ms for outcome in outcomes), default=-1)
+
+
+def _first_ms(outcomes: Sequence[SlotOutcome]) -> int | None:
+    """The timestamp where the marks of a partition begin, None where no record has one."""
+    first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
+    newest_ms = _newest_ms(outcomes)
+    if first is None or newest_ms < 0:
+        return None
+    # A record without a timestamp cannot say where the marks begin; the newest one can, with less coverage.
+    return first.first_ms if first.first_ms >= 0 else newest_ms
 
 
 def _since_number(stretch: Stretch, outcomes: Sequence[SlotOutcome]) -> int | None:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.ids import IdSpec
 from spark_backfill import id_batches, id_columns
+from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.stretch import Stretch
 
 _WORTH_SPLITTING = 200_000
@@ -24,26 +25,32 @@ def read_digests(
     spec: IdSpec,
     settings: Mapping[str, str],
     producer_header: str | None = None,
+    with_keys: bool = False,
 ) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record of the stretches.
 
-    ``settings`` are the Java client's; ``producer_header`` adds a column ``producer`` with the last value of that header.
-    Records of aborted transactions are not among the rows.
+    ``settings`` are the Java client's; ``producer_header`` and ``with_keys`` as in `with_digests`. Records of aborted transactions are not among the rows.
     """
     reads_headers = producer_header is not None or _reads_headers(spec)
     records = _records(spark, bootstrap, topic, stretches, settings, headers=reads_headers)
     timed = records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
-    return with_digests(timed, spec, producer_header)
+    return with_digests(timed, spec, producer_header, with_keys=with_keys)
 
 
-def with_digests(records: DataFrame, spec: IdSpec, producer_header: str | None = None) -> DataFrame:
+def with_digests(
+    records: DataFrame, spec: IdSpec, producer_header: str | None = None, *, with_keys: bool = False
+) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``.
 
-    ``producer_header`` adds a column ``producer`` with the last value of that header.
+    ``producer_header`` adds a column ``producer`` with the last value of that header, ``with_keys`` one with the records' keys.
     """
     others = [] if producer_header is None else ["producer"]
     if producer_header is not None:
         records = records.withColumn("producer", id_columns.header_column(producer_header))
+    if with_keys:
+        # The spec may read the key, too.
+        others.append(KEY_COLUMN)
+        records = records.withColumn(KEY_COLUMN, F.col("key"))
     if id_columns.jvm_computes(spec):
         return id_columns.with_digests(records, spec, *others)
     return id_batches.with_digests(records, spec, *others)

@@ -50,16 +50,19 @@ def lookup(
         with read_partition(found.path) as opened:
             for digest in candidate_digests(opened.identity.id_spec, id_parts):
                 seen += [
-                    {"partition": found.partition, "offset": mark.offset, "timestamp_ms": mark.timestamp_ms}
+                    {
+                        "partition": found.partition,
+                        "offset": max(mark.offset, -1),
+                        "timestamp_ms": mark.timestamp_ms,
+                    }
                     for mark in opened.find_all(digest)[:1]
                 ]
     if json_output:
         typer.echo(json.dumps({"topic": topic, "id": id_parts, "seen": seen}))
     else:
         for each in seen:
-            typer.echo(
-                f"{printable(topic)}[{each['partition']}] offset {each['offset']}, {_time(each['timestamp_ms'])}"
-            )
+            where = "in another partition before" if each["offset"] < 0 else f"offset {each['offset']}"
+            typer.echo(f"{printable(topic)}[{each['partition']}] {where}, {_time(each['timestamp_ms'])}")
     if not seen:
         unseen = printable(f"{topic} has seen no {' '.join(id_parts)!r} that is still remembered")
         typer.echo(f"dedup: {unseen}", err=True)

@@ -23,7 +23,7 @@ from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.undecided import wait_until_decided
 from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.marks import NO_MARKS, Int64s, elsewhere
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Loaded
@@ -299,7 +299,9 @@ class _Search:
             return marks[:, 0], marks[:, 1]
         marks[keyed] = [self._recent.get(digest, (-1, -1)) for digest in digests]
         found = self._held.store.find(b"".join(digests), len(digests))
-        for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
+        for index, stored, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
+            # One of another partition stands for all sightings here before its cut.
+            offset = stored if stored >= 0 else elsewhere(stored) - 1
             if offset > marks[keyed[index], 0]:
                 marks[keyed[index]] = offset, timestamp_ms
         return marks[:, 0], marks[:, 1]

@@ -60,7 +60,10 @@ def start_from_snapshot(
         except SnapshotError as misfit:
             passed_over.append(str(misfit))
         else:
-            fits.append(_Fit(source, part, _after(part, plan)))
+            after = _after(part, plan)
+            fits.append(
+                _Fit(source, part, _resharded(part, after) if source.manifest.resharded_from else after)
+            )
     fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
     damage: SnapshotError | None = None
     for rank, fit in enumerate(fits):
@@ -105,7 +108,8 @@ def _fitting(
         raise SnapshotError(
             f"its window is {theirs}, here it is {ours}, and ranks cannot be made up; make one with this window"
         )
-    if not manifest.vouched and part.low < plan.progress.low:
+    claims_history = part.low < part.high
+    if not manifest.vouched and claims_history and part.low < plan.progress.low:
         raise SnapshotError(
             f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with --group"
         )
@@ -128,3 +132,15 @@ def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:
             # It knows all from its own beginning on, which is later than the group's.
             progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
     return replace(plan, progress=progress, replay_from=progress.high, whole=False)
+
+
+def _resharded(part: PartitionManifest, plan: StartPlan) -> StartPlan:
+    """Return the plan where marks of other partitions came in: also in one that is new they are known only since then."""
+    since_ms = part.since_ms
+    if since_ms is None:
+        return plan
+    known_ms = plan.progress.since_ms
+    return replace(
+        plan,
+        progress=replace(plan.progress, since_ms=since_ms if known_ms is None else max(known_ms, since_ms)),
+    )

@@ -216,7 +216,7 @@ class Judging(LaneState):
         chunk.kinds[index] = KINDS.index(kind)
         chunk.reasons.pop(index, None)
         if kind is VerdictKind.DUPLICATE and mark is not None:
-            chunk.seen[index] = (mark.offset, mark.timestamp_ms)
+            chunk.seen[index] = (max(mark.offset, -1), mark.timestamp_ms)
             self._repeat(chunk, index, stored)
             return True
         if kind is VerdictKind.UNVERIFIED:

@@ -77,6 +77,16 @@ class Fields:
             raise self.wrong(name, f"a whole number from {least} {upto} is wanted")
         return value
 
+    def integers(self, name: str, *, least: int = -_INT64) -> tuple[int, ...]:
+        """Return a list of whole numbers of 64 bits, none below ``least``."""
+        value = self._content.get(name)
+        if not isinstance(value, list) or any(
+            isinstance(each, bool) or not isinstance(each, int) or not least <= each < _INT64
+            for each in value
+        ):
+            raise self.wrong(name, f"a list of whole numbers from {least} on is wanted")
+        return tuple(value)
+
     def optional_integer(self, name: str, *, least: int = -_INT64) -> int | None:
         """Return a whole number, or None where null stands."""
         return None if self._is_null(name) else self.integer(name, least=least)

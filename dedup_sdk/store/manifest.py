@@ -85,6 +85,8 @@ class Manifest:
 
     Either ``group`` names the group that processed the history itself, or (None) ``vouched`` says that whoever made the
     snapshot vouches for its records having been processed. ``topic_id`` is empty where the broker does not say.
+    ``resharded_from``: the partitions whose marks are also in the partition that ``partitioner`` gives their keys among all of
+    ``partitions`` (`dedup_sdk.marks.elsewhere`); empty where that was not asked for.
     """
 
     cluster: str
@@ -98,6 +100,8 @@ class Manifest:
     vouched: bool
     created_ms: int
     partitions: tuple[PartitionManifest, ...] = field(default=())
+    resharded_from: tuple[int, ...] = ()
+    partitioner: str = ""
 
     @classmethod
     def of_store(
@@ -233,6 +237,9 @@ def _manifest(fields: Fields) -> Manifest:
         vouched=fields.flag("vouched"),
         created_ms=fields.integer("created_ms"),
         partitions=tuple(_partition(entry) for entry in fields.objects("partitions")),
+        # A snapshot of before has neither.
+        resharded_from=fields.integers("resharded_from", least=0) if fields.has("resharded_from") else (),
+        partitioner=fields.text("partitioner") if fields.has("partitioner") else "",
     )
     numbers = [entry.partition for entry in manifest.partitions]
     if len(set(numbers)) != len(numbers):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, Marks
+from dedup_sdk.marks import DIGEST_BYTES, Marks, elsewhere
 from dedup_sdk.store.filter_words import FilterWords, decode_words, filter_words, merge_words
 from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
 from dedup_sdk.store.snapshot_reader import read_sorted_file
@@ -32,7 +32,7 @@ def check_snapshot(source: Source, beside: Path | None = None) -> Iterator[Check
     """Open every file of a snapshot, and yield what was found of each, in the order of the manifest.
 
     Of each are checked: size and SHA-256 (also of its filter words), the order of its digests, how many they are, the
-    smallest and the largest, timestamps, acceptance numbers, that all offsets lie below the cut, the fingerprint, and that
+    smallest and the largest, timestamps, acceptance numbers, that all offsets lie below the cut (those of other partitions count from there on), the fingerprint, and that
     its filter words are those of its digests. ``beside``: where a file is copied to meanwhile [the temporary folder].
     """
     for entry in source.manifest.partitions:
@@ -54,6 +54,7 @@ class _Seen:
     fingerprint: str = NO_FINGERPRINT
     first_offset: int = 2**63 - 1
     last_offset: int = -1
+    last_cut: int = -1
     disorder: str = ""
     words: list[FilterWords] = field(default_factory=list)
 
@@ -67,8 +68,11 @@ class _Seen:
         self.smallest, self.largest = self.smallest or first, last
         self.oldest_ms = min(self.oldest_ms, int(page.timestamps.min()))
         self.newest_ms = max(self.newest_ms, int(page.timestamps.max()))
-        self.first_offset = min(self.first_offset, int(page.offsets.min()))
-        self.last_offset = max(self.last_offset, int(page.offsets.max()))
+        here = page.offsets[page.offsets >= 0]
+        if here.size:
+            self.first_offset = min(self.first_offset, int(here.min()))
+            self.last_offset = max(self.last_offset, int(here.max()))
+        self.last_cut = max(self.last_cut, elsewhere(int(page.offsets.min())))
         if page.numbers is not None:
             self.newest_number = max(self.newest_number or 0, int(page.numbers.max()))
         self.marks += page.count
@@ -95,10 +99,12 @@ def _checked(
     ]
     if seen.disorder:
         problems.append(f"{path}: digest {seen.disorder} does not ascend")
-    if seen.marks and not low <= seen.first_offset <= seen.last_offset < high:
+    if seen.last_offset >= 0 and not low <= seen.first_offset <= seen.last_offset < high:
         problems.append(
             f"{path}: offsets {seen.first_offset} to {seen.last_offset} are not inside [{low}, {high})"
         )
+    if seen.last_cut > high:
+        problems.append(f"{path}: marks of other partitions count from {seen.last_cut} on, beyond {high}")
     if wrong := _wrong_words(scratch / f"{file.name}{FILTER_SUFFIX}", merge_words(seen.words)):
         problems.append(f"{name}{FILTER_SUFFIX}: {wrong}")
     return CheckedFile(path=path, marks=seen.marks, problems=tuple(problems))

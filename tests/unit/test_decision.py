@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk.decision import Mark, decide, decide_marked
+from dedup_sdk.marks import elsewhere
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
@@ -128,3 +129,26 @@ def test_columns_are_judged_as_single_records_are(
             offset, timestamp_ms, Mark(mark_offset, mark_ms), low=offset, high=offset, window=window
         )
         assert (kind is VerdictKind.DUPLICATE) == duplicate
+
+
+@pytest.mark.parametrize("cut", [0, 7, 10])
+@pytest.mark.parametrize("newer_ms", [-HOUR_MS, -1, 0, 1, HOUR_MS])
+def test_a_sighting_elsewhere_within_a_window_makes_a_duplicate(cut: int, newer_ms: int) -> None:
+    """In another partition, before or after: the group has handled the message, wherever the next one of its key goes."""
+    mark = Mark(elsewhere(cut), DAY_MS + newer_ms)
+    assert mark.offset < 0
+    assert verdict(10, mark=mark) is VerdictKind.DUPLICATE
+
+
+@pytest.mark.parametrize("newer_ms", [-HOUR_MS - 1, HOUR_MS + 1])
+def test_a_sighting_elsewhere_more_than_a_window_away_says_nothing(newer_ms: int) -> None:
+    """Offsets of two partitions have no order, so that one which is much newer is no proof of a past."""
+    mark = Mark(elsewhere(10), DAY_MS + newer_ms)
+    assert verdict(10, mark=mark) is VerdictKind.FRESH
+    assert verdict(10, mark=mark, covered=False) is VerdictKind.UNVERIFIED
+
+
+def test_a_sighting_elsewhere_says_nothing_of_records_before_its_cut() -> None:
+    """What comes again after the log was cut, or the group was set back, may be older than what was seen elsewhere."""
+    assert verdict(9, high=9, mark=Mark(elsewhere(10), DAY_MS - 1)) is VerdictKind.FRESH
+    assert verdict(0, high=0, mark=Mark(elsewhere(0), DAY_MS - 1)) is VerdictKind.DUPLICATE

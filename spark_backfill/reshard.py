@@ -1,0 +1,101 @@
+"""Re-sharding: where the marks of a topic go that has more partitions than when its records were written.
+
+A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left in both: in its own
+partition, where a twin may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
+cut (`dedup_sdk.marks.elsewhere`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dedup_sdk.marks import Int64s, elsewhere
+from spark_backfill.errors import BackfillError
+from spark_backfill.history import NOTHING_COMMITTED, History
+from spark_backfill.partitioner import NO_KEY, Partitioner, partitions_of
+from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch
+
+KEY_COLUMN = "record_key"
+"""Rows that are re-sharded have their key in this column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshard:
+    """To how many partitions, by which partitioner; ``cuts`` are the offsets (exclusive) where each of them is cut."""
+
+    partitions: int
+    partitioner: Partitioner
+    cuts: Mapping[int, int] = field(default_factory=dict)
+
+    def targets(self, keys: pa.Array) -> Int64s:
+        """Return the partition of each key, `NO_KEY` where there is none."""
+        return partitions_of(keys, self.partitioner, self.partitions)
+
+    def offset(self, partition: int) -> int:
+        """Return the offset of a mark that comes to a partition from elsewhere."""
+        return elsewhere(self.cuts[partition])
+
+    def widened(self, history: History) -> History:
+        """Return a history that has all partitions: those that contribute nothing are empty, and take what comes from others.
+
+        Raises:
+            BackfillError: the topic has more partitions.
+        """
+        there = {each.partition for each in history.stretches} | set(history.skipped)
+        if max(there) >= self.partitions:
+            raise BackfillError(
+                f"topic {history.topic!r} has {max(there) + 1} partitions, and --partitions {self.partitions} is fewer: give "
+                "the number that it has, or will have"
+            )
+        known = {each.partition: each for each in history.stretches}
+        empty = (
+            _empty(number, is_new=history.skipped.get(number, NOTHING_COMMITTED) == NOTHING_COMMITTED)
+            for number in range(self.partitions)
+            if number not in known
+        )
+        stretches = sorted((*known.values(), *empty), key=lambda each: each.partition)
+        return replace(history, stretches=tuple(stretches))
+
+    def with_cuts(self, stretches: Sequence[Stretch]) -> Reshard:
+        """Return it with the cuts of these stretches."""
+        return replace(self, cuts={each.partition: each.high for each in stretches})
+
+    def doubt(self, topic: str, partitions: int, records: int, keyless: int, moved: int) -> str | None:
+        """Return a line where the partitioner cannot be the producers', None where nothing speaks against it.
+
+        ``partitions`` is how many the topic has, the others are counted of the records of its last one: nobody wrote there before it had
+        so many, so that all keys there are placed among so many.
+        """
+        if partitions != self.partitions or not moved:
+            return None
+        return (
+            f"warning: {moved:,} of {records - keyless:,} records with a key in {topic}[{partitions - 1}] would lie elsewhere by "
+            f"{self.partitioner} among {partitions} partitions: is it what the producers use? See --partitioner"
+        )
+
+
+def weakest_since_ms(known: Sequence[int | None]) -> int | None:
+    """Return from when on (ms) sightings in all of several partitions are known, None: from the beginning."""
+    return max((since_ms for since_ms in known if since_ms is not None), default=None)
+
+
+def _empty(partition: int, *, is_new: bool) -> Stretch:
+    return Stretch(
+        partition=partition,
+        low=0,
+        begin=0,
+        high=0,
+        complete=is_new,
+        known_from_ms=None if is_new else NOTHING_KNOWN_MS,
+    )
+
+
+def is_moved(targets: Int64s, partition: int) -> NDArray[np.bool_]:
+    """Return which records of a partition have a key that goes to another one now."""
+    moved: NDArray[np.bool_] = (targets != NO_KEY) & (targets != partition)
+    return moved
