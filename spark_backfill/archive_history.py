@@ -4,21 +4,44 @@ from __future__ import annotations
 
 from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, Survey, horizons, plan_joined, survey_archive
+from spark_backfill.base import Base, check_base_log
+from spark_backfill.base_stretch import entries_of, on_base, resumable
 from spark_backfill.history import History
 
 
 def archived_history(
-    survey: Survey, window: Window, *, cluster: str, topic: str, topic_id: str, now_ms: int
+    survey: Survey,
+    window: Window,
+    *,
+    cluster: str,
+    topic: str,
+    topic_id: str,
+    now_ms: int,
+    base: Base | None = None,
 ) -> History:
-    """Return all offsets that an archive has, as a history that the user vouches for.
+    """Return all offsets that an archive has, as a history that the user vouches for; a base's are not read again.
 
     Raises:
-        BackfillError: the archive has nothing of the topic, or rows that are no records.
+        BackfillError: the archive has nothing of the topic, or rows that are no records, or does not go on where the base ends.
     """
+    if base is not None:
+        check_base_log(base, cluster=cluster, topic_id=topic_id, partitions=())
     archived, last_ms = survey_archive(survey, {}, {}, window=window, now_ms=now_ms)
+    entries = {} if base is None else entries_of(base.manifest)
     stretches = []
-    for number, known in sorted(archived.items()):
-        part = LogPart(known.begin, known.end, known.end, None, None, complete=known.begin == 0)
-        limits = horizons(window, last_ms.get(number), now_ms)
-        stretches.append(plan_joined(number, part, known, window=window, limits=limits))
+    for number in sorted({*archived, *entries}):
+        known, entry = archived.get(number), entries.get(number)
+        seen_ms = last_ms.get(number)
+        if entry is None and known is not None:
+            part = LogPart(known.begin, known.end, known.end, None, None, complete=known.begin == 0)
+            limits = horizons(window, seen_ms, now_ms)
+            stretches.append(plan_joined(number, part, known, window=window, limits=limits))
+        elif entry is not None:
+            low = entry.low if known is None else min(known.begin, entry.low)
+            high = entry.high if known is None else max(known.end, entry.high)
+            resumable(entry, low=max(low, 0), high=high, vouched=True, window=window)
+            limits = horizons(window, entry.newest_ms if seen_ms is None else seen_ms, now_ms)
+            part = LogPart(entry.high, high, high, None, None, complete=True)
+            above = plan_joined(number, part, known, window=window, limits=limits)
+            stretches.append(on_base(above, entry, low=low, counted=window.count is not None))
     return History(cluster=cluster, topic=topic, topic_id=topic_id, stretches=tuple(stretches))

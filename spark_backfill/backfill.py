@@ -15,11 +15,12 @@ from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import check_gaps
+from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.errors import one_line
 from spark_backfill.findings.findings import total
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
-from spark_backfill.history import History, resolve_history
+from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
@@ -32,7 +33,8 @@ from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.snapshot import make_manifest
+from spark_backfill.snapshot import DIGEST_NAME, make_manifest
+from spark_backfill.stretch import expire
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
 
@@ -61,8 +63,9 @@ def backfill(
         check_place(options.report)
     with Output(options.output, overwrite=options.overwrite) as output:
         session = _Session(make_session)
+        base = _base(options, say)
         archive = _archive(options, session)
-        history = _resolve(options, archive, now_ms)
+        history = _resolve(options, archive, base, now_ms)
         there = len(history.stretches) + len(history.skipped)
         if options.reshard is not None:
             history = options.reshard.widened(history)
@@ -70,11 +73,13 @@ def backfill(
             say(f"{line}: coverage begins behind them")
         given_up = _given_up(options, history, say)
         history = replace(history, stretches=given_up.known(history.stretches))
-        stretches = given_up.cut(history.stretches)
-        offsets = sum(stretch.offsets for stretch in history.stretches)
-        say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read")
+        stretches = expire(given_up.cut(history.stretches), options.base.expire_before_ms)
+        offsets = sum(stretch.offsets for stretch in stretches)
+        base_marks = sum(stretch.base.marks for stretch in stretches if stretch.base is not None)
+        added = f", {base_marks:,} marks of the base" if base is not None else ""
+        say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read{added}")
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        if offsets:
+        if offsets or base_marks:
             spark = session.get()
             ordered = options.window.count is not None
             parallelism = spark.sparkContext.defaultParallelism
@@ -93,8 +98,8 @@ def backfill(
                 options.producer_header,
                 reshard,
             )
-            pieces = read_all_pieces(spark, options, history.stretches, packing, archive)
-            with watch(spark, offsets):
+            pieces = read_all_pieces(spark, options, history.stretches, packing, archive, base)
+            with watch(spark, offsets + base_marks):
                 outcomes = write_slots(
                     pieces,
                     plan,
@@ -115,8 +120,8 @@ def backfill(
             outcomes,
             spec=options.id,
             window=options.window,
-            group=None if options.vouched else options.group,
-            isolation=options.sources.isolation,
+            group=_group(options, base),
+            isolation=_isolation(options, base),
             created_ms=now_ms,
             reshard=options.reshard,
         )
@@ -124,6 +129,8 @@ def backfill(
             manifest,
             output=str(options.output),
             sources=options.sources.described(),
+            base=None if base is None else base.source.place,
+            base_marks=base_marks,
             skipped=history.skipped,
             offsets=offsets,
             records=sum(outcome.records for outcome in outcomes),
@@ -193,6 +200,42 @@ class _Session:
         return self._session
 
 
+def _base(options: Options, say: Callable[[str], None]) -> Base | None:
+    """The base, if there is one, and if it is of what is asked for."""
+    if options.base.place is None:
+        return None
+    base = open_base(options.base.place)
+    check_base(
+        base,
+        topic=options.topic,
+        id_spec=str(options.id),
+        digest=DIGEST_NAME,
+        isolation=_isolation(options, base),
+        group=_group(options, base),
+        window=options.window,
+    )
+    dropped = any(entry.since_ms is not None for entry in base.manifest.partitions)
+    if dropped and (options.window.time_ms or 0) > (base.window.time_ms or 0):
+        say(
+            f"the base remembers {base.window}, and not what it had dropped by then: what {options.window} reaches beyond that is "
+            "known as the window fills; known_since_ms in the report says from when on"
+        )
+    return base
+
+
+def _group(options: Options, base: Base | None) -> str | None:
+    """The group whose own history it is, None: somebody vouches for it."""
+    if base is not None and options.base.compact:
+        return base.manifest.group
+    return None if options.vouched else options.group
+
+
+def _isolation(options: Options, base: Base | None) -> str:
+    if base is not None and options.base.compact:
+        return base.manifest.isolation
+    return options.sources.isolation
+
+
 def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | None:
     described = options.sources.archive
     if described is None:
@@ -210,7 +253,11 @@ def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | 
     )
 
 
-def _resolve(options: Options, archive: Archive | ParquetArchive | None, now_ms: int) -> History:
+def _resolve(
+    options: Options, archive: Archive | ParquetArchive | None, base: Base | None, now_ms: int
+) -> History:
+    if base is not None and options.base.compact:
+        return kept_history(base.manifest, options.window, now_ms)
     survey = None if archive is None else archive.survey
     sources = options.sources
     if not options.bootstrap and survey is not None:
@@ -221,6 +268,7 @@ def _resolve(options: Options, archive: Archive | ParquetArchive | None, now_ms:
             topic=options.topic,
             topic_id=sources.topic_id,
             now_ms=now_ms,
+            base=base,
         )
     with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
         return resolve_history(
@@ -231,6 +279,7 @@ def _resolve(options: Options, archive: Archive | ParquetArchive | None, now_ms:
             now_ms=now_ms,
             survey=survey,
             reads_log=bool(sources.kafka),
+            base=base,
         )
 
 

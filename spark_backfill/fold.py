@@ -111,6 +111,7 @@ def write_slots(
         now_ms=now_ms,
         with_producers=with_producers,
         resharded=resharded,
+        accepted={each.partition: each.base.accepted for each in stretches if each.base is not None},
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

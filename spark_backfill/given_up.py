@@ -47,25 +47,32 @@ class GivenUpRecords:
                 each,
                 keep_from_ms=max(since_ms, each.keep_from_ms or 0),
                 complete=False,
-                known_from_ms=max(since_ms, each.known_from_ms or since_ms),
+                known_from_ms=since_ms if each.complete else each.known_from_ms,
+                unknown_before_ms=max(since_ms, each.unknown_before_ms or 0),
             )
             for each in stretches
         )
 
     def known(self, stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
         """Return the stretches without the records of which nobody knows, by offset, whether they were given up."""
-        return tuple(
-            replace(
-                each,
-                begin=min(known_from, each.high),
-                complete=False,
-                # Before a gap nothing is known from there on.
-                known_from_ms=each.known_from_ms if each.gaps and known_from < (each.log_from or 0) else None,
-            )
-            if (known_from := self.known_from.get(each.partition, 0)) > each.begin
-            else each
-            for each in stretches
+        return tuple(_known(each, self.known_from.get(each.partition, 0)) for each in stretches)
+
+
+def _known(stretch: Stretch, known_from: int) -> Stretch:
+    if known_from > stretch.begin:
+        return replace(
+            stretch,
+            begin=min(known_from, stretch.high),
+            complete=False,
+            # Before a gap nothing is known from there on.
+            known_from_ms=stretch.known_from_ms
+            if stretch.gaps and known_from < (stretch.log_from or 0)
+            else None,
+            base=None,
         )
+    if stretch.base is None or known_from <= stretch.base.floor:
+        return stretch
+    return replace(stretch, base=stretch.base._replace(floor=known_from))
 
 
 NONE_GIVEN_UP = GivenUpRecords({})
@@ -113,7 +120,8 @@ def read_given_up(
     for each in stretches:
         known = log.known(topic, each.partition)
         since_ms = known.since_ms
-        found = sorted(offset for offset in known.digests if each.begin <= offset < each.high)
+        begin = each.begin if each.base is None else each.low
+        found = sorted(offset for offset in known.digests if begin <= offset < each.high)
         if found:
             offsets[each.partition] = found
     if since_ms is not None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizons, plan_joined, survey_archive
+from spark_backfill.base import Base, check_base_log
+from spark_backfill.base_stretch import alone, entries_of, on_base, resumable
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
 from spark_backfill.stretch import Stretch
@@ -24,7 +27,7 @@ class History:
     """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
 
     By partition, as the group's commits say: ``buried``, the offset before which it gave something up; ``eras``, which changes when
-    an operator rewinds it (those that are not empty).
+    an operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     """
 
     cluster: str
@@ -34,6 +37,7 @@ class History:
     skipped: Mapping[int, str] = field(default_factory=dict)
     buried: Mapping[int, int] = field(default_factory=dict)
     eras: Mapping[int, str] = field(default_factory=dict)
+    committed: Mapping[int, int | None] = field(default_factory=dict)
 
 
 class _Claim(NamedTuple):
@@ -54,6 +58,7 @@ def resolve_history(
     now_ms: int,
     survey: Survey | None = None,
     reads_log: bool = True,
+    base: Base | None = None,
 ) -> History:
     """Ask Kafka which offsets are to be folded.
 
@@ -62,22 +67,32 @@ def resolve_history(
     metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
 
     ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
-    the history begins with the archive. With ``reads_log`` False everything is taken from there.
+    the history begins with the archive. With ``reads_log`` False everything is taken from there. What ``base`` has of a partition
+    is not read again.
 
     Raises:
-        BackfillError: no broker, no such topic, nothing in it that the group has processed, or an archive of another log.
+        BackfillError: no broker, no such topic, nothing in it that the group has processed, or an archive or a base of another log.
     """
     partitions = log.partitions()
     bounds = log.bounds(partitions)
     commits = log.committed(group, partitions) if group is not None else None
     topic_id = log.topic_id()
+    if base is not None:
+        check_base_log(base, cluster=log.cluster, topic_id=topic_id, partitions=partitions)
     name = log_name(log.cluster, topic_id)
     skipped: dict[int, str] = {}
     claims: dict[int, _Claim] = {}
+    known_entries, entries = {} if base is None else entries_of(base.manifest), dict[int, PartitionManifest]()
     for number in partitions:
         claim = _claim(number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed)
-        if claim is not None:
-            claims[number] = claim
+        if claim is None:
+            continue
+        claims[number] = claim
+        entry = resumable(
+            known_entries.get(number), low=claim.low, high=claim.high, vouched=claim.vouched, window=window
+        )
+        if entry is not None:
+            entries[number] = entry
     # Read from the archive alone, a log begins where nothing is asked of it any more.
     starts = {number: bounds[number].start if reads_log else claims[number].high for number in claims}
     last_ms = {
@@ -92,12 +107,20 @@ def resolve_history(
         _check_same_log(log, archived, bounds)
     stretches = []
     for number, claim in claims.items():
-        known = archived.get(number)
-        if not reads_log and (known is None or known.begin >= claim.high):
+        known, entry = archived.get(number), entries.get(number)
+        if not reads_log and entry is None and (known is None or known.begin >= claim.high):
             skipped[number] = "not in the archive" if known is None else "the archive begins behind its cut"
             continue
-        cut = claim.high if reads_log or known is None else min(claim.high, known.end)
+        cut = claim.high if reads_log else min(claim.high, 0 if known is None else known.end)
         limits = horizons(window, last_ms.get(number), now_ms)
+        if entry is not None:
+            cut, limits = max(cut, entry.high), _limits(last_ms.get(number), entry, window, now_ms)
+            read = _Claim(entry.high, claim.high, complete=True, vouched=False)
+            part = _log_part(log, number, read, cut, starts[number], known, window=window, limits=limits)
+            above = plan_joined(number, part, known, window=window, limits=limits)
+            low = min(claim.low, entry.low) if claim.vouched else claim.low
+            stretches.append(on_base(above, entry, low=low, counted=window.count is not None))
+            continue
         part = _log_part(log, number, claim, cut, starts[number], known, window=window, limits=limits)
         stretches.append(plan_joined(number, part, known, window=window, limits=limits))
     if not stretches:
@@ -116,6 +139,24 @@ def resolve_history(
         buried={number: each.buried for number, each in told.items() if each.buried is not None},
         eras={number: each.era for number, each in told.items() if each.era},
     )
+
+
+def kept_history(base: Manifest, window: Window, now_ms: int) -> History:
+    """Return the history of a base to which nothing is added."""
+    entries = entries_of(base)
+    return History(
+        cluster=base.cluster,
+        topic=base.topic,
+        topic_id=base.topic_id,
+        stretches=alone(base, window, now_ms),
+        eras={number: entry.era for number, entry in entries.items() if entry.era},
+        committed={number: entry.committed for number, entry in entries.items()},
+    )
+
+
+def _limits(last_ms: int | None, entry: PartitionManifest, window: Window, now_ms: int) -> Horizons:
+    """The horizons of a partition with a base, which also knows of times that the log has lost."""
+    return horizons(window, entry.newest_ms if last_ms is None else last_ms, now_ms)
 
 
 def _told(commits: Mapping[int, Commit], name: str) -> dict[int, CommitMetadata]:

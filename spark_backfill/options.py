@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.window import Window
+from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
 from spark_backfill.source_options import (
     SourceOptions,
     add_source_options,
+    no_sources,
     read_source_options,
 )
 
@@ -47,6 +49,7 @@ class Options:
     reader_config: dict[str, str]
     admin_config: dict[str, str]
     sources: SourceOptions
+    base: BaseOptions
     reshard: Reshard | None = None
 
     @property
@@ -78,7 +81,11 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
-    if given.group is None and not given.whole_topic:
+    base = _base(parser, given)
+    missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    if given.group is None and not given.whole_topic and not base.compact:
         parser.error(
             "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch that whoever "
             "installs the snapshot has processed all of the topic)"
@@ -102,8 +109,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
         admin = both | client_config("--admin-config", given.admin_config)
-        sources = read_source_options(given)
-        reshard = read_reshard_options(given, window, sources)
+        sources = no_sources() if base.compact else read_source_options(given)
+        reshard = None if base.compact else read_reshard_options(given, window, sources)
     except ConfigurationError as error:
         parser.error(str(error))
     return Options(
@@ -122,7 +129,20 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         admin_config=admin,
         sources=sources,
         reshard=reshard,
+        base=base,
     )
+
+
+def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
+    if given.base == "":
+        parser.error("--base is empty; give the folder or URL of a snapshot, see --help")
+    try:
+        return read_base_options(given)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    except SnapshotError as error:
+        parser.say(f"error: {error}")
+        sys.exit(1)
 
 
 def _parser() -> _Parser:
@@ -135,16 +155,13 @@ def _parser() -> _Parser:
     )
     add = parser.add_argument
     add("--bootstrap", metavar="HOST:PORT", help="bootstrap servers of the cluster")
-    add("--topic", required=True, help="the topic to read")
-    add("--id", required=True, metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
+    add("--topic", help="the topic to read")
+    add("--id", metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
     add(
         "--window",
-        required=True,
         help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
     )
-    add(
-        "--output", required=True, metavar="DIR", help="folder of the snapshot; it must not exist or be empty"
-    )
+    add("--output", metavar="DIR", help="folder of the snapshot; it must not exist or be empty")
     add(
         "--group",
         help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
@@ -165,6 +182,7 @@ def _parser() -> _Parser:
         help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
     )
     add_source_options(add)
+    add_base_options(add)
     add_reshard_options(add)
     add(
         "--report",

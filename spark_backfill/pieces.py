@@ -8,6 +8,8 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.archive import Archive
+from spark_backfill.base import Base
+from spark_backfill.base_reader import read_base_pieces
 from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
 from spark_backfill.fold import Packing, pack_rows_in_order
 from spark_backfill.options import Options
@@ -22,14 +24,20 @@ def read_all_pieces(
     stretches: Sequence[Stretch],
     packing: Packing,
     archive: Archive | ParquetArchive | None,
+    base: Base | None = None,
 ) -> DataFrame:
     """Return the pieces (`spark_backfill.runs`) of the stretches, of which something is to be read."""
-    frames = []
+    frames: list[DataFrame] = []
     in_log = [stretch.in_log() for stretch in stretches]
     if any(stretch.offsets for stretch in in_log):
         frames.append(_of_topic(spark, options, in_log, packing))
     if archive is not None and any(stretch.in_archive() for stretch in stretches):
         frames.append(archive.pieces(stretches, packing))
+    if base is not None:
+        kept = read_base_pieces(
+            spark, base, stretches, packing.plan, ordered=packing.ordered, given_up=packing.given_up
+        )
+        frames += [] if kept is None else [kept]
     return reduce(DataFrame.unionByName, frames)
 
 

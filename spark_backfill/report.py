@@ -17,7 +17,9 @@ class Report:
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
-    - ``sources``: where records were read.
+    - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and ``base_marks`` what
+      was taken from it.
+    - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the whole history.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
     """
@@ -31,6 +33,9 @@ class Report:
     window: str
     partitions: int
     sources: tuple[str, ...]
+    base: str | None
+    base_marks: int
+    known_since_ms: int | None
     skipped: Mapping[str, str]
     offsets: int
     records: int
@@ -56,6 +61,8 @@ def make_report(
     *,
     output: str,
     sources: tuple[str, ...],
+    base: str | None,
+    base_marks: int,
     skipped: Mapping[int, str],
     offsets: int,
     records: int,
@@ -78,6 +85,11 @@ def make_report(
         window=manifest.window,
         partitions=len(manifest.partitions),
         sources=sources,
+        base=base,
+        base_marks=base_marks,
+        known_since_ms=max(
+            (entry.since_ms for entry in manifest.partitions if entry.since_ms is not None), default=None
+        ),
         skipped={str(partition): reason for partition, reason in sorted(skipped.items())},
         offsets=offsets,
         records=records,

@@ -34,11 +34,13 @@ RUN_ROWS: Final = 500_000
 
 PIECE_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "digests binary, offsets binary, timestamps binary, sightings binary, findings string"
+    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings binary, findings string"
 )
 _NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
 _COUNTED: Final = 7
-_TYPES: Final = [pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.string()]
+_TYPES: Final = [
+    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), pa.binary(), pa.string(),
+]  # fmt: skip
 _NO_OFFSET: Final = 2**63 - 1
 
 
@@ -156,6 +158,9 @@ class Piece(NamedTuple):
 
     In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset. Where a report was
     asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run.
+
+    Pieces of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left out (None: none
+    were), and in a count window their marks bear numbers: they come before all rows.
     """
 
     slot: int
@@ -163,6 +168,7 @@ class Piece(NamedTuple):
     marks: Marks
     sightings: Sightings | None = None
     findings: Findings | None = None
+    forgotten_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -292,8 +298,10 @@ def to_batch(piece: Piece) -> pa.RecordBatch:
     counted = (
         tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed, tally.keyless, tally.moved,
     )  # fmt: skip
-    packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
+    numbers = None if marks.numbers is None else marks.numbers.tobytes()
+    packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes(), numbers)
     found = (
+        piece.forgotten_ms,
         None if piece.sightings is None else piece.sightings.to_bytes(),
         None if piece.findings is None else str(piece.findings),
     )
@@ -307,13 +315,18 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
-        packed = (column[row].as_py() for column in columns[1 + _COUNTED :])
-        digests, offsets, timestamps, sightings, findings = packed
-        marks = Marks(digests, np.frombuffer(offsets, np.int64), np.frombuffer(timestamps, np.int64))
-        if len(digests) != DIGEST_BYTES * marks.count or len(marks.timestamps) != marks.count:
+        digests, *packed, numbers, forgotten_ms, sightings, findings = (
+            column[row].as_py() for column in columns[1 + _COUNTED :]
+        )
+        offsets, timestamps, *numbered = (
+            np.frombuffer(each, np.int64) for each in (*packed, *([] if numbers is None else [numbers]))
+        )
+        marks = Marks(digests, offsets, timestamps, *numbered)
+        lengths = {len(each) for each in (offsets, timestamps, *numbered)}
+        if lengths != {len(digests) / DIGEST_BYTES}:
             message = (
-                f"a piece of slot {slot} has {len(digests)} bytes of digests, {marks.count} offsets and "
-                f"{len(marks.timestamps)} timestamps; the shuffle has damaged it, run the job again"
+                f"a piece of slot {slot} has {len(digests)} bytes of digests, and columns of {sorted(lengths)} values; the "
+                "shuffle has damaged it, run the job again"
             )
             raise ValueError(message)
         yield Piece(
@@ -322,6 +335,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
             marks,
             None if sightings is None else Sightings.from_bytes(sightings),
             None if findings is None else Findings.from_json(json.loads(findings)),
+            forgotten_ms,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from dedup_sdk.marks import Marks
 from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
 from dedup_sdk.window import Window
-from spark_backfill.count_fold import CountFold
+from spark_backfill.count_fold import CountFold, later
 from spark_backfill.findings.digest_sample import SIZE
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import merge_runs
@@ -37,9 +37,9 @@ _CERTAIN_TIMES = 16
 class SlotWriter:
     """A function for ``mapInArrow``: pieces in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` is the horizon of each partition. With a count window the pieces have to come in offset order. A last
-    sighting beyond ``now_ms`` counts as one at that time in what is found out for a report. ``resharded``: there may be marks of other
-    partitions.
+    ``keep_from_ms`` is the horizon of each partition. With a count window the pieces have to come in offset order, and ``accepted``
+    has how many IDs were accepted in what the base has of a partition. A last sighting beyond ``now_ms`` counts as one at that time
+    in what is found out for a report. ``resharded``: there may be marks of other partitions.
     """
 
     folder: str
@@ -49,6 +49,7 @@ class SlotWriter:
     now_ms: int = 0
     with_producers: bool = False
     resharded: bool = False
+    accepted: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold all pieces, then write."""
@@ -68,7 +69,7 @@ class SlotWriter:
             return ReshardFold(keep_from_ms)
         if self.window.count is None:
             return TimeFold(keep_from_ms)
-        return CountFold(self.window, keep_from_ms)
+        return CountFold(self.window, keep_from_ms, accepted=self.accepted.get(slot.partition, 0))
 
     def _write(self, number: int, state: _SlotState) -> SlotOutcome:
         slot = self.slots[number]
@@ -86,7 +87,7 @@ class SlotWriter:
             first_ms=state.tally.first_ms,
             newest_ms=state.tally.newest_ms,
             accepted=folded.accepted,
-            forgotten_ms=folded.forgotten_ms,
+            forgotten_ms=later(folded.forgotten_ms, state.forgotten_ms),
             forgotten_number=folded.forgotten_number,
             file=write_marks(path, folded.marks),
             findings=state.findings(slot, self.now_ms, with_producers=self.with_producers),
@@ -99,6 +100,7 @@ class _SlotState:
     def __init__(self, fold: TimeFold | CountFold | ReshardFold) -> None:
         self.fold = fold
         self.tally = Tally()
+        self.forgotten_ms: int | None = None
         self._sightings: list[Sightings] = []
         self._findings = Findings()
 
@@ -121,6 +123,10 @@ class _SlotState:
             self._sightings.append(piece.sightings)
         if piece.findings is not None:
             self._findings += piece.findings
+        self.forgotten_ms = later(self.forgotten_ms, piece.forgotten_ms)
+        if isinstance(self.fold, CountFold) and piece.marks.numbers is not None:
+            self.fold.resume(piece.marks)
+            return
         self.tally.add(piece.tally)
         self.fold.add(piece.marks.digests, piece.marks.offsets, piece.marks.timestamps)
 

@@ -66,17 +66,17 @@ class SlotPlan:
 
 
 def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int, arriving: int = 0) -> SlotPlan:
-    """Cut the partitions that have something to read into slots.
+    """Cut the partitions that have something to fold into slots.
 
     ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how many marks come to
     each partition from others, so that each has slots.
     """
-    busy = [stretch for stretch in stretches if stretch.offsets or arriving]
+    busy = [stretch for stretch in stretches if stretch.rows or arriving]
     least = -(-parallelism // len(busy)) if busy else 1
     slots: list[Slot] = []
     for stretch in busy:
         ranges = 1
-        rows = stretch.offsets + arriving
+        rows = stretch.rows + arriving
         if split and rows > _WORTH_SPLITTING:
             ranges = min(max(-(-rows // ROWS_PER_SLOT), least), _PREFIX_VALUES)
         slots += [Slot(stretch.partition, number, ranges) for number in range(ranges)]

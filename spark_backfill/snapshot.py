@@ -62,7 +62,13 @@ def make_manifest(
                 by_partition[stretch.partition],
                 counted=window.count is not None,
                 # Where nothing is committed, the cut of a partition that takes marks of others is 0.
-                committed=(stretch.high or None if reshard else stretch.high) if group is not None else None,
+                committed=(
+                    (stretch.high or None)
+                    if reshard
+                    else history.committed.get(stretch.partition, stretch.high)
+                )
+                if group is not None
+                else None,
                 era=history.eras.get(stretch.partition, "") if group is not None else "",
                 weakest_ms=weakest_ms,
             )
@@ -89,19 +95,25 @@ def _partition(
     forgotten_ms = max(
         (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
     )
+    base = stretch.base
+    accepted = sum(outcome.accepted for outcome in outcomes)
+    if base is not None:
+        newest_ms = max(newest_ms, base.newest_ms)
+        accepted = accepted if outcomes or not counted else base.accepted
+    gaps = (*(base.gaps if base is not None else ()), *stretch.gaps)
     return PartitionManifest(
         partition=stretch.partition,
         low=stretch.low,
         high=stretch.high,
         since_ms=weakest_since_ms([stretch.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
-        accepted=sum(outcome.accepted for outcome in outcomes),
+        accepted=accepted,
         since_number=_since_number(stretch, outcomes) if counted else None,
         newest_ms=max(newest_ms, -1),
         marks=sum(file.marks for file in files),
         files=files,
         committed=committed,
         era=era,
-        gaps=tuple(Gap(begin=begin, end=end) for begin, end in stretch.gaps),
+        gaps=tuple(Gap(begin=begin, end=end) for begin, end in gaps),
     )
 
 
@@ -121,7 +133,8 @@ def _first_ms(outcomes: Sequence[SlotOutcome]) -> int | None:
 
 def _since_number(stretch: Stretch, outcomes: Sequence[SlotOutcome]) -> int | None:
     """The rank from which all accepted IDs are known; a partition is one slot here."""
-    forgotten = max(
-        (each.forgotten_number for each in outcomes if each.forgotten_number is not None), default=None
-    )
-    return forgotten if forgotten is not None else None if stretch.complete else 0
+    known = None if stretch.complete else 0
+    if stretch.base is not None:
+        known = stretch.base.since_number
+    forgotten = [each.forgotten_number for each in outcomes if each.forgotten_number is not None]
+    return max([*forgotten, *([] if known is None else [known])], default=None)

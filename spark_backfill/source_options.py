@@ -26,7 +26,7 @@ _SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
     }
 }
 _OF_ARCHIVES: Final = ("format", "columns", "read_option", "archive_isolation")
-_FILES: Final = ("--source", "--kafka-config", "--reader-config", "--admin-config")
+_FILES: Final = ("--source", "--base", "--kafka-config", "--reader-config", "--admin-config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +151,11 @@ def read_source_options(given: argparse.Namespace) -> SourceOptions:
         cluster_id=given.cluster_id or "",
         topic_id=given.topic_id or "",
     )
+
+
+def no_sources() -> SourceOptions:
+    """Return the options of a run that reads no history."""
+    return SourceOptions(kafka="", archive=None, allow_gap=False, packages=(), cluster_id="", topic_id="")
 
 
 def absolute_arguments(arguments: Sequence[str]) -> list[str]:

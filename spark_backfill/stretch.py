@@ -17,8 +17,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from dedup_sdk.window import Window
 
@@ -27,6 +28,21 @@ GRACE: Final = 16
 
 NOTHING_KNOWN_MS: Final = 2**62
 """As ``since_ms``: no sighting is known."""
+
+
+class BasePart(NamedTuple):
+    """What another snapshot (the *base*) remembers of a stretch's beginning, ``[low, begin)``, so that this is not read again.
+
+    - ``marks``: how many it has; those of offsets before ``floor`` are left out.
+    - ``accepted``, ``since_number``, ``newest_ms``, ``gaps``: as in its manifest.
+    """
+
+    marks: int
+    floor: int
+    accepted: int
+    since_number: int | None
+    newest_ms: int
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +57,8 @@ class Stretch:
     - ``archived``: the offsets that are read from an archive, ``[begin, end)``; None: none are.
     - ``log_from``: where reading the topic itself begins; None: at ``begin``.
     - ``gaps``: offsets ``[begin, end)`` inside ``[low, high)`` that the window reaches and that are nowhere, ascending.
+    - ``unknown_before_ms``: whatever else is known, no sighting of an older timestamp (ms) is; None: there is no such bound.
+    - ``base``: what is taken from a base instead of being read; None: nothing is.
     """
 
     partition: int
@@ -53,6 +71,13 @@ class Stretch:
     archived: tuple[int, int] | None = None
     log_from: int | None = None
     gaps: tuple[tuple[int, int], ...] = ()
+    unknown_before_ms: int | None = None
+    base: BasePart | None = None
+
+    @property
+    def rows(self) -> int:
+        """At most how many rows are folded: records that are read, and marks of the base."""
+        return self.offsets + (0 if self.base is None else self.base.marks)
 
     @property
     def offsets(self) -> int:
@@ -83,9 +108,17 @@ class Stretch:
             known = self.known_from_ms
         else:
             known = NOTHING_KNOWN_MS if first_ms is None else first_ms
-        if forgotten_ms is None:
-            return known
-        return forgotten_ms + 1 if known is None else max(known, forgotten_ms + 1)
+        after_ms = None if forgotten_ms is None else forgotten_ms + 1
+        return max(
+            (each for each in (known, after_ms, self.unknown_before_ms) if each is not None), default=None
+        )
+
+
+def expire(stretches: Sequence[Stretch], before_ms: int | None) -> tuple[Stretch, ...]:
+    """Return the stretches, so that no mark is kept that was last seen before this timestamp (ms; None: whatever its age)."""
+    if before_ms is None:
+        return tuple(stretches)
+    return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in stretches)
 
 
 def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:

@@ -5,20 +5,23 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.main import get_command
 
 from dedup_sdk.cli.app import app
+from dedup_sdk.window import Window
 from spark_backfill.launch import connector
 from spark_backfill.options import parse_options
 from tests.chaos.command import parser as chaos_parser
+from tests.support.naive_fold import Row, digest_of
 from tests.support.pages import PAGES, ROOT, page_id, shell_commands
+from tests.support.rebuilding import rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
@@ -38,9 +41,12 @@ def check_make(words: list[str]) -> None:
 
 
 def check_dedup(words: list[str]) -> None:
-    """The real parser takes the arguments."""
+    """The real parser takes the arguments; a snapshot to add to is there."""
     name, *arguments = words
     if name == "backfill":
+        if "--base" in arguments:
+            place = Path(arguments[arguments.index("--base") + 1])
+            rebuild([Row(0, 0, 1, digest_of("a"))], Window(days=1), place, high=1)
         parse_options(arguments, pytest.fail)
         return
     commands = get_command(app).commands  # type: ignore[attr-defined]  # a group, because it has commands
@@ -105,8 +111,11 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 @pytest.mark.parametrize(
     ("page", "words"), COMMANDS, ids=[f"{page_id(page)}: {' '.join(words)}"[:90] for page, words in COMMANDS]
 )
-def test_a_documented_command_exists(page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_command_exists(
+    page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Each command of a page is one that the Makefile, the parsers or the scripts of this version accept as it stands."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
     program, *arguments = words
     assert program in CHECKS, f"{page.name}: nobody checks {program!r}"

@@ -1,0 +1,140 @@
+"""The base: an earlier snapshot that a run adds to, instead of reading all of its history again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dedup_sdk.errors import SnapshotError
+from dedup_sdk.store.manifest import Manifest
+from dedup_sdk.store.remote_snapshot import is_url
+from dedup_sdk.store.snapshot_source import Source, find_snapshots
+from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk.window import Window
+from spark_backfill.errors import BackfillError
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A snapshot that was found; ``place`` is the folder or URL that it is opened from, and may hold credentials."""
+
+    place: str
+    source: Source
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it is of."""
+        return self.source.manifest
+
+    @property
+    def window(self) -> Window:
+        """How long it remembers."""
+        return Window.parse(self.manifest.window)
+
+
+def open_base(place: str) -> Base:
+    """Read the manifest of a snapshot in a folder or behind a URL, and see that the files of a folder are all there.
+
+    Their checksums are compared where they are read.
+
+    Raises:
+        SnapshotError: there is none, several are, or a file is missing or has another size.
+        ConfigurationError: the driver of a URL is not installed.
+    """
+    found, _ = find_snapshots([place])
+    if len(found) > 1:
+        raise SnapshotError(
+            f"--base holds {len(found)} snapshots ({found[0].place}, {found[1].place}, ...): name one of them"
+        )
+    base = Base(place if is_url(place) else found[0].place, found[0])
+    if base.source.remote is None:
+        _check_files(base)
+    return base
+
+
+def check_base(
+    base: Base, *, topic: str, id_spec: str, digest: str, isolation: str, group: str | None, window: Window
+) -> None:
+    """Refuse a base that is of something else than the run, as far as that is known before Kafka is asked.
+
+    ``group`` None: the user vouches.
+
+    Raises:
+        BackfillError: naming what differs.
+    """
+    told = base.manifest
+    if told.resharded_from:
+        raise BackfillError(
+            f"base {base.source.place} was re-sharded and has marks of other partitions: rebuild in full without --base"
+        )
+    pairs = {
+        "topic": (told.topic, topic),
+        "id": (told.id_spec, id_spec),
+        "digest": (told.digest, digest),
+        "isolation": (told.isolation, isolation),
+    }
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise _another(base, name, theirs, ours)
+    if told.group != group:
+        theirs, ours = (
+            "a history that was vouched for" if each is None else f"group {each!r}"
+            for each in (told.group, group)
+        )
+        raise BackfillError(
+            f"base {base.source.place} is of {theirs}, not of {ours}: give the base of this one, or rebuild in full without "
+            "--base"
+        )
+    if base.window == window:
+        return
+    if window.count is not None or base.window.count is not None:
+        raise BackfillError(
+            f"base {base.source.place} has the window {told.window}, not {window}: what a window by count remembers hangs on its "
+            "size; rebuild in full without --base"
+        )
+
+
+def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Sequence[int]) -> None:
+    """Refuse a base of another log; an empty ``topic_id`` says nothing. ``partitions`` are those of the topic, empty where nobody knows.
+
+    Raises:
+        BackfillError: naming what differs.
+    """
+    told = base.manifest
+    if told.cluster != cluster:
+        raise _another(base, "cluster", told.cluster, cluster)
+    if told.topic_id and topic_id and told.topic_id != topic_id:
+        raise _another(base, "topic ID", told.topic_id, topic_id)
+    others = {entry.partition for entry in told.partitions} - set(partitions)
+    if partitions and others:
+        raise BackfillError(
+            f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} partitions: the base is of another "
+            "topic; rebuild in full without --base"
+        )
+
+
+def _another(base: Base, name: str, theirs: str, ours: str) -> BackfillError:
+    return BackfillError(
+        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or rebuild in full without "
+        "--base"
+    )
+
+
+def _check_files(base: Base) -> None:
+    for entry in base.manifest.partitions:
+        folder = Path(base.source.place) / str(entry.partition)
+        for file in entry.files:
+            sizes = ((SORTED_SUFFIX, file.bytes), (FILTER_SUFFIX, file.filter_bytes))
+            for path, size in ((folder / f"{file.name}{suffix}", size) for suffix, size in sizes):
+                try:
+                    found = path.stat().st_size
+                except OSError as error:
+                    raise SnapshotError(
+                        f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or rebuild in full without --base"
+                    ) from None
+                if found != size:
+                    raise SnapshotError(
+                        f"base: {path} has {found} bytes, its manifest says {size}; copy the snapshot again, or rebuild in full "
+                        "without --base"
+                    )

@@ -1,0 +1,116 @@
+"""The part of the command line that is about an earlier snapshot, and about what is to be forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.window import Window
+from spark_backfill.base import open_base
+
+_FROM_BASE: Final = ("topic", "id", "window")
+"""What a base says where it is not given."""
+_OF_READING: Final = (
+    "bootstrap", "group", "whole_topic", "assume_processed", "dead_letters", "source", "format", "columns", "read_option",
+    "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header", "kafka_config",
+    "reader_config", "admin_config",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseOptions:
+    """An earlier snapshot to add to, and what is to be forgotten.
+
+    - ``place``: its folder or URL, None: there is none; ``compact``: nothing is added to it.
+    - ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
+    """
+
+    place: str | None = None
+    compact: bool = False
+    expire_before_ms: int | None = None
+
+
+def add_base_options(add: Callable[..., Any]) -> None:
+    """Tell a parser of the options; ``add`` is its ``add_argument``."""
+    add(
+        "--base",
+        metavar="SNAPSHOT",
+        help="folder or URL of an earlier snapshot of this history: only what came after it is read; --topic, --id and --window are "
+        "taken from it where they are not given",
+    )
+    add(
+        "--compact",
+        action="store_true",
+        help="with --base: add nothing; write it again as few sorted files, without what its window does not reach any more",
+    )
+    add(
+        "--expire-before",
+        metavar="TIME",
+        help="leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it says), or an age, e.g. 30d",
+    )
+
+
+def read_base_options(given: argparse.Namespace) -> BaseOptions:
+    """Read what was given, and put into ``given`` what the base says where it is not.
+
+    Raises:
+        ConfigurationError: one line on what is missing, or contradicts itself.
+        SnapshotError: the base cannot be read.
+    """
+    expire_before_ms = None if given.expire_before is None else parse_time(given.expire_before)
+    if given.base is None:
+        if given.compact:
+            raise ConfigurationError("--compact needs --base SNAPSHOT: the snapshot to be written again")
+        return BaseOptions(expire_before_ms=expire_before_ms)
+    if given.partitions is not None:
+        raise ConfigurationError(
+            "--partitions and --base do not go together: where the keys of the base's records go is not known any more; rebuild in full "
+            "without --base"
+        )
+    if given.compact:
+        useless = [name for name in _OF_READING if getattr(given, name)]
+        if useless:
+            raise ConfigurationError(
+                f"--compact reads no history, and --{useless[0].replace('_', '-')} is about that: leave it out, or leave --compact out"
+            )
+    if any(getattr(given, name) is None for name in _FROM_BASE):
+        told = open_base(given.base).manifest
+        said = {"topic": told.topic, "id": told.id_spec, "window": told.window}
+        for name in _FROM_BASE:
+            if getattr(given, name) is None:
+                setattr(given, name, said[name])
+    return BaseOptions(place=given.base, compact=given.compact, expire_before_ms=expire_before_ms)
+
+
+def parse_time(text: str) -> int:
+    """Return the time that a text names, in ms since 1970: a date or a time in ISO's form, or how long ago it was.
+
+    Raises:
+        ConfigurationError: it is neither, or lies in the future.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            age_ms = Window.parse(text).time_ms
+        except ConfigurationError:
+            age_ms = None
+        if age_ms is None or text.endswith("n"):
+            raise ConfigurationError(
+                f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or an age such as 30d"
+            ) from None
+        return max(now_ms - age_ms, 0)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    found_ms = round(moment.timestamp() * 1_000)
+    if found_ms > now_ms:
+        raise ConfigurationError(
+            f"--expire-before {text!r} lies in the future: everything would be forgotten; give an earlier time"
+        )
+    return max(found_ms, 0)

@@ -1,0 +1,140 @@
+"""The marks of a base as pieces: its sorted files are read in Spark's tasks, and join the pieces of what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup_sdk.errors import SnapshotError
+from dedup_sdk.marks import Marks, cut_marks, join_marks
+from dedup_sdk.store.mark_sort import select
+from dedup_sdk.store.remote_snapshot import find_remote, is_url
+from dedup_sdk.store.snapshot import read_file
+from dedup_sdk.store.snapshot_reader import Copy, read_files
+from dedup_sdk.store.sorted_file import SortedFile
+from spark_backfill.base import Base
+from spark_backfill.errors import BackfillError
+from spark_backfill.runs import PIECE_SCHEMA, RUN_ROWS, Piece, Tally, to_batch
+from spark_backfill.slots import SlotPlan
+from spark_backfill.stretch import Stretch
+
+_TASK_BYTES: Final = 64 * 2**20
+
+
+class BaseFile(NamedTuple):
+    """One sorted file of a partition."""
+
+    partition: int
+    file: SortedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseReader:
+    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their files out.
+
+    ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks of offsets below
+    the partition's in ``floors``, and of those ``given_up``, are left out. ``ordered``: a count window is folded.
+
+    Raises in the task:
+        SnapshotError: a file is not what the manifest says.
+        BackfillError: in a count window, one is to be left out: the numbers of the others would be too high.
+    """
+
+    place: str
+    tasks: tuple[tuple[BaseFile, ...], ...]
+    plan: SlotPlan
+    ordered: bool
+    floors: Mapping[int, int]
+    given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    run_rows: int = RUN_ROWS
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the files."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for partition, file in self.tasks[number]:
+                    yield from map(to_batch, self.pieces(partition, file))
+
+    def pieces(self, partition: int, file: SortedFile) -> Iterator[Piece]:
+        """Read one file, check it on the way, and yield its marks slot by slot."""
+        pending: list[Marks] = []
+        place = f"{self.place if not is_url(self.place) else 'base'}/{partition}"
+        for page in read_files([file], self._copy(partition), place=place, beside=None):
+            pending.append(page)
+            if sum(each.count for each in pending) >= self.run_rows:
+                yield from self._packed(partition, join_marks(pending))
+                pending = []
+        yield from self._packed(partition, join_marks(pending))
+
+    def _copy(self, partition: int) -> Copy:
+        if not is_url(self.place):
+            return partial(read_file, Path(self.place) / str(partition))
+        remote, *others = find_remote(self.place)
+        if others:
+            raise SnapshotError(f"base {remote.place} and others have come to one place; name one of them")
+        return partial(remote.fetch_file, partition)
+
+    def _packed(self, partition: int, marks: Marks) -> Iterator[Piece]:
+        if not marks.count:
+            return
+        given_up = np.isin(marks.offsets, np.asarray(self.given_up.get(partition, ()), np.int64))
+        out = given_up | (marks.offsets < self.floors[partition])
+        if self.ordered and out.any():
+            raise BackfillError(
+                f"partition {partition}: offset {int(marks.offsets[out][0])}, which the base counts as accepted, was given up since, or "
+                "may have been: rebuild in full without --base"
+            )
+        forgotten_ms = int(marks.timestamps[out].max()) if out.any() else None
+        kept = select(marks, np.flatnonzero(~out)) if out.any() else marks
+        if not self.ordered:
+            kept = Marks(kept.digests, kept.offsets, kept.timestamps)
+        for slot, start, end in self.plan.cut(partition, kept.digests):
+            # Before all rows, also where they are sorted by it.
+            tally = Tally(first_offset=-1) if self.ordered else Tally()
+            yield Piece(slot, tally, cut_marks(kept, start, end), forgotten_ms=forgotten_ms)
+            forgotten_ms = None
+
+
+def read_base_pieces(
+    spark: SparkSession,
+    base: Base,
+    stretches: Sequence[Stretch],
+    plan: SlotPlan,
+    *,
+    ordered: bool,
+    given_up: Mapping[int, Sequence[int]],
+) -> DataFrame | None:
+    """Return the pieces of what the stretches take from the base, None where that is nothing."""
+    floors = {each.partition: each.base.floor for each in stretches if each.base is not None}
+    files = [
+        BaseFile(entry.partition, file)
+        for entry in base.manifest.partitions
+        if entry.partition in floors
+        for file in entry.files
+    ]
+    if not files:
+        return None
+    tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
+    reader = BaseReader(
+        place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors, given_up=given_up
+    )
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, PIECE_SCHEMA)
+
+
+def share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:
+    """Deal files out to tasks of about equal size: as many as run at a time, more where they would be large."""
+    count = min(len(files), max(parallelism, -(-sum(each.file.bytes for each in files) // _TASK_BYTES)))
+    tasks: list[list[BaseFile]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for each in sorted(files, key=lambda each: each.file.bytes, reverse=True):
+        smallest = sizes.index(min(sizes))
+        tasks[smallest].append(each)
+        sizes[smallest] += each.file.bytes
+    return tuple(map(tuple, tasks))

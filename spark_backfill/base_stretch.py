@@ -1,0 +1,97 @@
+"""What of a partition comes from a base, and what is read on top of it: pure.
+
+    base.low       low              base.high                        high (the cut)
+    |==============|================|--------------------------------|
+    | marks: out   | marks: in      | is read
+
+The result is that of a run that reads all from ``low`` on, as far back as the base knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.window import Window
+from spark_backfill.errors import BackfillError
+from spark_backfill.stretch import NOTHING_KNOWN_MS, BasePart, Stretch, horizon_ms
+
+
+def resumable(
+    entry: PartitionManifest | None, *, low: int, high: int, vouched: bool, window: Window
+) -> PartitionManifest | None:
+    """Return what a base has of a partition if ``[low, high)`` can begin with it, None where it is of no use.
+
+    ``vouched``: the history goes as far back as anybody knows of it, so that it may begin with the base.
+
+    Raises:
+        BackfillError: the base has other offsets than the history.
+    """
+    if entry is None or (entry.high <= low and not vouched):
+        return None
+    what = f"partition {entry.partition}: the base"
+    if entry.high > high:
+        raise BackfillError(
+            f"{what} reaches offset {entry.high}, and the history ends at {high}: the group was rewound, or the log is another "
+            "one; rebuild in full without --base"
+        )
+    if entry.low > low:
+        raise BackfillError(
+            f"{what} begins at offset {entry.low}, and the history at {low}: rebuild in full without --base"
+        )
+    if window.count is None or vouched or entry.low == low:
+        return entry
+    raise BackfillError(
+        f"{what} begins at offset {entry.low}, and the history at {low}: a window by count is counted from there; rebuild in "
+        "full without --base"
+    )
+
+
+def on_base(stretch: Stretch, entry: PartitionManifest, *, low: int, counted: bool) -> Stretch:
+    """Return the stretch ``[low, high)`` of which only ``stretch``, planned from ``entry.high`` on, is to be read.
+
+    ``counted``: the window has a count.
+    """
+    contiguous = stretch.begin == entry.high and not stretch.gaps
+    if not contiguous and (counted or not stretch.gaps):
+        # The window begins behind the base, or nobody knows what was accepted in between.
+        return replace(stretch, low=low, complete=False)
+    part = BasePart(
+        marks=entry.marks,
+        floor=low,
+        accepted=entry.accepted,
+        since_number=entry.since_number,
+        newest_ms=entry.newest_ms,
+        gaps=tuple((max(gap.begin, low), gap.end) for gap in entry.gaps if gap.end > low),
+    )
+    # Of a base that knows of nothing, what is read is the first to be known.
+    since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
+    if not contiguous:
+        return replace(stretch, low=low, complete=False, unknown_before_ms=since_ms, base=part)
+    return replace(stretch, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
+
+
+def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[Stretch, ...]:
+    """Return the stretches of a base to which nothing is added; what its own window does not reach any more is left out."""
+    return tuple(
+        on_base(
+            Stretch(
+                partition=entry.partition,
+                low=entry.high,
+                begin=entry.high,
+                high=entry.high,
+                complete=True,
+                keep_from_ms=horizon_ms(window, entry.newest_ms, now_ms),
+            ),
+            entry,
+            low=entry.low,
+            counted=window.count is not None,
+        )
+        for entry in sorted(manifest.partitions, key=lambda entry: entry.partition)
+    )
+
+
+def entries_of(manifest: Manifest) -> Mapping[int, PartitionManifest]:
+    """Return what a base has, by partition."""
+    return {entry.partition: entry for entry in manifest.partitions}

@@ -1,0 +1,182 @@
+"""A snapshot that was added to is the snapshot that would have been made of everything."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedup_sdk.errors import SnapshotError
+from dedup_sdk.window import Window
+from spark_backfill import slots
+from spark_backfill.base_stretch import alone
+from spark_backfill.errors import BackfillError
+from spark_backfill.stretch import expire
+from tests.support.naive_fold import Row, digest_of, naive_fold
+from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dedup_sdk.store.manifest import PartitionManifest
+
+HOUR = Window(milliseconds=320)
+COUNTS = [Window(count=6), Window(count=40), Window(count=9, milliseconds=320)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slots() -> Iterator[None]:
+    """Partitions of forty rows are cut into several digest ranges."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "_WORTH_SPLITTING", 12)
+        patch.setattr(slots, "ROWS_PER_SLOT", 9)
+        yield
+
+
+def log_of(drawn: list[tuple[int | None, int, int, int]]) -> list[Row]:
+    """A partition's log: of each record the ID, how many offsets and ms after the one before, and how many ms late."""
+    rows: list[Row] = []
+    offset = now_ms = 0
+    for name, hole, step_ms, late_ms in drawn:
+        offset, now_ms = offset + hole, now_ms + step_ms
+        rows.append(Row(0, offset, max(now_ms - late_ms, 0), None if name is None else digest_of(name)))
+        offset += 1
+    return rows
+
+
+def logs(most_late_ms: int) -> st.SearchStrategy[list[Row]]:
+    """Logs with duplicates near and far, holes, records without an ID, and late ones."""
+    record = st.tuples(
+        st.none() | st.integers(0, 14), st.sampled_from([0, 0, 0, 2]), st.integers(0, 60), st.integers(0, most_late_ms)
+    )  # fmt: skip
+    return st.lists(record, min_size=1, max_size=60).map(log_of)
+
+
+def entry_of(manifest: object) -> PartitionManifest:
+    """What a manifest says of partition 0."""
+    found = manifest.partition(0)  # type: ignore[attr-defined]
+    assert found is not None
+    return found  # type: ignore[no-any-return]
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs(0), st.lists(st.integers(0, 60), min_size=1, max_size=3), st.sampled_from([HOUR, *COUNTS]))
+def test_in_any_number_of_steps(rows: list[Row], cuts: list[int], window: Window) -> None:
+    """Fingerprint, cut, ranks and newest timestamp are those of a full rebuild, and no less is known."""
+    end = rows[-1].offset + 1
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        steps = sorted({*(min(cut, end) for cut in cuts), end})
+        grown = rebuild(rows, window, folder / "0", high=steps[0])
+        for number, cut in enumerate(steps[1:]):
+            grown = rebuild(rows, window, folder / str(number + 1), high=cut, base=folder / str(number))
+        full = rebuild(rows, window, folder / "full", high=end)
+    assert grown.fingerprint == full.fingerprint
+    ours, theirs = entry_of(grown), entry_of(full)
+    assert (ours.low, ours.high, ours.accepted) == (theirs.low, theirs.high, theirs.accepted)
+    assert ours.newest_ms == max(row.timestamp_ms for row in rows)
+    assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
+    assert (ours.since_number or 0) == (theirs.since_number or 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs(200), st.integers(0, 60), st.integers(0, 60), st.integers(100, 700))
+def test_what_is_said_to_be_known_is_known(rows: list[Row], cut: int, low: int, window_ms: int) -> None:
+    """Late records, another window, a later beginning: what was sighted since the coverage begins is what a full rebuild has."""
+    end = rows[-1].offset + 1
+    window, cut = Window(milliseconds=window_ms), min(cut, end)
+    low = min(low, cut)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rebuild(rows, HOUR, folder / "base", high=cut)
+        grown = rebuild(rows, window, folder / "grown", low=low, high=end, base=folder / "base")
+        ours = marks_of(folder / "grown")
+    since_ms = entry_of(grown).since_ms or 0
+    marks, _ = naive_fold([row for row in rows if row.offset >= low], window)
+    marks = {digest: mark._replace(number=0) for digest, mark in marks.items()}
+    assert ours.items() <= marks.items()
+    assert {d: m for d, m in marks.items() if m.timestamp_ms >= since_ms}.items() <= ours.items()
+    keep_from_ms = plan(rows, window, low=low, high=end).keep_from_ms or 0
+    assert all(mark.timestamp_ms >= keep_from_ms for mark in ours.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs(0), st.integers(0, 60), st.data())
+def test_what_was_given_up_since_leaves_the_base_too(rows: list[Row], cut: int, data: st.DataObject) -> None:
+    """No mark of a record given up stays, and where an earlier sighting of its ID may be missing, coverage begins behind it."""
+    end = rows[-1].offset + 1
+    given_up = sorted(data.draw(st.sets(st.sampled_from([row.offset for row in rows]), max_size=5)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rebuild(rows, HOUR, folder / "base", high=min(cut, end))
+        grown = rebuild(rows, HOUR, folder / "grown", high=end, base=folder / "base", given_up={0: given_up})
+        rebuild(rows, HOUR, folder / "full", high=end, given_up={0: given_up})
+        ours, theirs = marks_of(folder / "grown"), marks_of(folder / "full")
+    since_ms = entry_of(grown).since_ms or 0
+    assert not {mark.offset for mark in ours.values()} & set(given_up)
+    assert ours.items() <= theirs.items()
+    assert {d for d, mark in theirs.items() if mark.timestamp_ms >= since_ms} <= set(ours)
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs(0), st.sampled_from([HOUR, *COUNTS]), st.none() | st.integers(0, 1_000))
+def test_written_again_it_remembers_the_same(rows: list[Row], window: Window, before_ms: int | None) -> None:
+    """Nothing is added: the marks are the same but for those that were to expire, and coverage tells of these."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = rebuild(rows, window, folder / "base", high=rows[-1].offset + 1)
+        (stretch,) = expire(alone(base, window, NOW_MS), before_ms)
+        again = write(stretch, [], window, folder / "again", base=folder / "base")
+        before, after = marks_of(folder / "base"), marks_of(folder / "again")
+    assert after == {d: mark for d, mark in before.items() if mark.timestamp_ms >= (before_ms or 0)}
+    one, other = entry_of(base), entry_of(again)
+    assert (other.low, other.high, other.accepted, other.newest_ms) == (
+        one.low,
+        one.high,
+        one.accepted,
+        one.newest_ms,
+    )
+    if before == after:
+        assert (again.fingerprint, other.since_ms, other.since_number) == (
+            base.fingerprint,
+            one.since_ms,
+            one.since_number,
+        )
+    else:
+        newest_out_ms = max(mark.timestamp_ms for d, mark in before.items() if d not in after)
+        assert other.since_ms is not None
+        assert other.since_ms > newest_out_ms
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    """A byte that changed since the manifest was written ends the run before anything is put in its place."""
+    rows = log_of([(name, 0, 1, 0) for name in range(8)])
+    rebuild(rows, HOUR, tmp_path / "base", high=4)
+    (damaged,) = (tmp_path / "base" / "0").glob("*.sst")
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(SnapshotError, match=r"00000.sst has SHA-256 .*, its manifest says"):
+        rebuild(rows, HOUR, tmp_path / "grown", high=8, base=tmp_path / "base")
+    assert [each.name for each in tmp_path.iterdir()] == ["base"]
+
+
+def test_a_number_that_was_given_up_since_is_refused(tmp_path: Path) -> None:
+    """A window by count cannot take an accepted record back: later numbers would be too high."""
+    rows = log_of([(name, 0, 1, 0) for name in range(8)])
+    rebuild(rows, COUNTS[0], tmp_path / "base", high=4)
+    with pytest.raises(BackfillError, match="partition 0: offset 2, which the base counts as accepted, was"):
+        rebuild(rows, COUNTS[0], tmp_path / "grown", high=8, base=tmp_path / "base", given_up={0: [2]})
+
+
+def test_an_earlier_sighting_of_what_was_given_up_is_not_claimed(tmp_path: Path) -> None:
+    """The base has only the last record of an ID: where that one goes, nobody knows of those before it, and coverage says so."""
+    rows = [Row(0, offset, 10 + offset, digest_of(name)) for offset, name in enumerate("abac")]
+    rebuild(rows, HOUR, tmp_path / "base", high=3)
+    grown = rebuild(rows, HOUR, tmp_path / "grown", high=4, base=tmp_path / "base", given_up={0: [2]})
+    assert set(marks_of(tmp_path / "grown")) == {digest_of("b"), digest_of("c")}
+    assert entry_of(grown).since_ms == 13

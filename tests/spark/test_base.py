@@ -1,0 +1,257 @@
+"""Adding to a snapshot, with Spark and a real Kafka: the same as a full rebuild, and only what is new is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.record import Record
+from dedup_sdk.store.manifest import Manifest
+from dedup_sdk.store.snapshot import verify_snapshot
+from spark_backfill.backfill import backfill
+from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.options import parse_options
+from tests.spark.test_given_up import letter
+from tests.support.archives import write_parquet
+from tests.support.producing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spark_backfill.report import Report
+    from tests.support.brokers import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BASE_MS = 1_700_000_000_000
+STEP_MS = 1_000
+COUNT = 240
+
+
+def records(numbers: range, partition: int, names: int = 90) -> list[Outgoing]:
+    """A record a second, each ID again and again, some without one."""
+    return [
+        Outgoing(
+            value=b"x",
+            headers=[("dedup-id", f"{number * number % names}".encode())] if number % 11 else [],
+            partition=partition,
+            timestamp_ms=BASE_MS + STEP_MS * number,
+        )
+        for number in numbers
+    ]
+
+
+@pytest.fixture
+def run(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> Callable[..., tuple[Manifest, Report, list[str]]]:
+    """Runs the job: ``run("name", "--topic", ...)`` makes the snapshot ``name``; gives manifest, report and what was said."""
+
+    def job(name: str, *more: str) -> tuple[Manifest, Report, list[str]]:
+        said: list[str] = []
+        kafka = [] if "--compact" in more else ["--bootstrap", broker.bootstrap]
+        options = parse_options([*kafka, "--output", str(tmp_path / name), *more], print)
+        report = backfill(options, lambda: spark, say=said.append)
+        return verify_snapshot(tmp_path / name), report, said
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("source", "window"),
+    [("kafka-client", "60s"), ("kafka-jvm", "60s"), ("kafka-client", "40n"), ("kafka-client", "40n+60s")],
+)
+def test_what_is_added_to_equals_a_full_rebuild(
+    run: Callable[..., tuple[Manifest, Report, list[str]]],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+    source: str,
+    window: str,
+) -> None:
+    """Twice in a row, with partitions that grow, stay, or come to have something: the same fingerprint, and the old is not read."""
+    topic = make_topic(3)
+    asked = [
+        "--topic",
+        topic,
+        "--id",
+        "header:dedup-id",
+        "--window",
+        window,
+        "--whole-topic",
+        "--source",
+        source,
+    ]
+    produce(topic, records(range(COUNT), 0) + records(range(50), 1))
+    run("first", *asked)
+    produce(topic, records(range(COUNT, COUNT + 30), 0) + records(range(COUNT, COUNT + 5), 2))
+    second, report, _ = run("second", *asked, "--base", str(tmp_path / "first"))
+    assert (report.records, report.offsets, report.base) == (35, 35, str(tmp_path / "first"))
+    assert report.base_marks > 0
+    third, _, _ = run("third", "--base", str(tmp_path / "second"), "--whole-topic", "--source", source)
+    full, _, _ = run("full", *asked)
+    assert second.fingerprint == third.fingerprint == full.fingerprint
+    for one in (second, third):
+        for ours, theirs in zip(one.partitions, full.partitions, strict=True):
+            assert (ours.low, ours.high, ours.accepted, ours.newest_ms, ours.marks) == (
+                theirs.low, theirs.high, theirs.accepted, theirs.newest_ms, theirs.marks,
+            )  # fmt: skip
+            assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
+            assert ours.since_number == theirs.since_number
+    assert json.loads((tmp_path / "second" / "report.json").read_text())["base_marks"] == report.base_marks
+
+
+def test_a_group_adds_what_it_has_committed_since(
+    broker: Broker,
+    run: Callable[..., tuple[Manifest, Report, list[str]]],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """Up to the new commit, without what was given up since, also inside the base; a group that went back is refused."""
+
+    def commit(offset: int) -> None:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+        place = TopicPartition(topic, 0, offset, str(CommitMetadata(low=0, complete=True)))
+        consumer.commit(offsets=[place], asynchronous=False)
+        consumer.close()
+
+    topic = make_topic(1)
+    asked = ["--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--group", group]
+    produce(topic, records(range(200), 0, names=10_000))
+    commit(120)
+    run("first", *asked)
+    letters = broker.create_topic(f"{group}.dead-letters", 1, None)
+    produce(letters, [letter(topic, 115, "x", group), letter(topic, 130, "x", group)])
+    commit(180)
+    grown, report, _ = run("second", *asked, "--base", str(tmp_path / "first"))
+    full, _, _ = run("full", *asked)
+    assert (report.records, report.given_up) == (60, 2)
+    (ours,), (theirs,) = grown.partitions, full.partitions
+    assert grown.fingerprint == full.fingerprint
+    assert (ours.committed, ours.high, ours.marks) == (180, 180, theirs.marks)
+    # An earlier sighting of what was given up may have been in the base.
+    assert (ours.since_ms, theirs.since_ms) == (BASE_MS + 115 * STEP_MS + 1, None)
+    commit(100)
+    with pytest.raises(BackfillError, match="reaches offset 180, and the history ends at 100: the group was"):
+        run("third", *asked, "--base", str(tmp_path / "second"))
+    assert not (tmp_path / "third").exists()
+
+
+def test_windows_other_than_the_base(
+    run: Callable[..., tuple[Manifest, Report, list[str]]],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> None:
+    """A shorter one cuts as a full rebuild does; a longer one says from when on sightings are known."""
+    topic = make_topic(1)
+    asked = ["--topic", topic, "--id", "header:dedup-id", "--whole-topic"]
+    produce(topic, records(range(COUNT), 0))
+    run("base", *asked, "--window", "32s")
+    short, _, _ = run("short", *asked, "--window", "16s", "--base", str(tmp_path / "base"))
+    full, _, _ = run("full", *asked, "--window", "16s")
+    assert (short.fingerprint, short.window) == (full.fingerprint, "16s")
+    long, report, said = run("long", *asked, "--window", "64s", "--base", str(tmp_path / "base"))
+    assert any("the base remembers 32s, and not what it had dropped by then" in line for line in said)
+    last_ms = BASE_MS + STEP_MS * (COUNT - 1)
+    assert (long.window, report.known_since_ms) == ("64s", last_ms - 34 * STEP_MS)
+    assert long.partitions[0].since_ms == report.known_since_ms
+
+
+def test_written_again_as_few_files(
+    run: Callable[..., tuple[Manifest, Report, list[str]]],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> None:
+    """Without Kafka, and into the base's own place: the same marks, but for those that are to expire."""
+    topic = make_topic(2)
+    produce(topic, records(range(COUNT), 0, names=10_000) + records(range(30), 1))
+    base, _, _ = run("base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic")
+    again, report, _ = run("again", "--base", (tmp_path / "base").as_uri(), "--compact")
+    assert again.fingerprint == base.fingerprint
+    bare = [[replace(entry, files=()) for entry in each.partitions] for each in (again, base)]
+    assert bare[0] == bare[1]
+    assert (again.topic, again.topic_id, again.cluster) == (base.topic, base.topic_id, base.cluster)
+    assert (report.records, report.offsets, report.base_marks) == (0, 0, base.marks)
+    expired, _, _ = run(
+        "base", "--base", str(tmp_path / "base"), "--compact", "--overwrite", "--expire-before", "2023-11-14T22:15:00"
+    )  # fmt: skip
+    assert 0 < expired.marks < base.marks
+    before_ms = BASE_MS + 100 * STEP_MS
+    assert min(file.oldest_ms for entry in expired.partitions for file in entry.files) >= before_ms
+    assert [entry.since_ms is not None and entry.since_ms <= before_ms for entry in expired.partitions] == [
+        True,
+        True,
+    ]
+    assert expired.partitions[1].files == ()
+
+
+def test_an_archive_of_what_is_new_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a broker: what the archive does not have of the base's offsets is not missed, and its other partitions stay."""
+
+    def day(name: str, numbers: range, *partitions: int) -> str:
+        kept = [
+            Record("orders", partition, number, BASE_MS + STEP_MS * number, key=f"{number % 70}".encode())
+            for partition in partitions
+            for number in numbers
+        ]
+        return str(write_parquet(tmp_path / name, kept))
+
+    def made(name: str, *more: str) -> Manifest:
+        asked = [
+            "--topic",
+            "orders",
+            "--id",
+            "key",
+            "--window",
+            "20s",
+            "--whole-topic",
+            "--output",
+            str(tmp_path / name),
+        ]
+        identity = ["--cluster-id", "c", "--topic-id", "t", "--archive-isolation", "read_committed"]
+        backfill(parse_options([*asked, *identity, *more], print), lambda: spark)
+        return verify_snapshot(tmp_path / name)
+
+    old, new = day("old", range(100), 0, 1), day("new", range(100, 110), 0)
+    made("base", "--source", old)
+    grown = made("grown", "--source", new, "--base", str(tmp_path / "base"))
+    full = made("full", "--source", old, "--source", new)
+    assert grown.fingerprint == full.fingerprint
+    assert [(each.low, each.high) for each in grown.partitions] == [(0, 110), (0, 100)]
+    late = day("late", range(105, 120), 0)
+    with pytest.raises(BackfillError, match=r"orders\[0\] lacks offsets 100 to 104"):
+        made("holed", "--source", late, "--base", str(tmp_path / "base"))
+
+
+def test_a_damaged_base_leaves_nothing(
+    run: Callable[..., tuple[Manifest, Report, list[str]]],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> None:
+    """A byte that changed is found where the file is read, in a task; one line says so, and there is no snapshot."""
+    topic = make_topic(1)
+    produce(topic, records(range(40), 0))
+    run("base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic")
+    (damaged,) = (tmp_path / "base" / "0").glob("*.sst")
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    produce(topic, records(range(40, 50), 0))
+    with pytest.raises(Exception, match="SHA-256") as caught:
+        run("grown", "--base", str(tmp_path / "base"), "--whole-topic")
+    line = one_line(caught.value)
+    assert "00000.sst has SHA-256" in line
+    assert "its manifest says" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["base"]

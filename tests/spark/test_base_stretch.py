@@ -1,0 +1,126 @@
+"""What of a partition is taken from a base, and what is read on top of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dedup_sdk.store.manifest import Gap, PartitionManifest
+from dedup_sdk.window import Window
+from spark_backfill.base_stretch import on_base, resumable
+from spark_backfill.errors import BackfillError
+from spark_backfill.given_up import GivenUpRecords
+from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, expire
+
+DAY = Window(days=1)
+COUNT = Window(count=9)
+
+
+def entry(**given: Any) -> PartitionManifest:
+    """A base of offsets 10 to 50, known from 700 ms on."""
+    usual: dict[str, Any] = {
+        "partition": 3, "low": 10, "high": 50, "since_ms": 700, "accepted": 0, "since_number": None, "newest_ms": 900, "marks": 0,
+    }  # fmt: skip
+    return PartitionManifest(**{**usual, **given})
+
+
+def above(**given: Any) -> Stretch:
+    """What is planned from the base's cut on."""
+    usual: dict[str, Any] = {"partition": 3, "low": 50, "begin": 50, "high": 80, "complete": True}
+    return Stretch(**{**usual, **given})
+
+
+def test_only_what_came_after_is_read() -> None:
+    """Reading begins at the base's cut, the history where it began, and as much is known as the base knew."""
+    stretch = on_base(above(keep_from_ms=600), entry(), low=10, counted=False)
+    assert (stretch.low, stretch.begin, stretch.high, stretch.offsets) == (10, 50, 80, 30)
+    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 700
+    assert stretch.since_ms(first_ms=1_000, forgotten_ms=800) == 801
+    whole = on_base(above(), entry(since_ms=None), low=10, counted=False)
+    assert whole.since_ms(first_ms=1_000, forgotten_ms=None) is None
+
+
+def test_after_a_base_that_knows_nothing_the_first_record_is_the_first_known() -> None:
+    """A base that was made when the log was gone does not keep later snapshots from knowing."""
+    stretch = on_base(above(), entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
+    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
+    assert stretch.since_ms(first_ms=None, forgotten_ms=None) == NOTHING_KNOWN_MS
+
+
+def test_a_history_that_begins_later_takes_less() -> None:
+    """Marks below the group's own beginning are left out, and so are gaps there."""
+    gaps = (Gap(begin=12, end=20), Gap(begin=28, end=40))
+    stretch = on_base(above(), entry(gaps=gaps), low=30, counted=False)
+    assert stretch.base is not None
+    assert (stretch.low, stretch.base.floor, stretch.base.gaps) == (30, 30, ((30, 40),))
+    assert resumable(entry(), low=50, high=80, vouched=False, window=DAY) is None
+
+
+def test_a_window_that_begins_behind_the_base_needs_none_of_it() -> None:
+    """Where all of the base has expired only the window is read, as without it."""
+    stretch = on_base(above(begin=60, complete=False, known_from_ms=5_000), entry(), low=10, counted=False)
+    assert (stretch.base, stretch.low, stretch.begin) == (None, 10, 60)
+    assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 5_000
+
+
+def test_behind_a_gap_nothing_is_known_before_the_first_record() -> None:
+    """What the base has stays, but an ID may have come since; a window by count begins anew."""
+    holed = above(begin=60, complete=False, gaps=((50, 60),))
+    stretch = on_base(holed, entry(), low=10, counted=False)
+    assert stretch.base is not None
+    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
+    assert stretch.since_ms(first_ms=650, forgotten_ms=None) == 700
+    assert on_base(holed, entry(), low=10, counted=True).base is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"high": 49}, "the base reaches offset 50, and the history ends at 49: the group was rewound"),
+        ({"low": 9}, "the base begins at offset 10, and the history at 9: rebuild in full"),
+        ({"low": 11, "window": COUNT}, "at offset 10, and the history at 11: a window by count"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_refused(given: dict[str, Any], says: str) -> None:
+    """A base that lies elsewhere than the history is named with both offsets."""
+    usual: dict[str, Any] = {"low": 10, "high": 80, "vouched": False, "window": DAY}
+    assert resumable(entry(), **usual) == entry()
+    with pytest.raises(BackfillError, match=says) as caught:
+        resumable(entry(), **{**usual, **given})
+    assert "\n" not in str(caught.value)
+    assert "rebuild in full without --base" in str(caught.value)
+
+
+def test_a_vouched_history_begins_with_the_base() -> None:
+    """What the log has lost since, the base still has, and whoever vouches does so for that, too."""
+    assert resumable(entry(), low=60, high=80, vouched=True, window=COUNT) == entry()
+
+
+def test_records_that_may_have_been_given_up_leave_the_base() -> None:
+    """Where nobody knows what was given up before an offset, the base's marks below it are left out, or all of it is."""
+    stretch = on_base(above(), entry(), low=10, counted=False)
+    (inside,) = GivenUpRecords({}, known_from={3: 30}).known([stretch])
+    assert inside.base is not None
+    assert (inside.base.floor, inside.begin) == (30, 50)
+    (beyond,) = GivenUpRecords({}, known_from={3: 70}).known([stretch])
+    assert (beyond.base, beyond.begin, beyond.complete) == (None, 70, False)
+    (cut,) = GivenUpRecords({}, since_ms=750).cut([stretch])
+    assert (cut.keep_from_ms, cut.since_ms(first_ms=1_000, forgotten_ms=None)) == (750, 750)
+    (later,) = GivenUpRecords({}, since_ms=650).cut([stretch])
+    assert later.since_ms(first_ms=1_000, forgotten_ms=None) == 700
+
+
+def test_dead_letters_do_not_know_more_than_the_history() -> None:
+    """A history that begins with its first record is not known from an earlier time because its dead letters are."""
+    (cut,) = GivenUpRecords({}, since_ms=70).cut(
+        [Stretch(partition=0, low=5, begin=5, high=9, complete=False)]
+    )
+    assert cut.since_ms(first_ms=100, forgotten_ms=None) == 100
+
+
+def test_a_time_to_forget_before_only_raises_the_horizon() -> None:
+    """Marks last seen before it are left out, and the window's own horizon stays where it is later."""
+    assert [each.keep_from_ms for each in expire([above(keep_from_ms=600), above()], 650)] == [650, 650]
+    assert [each.keep_from_ms for each in expire([above(keep_from_ms=600)], None)] == [600]
+    assert [each.keep_from_ms for each in expire([above(keep_from_ms=900)], 650)] == [900]

@@ -1,0 +1,159 @@
+"""Snapshots of a log written down as rows: planned, packed, folded and written by the backfill's own parts, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dedup_sdk.ids import id_spec
+from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
+from dedup_sdk.store.snapshot_reader import read_snapshot
+from spark_backfill.archived import LogPart, horizons, plan_joined
+from spark_backfill.base_reader import BaseReader
+from spark_backfill.base_stretch import on_base, resumable
+from spark_backfill.history import History
+from spark_backfill.output import Output
+from spark_backfill.runs import Rows, RunPacker, to_batch
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_writer import SlotWriter
+from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.snapshot import make_manifest
+from spark_backfill.stretch import Stretch
+from tests.support.naive_fold import Row, as_dictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dedup_sdk.decision import Mark
+    from dedup_sdk.window import Window
+    from spark_backfill.runs import Piece
+
+NOW_MS = 10**9
+
+
+def plan(
+    rows: Sequence[Row], window: Window, *, low: int, high: int, base: Manifest | None = None
+) -> Stretch:
+    """Plan the history ``[low, high)`` of partition 0, as Kafka's answers would have it."""
+    inside = [row for row in rows if low <= row.offset < high]
+    limits = horizons(window, inside[-1].timestamp_ms if inside else None, NOW_MS)
+    keep = limits.keep_from_ms
+    kept = [row.offset for row in rows if keep is not None and row.timestamp_ms >= keep > 0]
+    entry = None if base is None else base.partition(0)
+    entry = resumable(entry, low=low, high=high, vouched=False, window=window)
+    begin = low if entry is None else entry.high
+    part = LogPart(begin, high, 0, None, kept[0] if kept else None, complete=True)
+    stretch = plan_joined(0, part, None, window=window, limits=limits)
+    return stretch if entry is None else on_base(stretch, entry, low=low, counted=window.count is not None)
+
+
+def rebuild(
+    rows: Sequence[Row],
+    window: Window,
+    folder: Path,
+    *,
+    high: int,
+    low: int = 0,
+    base: Path | None = None,
+    given_up: Mapping[int, Sequence[int]] | None = None,
+    run_rows: int = 7,
+) -> Manifest:
+    """Make the snapshot of ``[low, high)`` of partition 0 in ``folder``, on top of that in ``base``; return its manifest."""
+    known = None if base is None else read_manifest(base)
+    return write(
+        plan(rows, window, low=low, high=high, base=known),
+        rows,
+        window,
+        folder,
+        base=base,
+        given_up=given_up,
+        run_rows=run_rows,
+    )
+
+
+def write(
+    stretch: Stretch,
+    rows: Sequence[Row],
+    window: Window,
+    folder: Path,
+    *,
+    base: Path | None = None,
+    given_up: Mapping[int, Sequence[int]] | None = None,
+    run_rows: int = 7,
+) -> Manifest:
+    """Make the snapshot of one stretch."""
+    ordered = window.count is not None
+    slots = plan_slots([stretch], split=not ordered, parallelism=2)
+    packer = RunPacker(slots, ordered=ordered, given_up=given_up, run_rows=run_rows)
+    read = [row for row in rows if stretch.begin <= row.offset < stretch.high]
+    pieces = [piece for row in read for piece in packer.add(0, _columns(row))]
+    pieces += packer.finish()
+    if stretch.base is not None and base is not None:
+        pieces += _of_base(base, slots, stretch, given_up or {}, ordered=ordered, run_rows=run_rows)
+    pieces.sort(key=lambda piece: (piece.slot, piece.tally.first_offset))
+    with Output(folder, overwrite=True) as output:
+        writer = SlotWriter(
+            folder=str(output.attempts),
+            slots=slots.slots,
+            window=window,
+            keep_from_ms={0: stretch.keep_from_ms},
+            accepted={} if stretch.base is None else {0: stretch.base.accepted},
+        )
+        written = list(writer(map(to_batch, pieces)))
+        outcomes = [SlotOutcome.from_json(text) for batch in written for text in batch.column(0).to_pylist()]
+        output.take(slots, outcomes)
+        manifest = make_manifest(
+            History(cluster="c", topic="orders", topic_id="t", stretches=(stretch,)),
+            slots,
+            outcomes,
+            spec=id_spec("key"),
+            window=window,
+            group="billing",
+            isolation="read_committed",
+            created_ms=NOW_MS,
+        )
+        write_manifest(output.folder, manifest)
+        output.publish()
+    return manifest
+
+
+def marks_of(folder: Path) -> dict[bytes, Mark]:
+    """The marks of partition 0, read back from the files."""
+    entry = read_manifest(folder).partition(0)
+    assert entry is not None
+    found: dict[bytes, Mark] = {}
+    for page in read_snapshot(folder, entry):
+        found |= as_dictionary(page)
+    return found
+
+
+def _columns(row: Row) -> Rows:
+    keyed = None if row.digest is not None else np.zeros(1, np.bool_)
+    return Rows(np.array([row.offset]), np.array([row.timestamp_ms]), row.digest or b"", keyed)
+
+
+def _of_base(
+    base: Path,
+    plan: SlotPlan,
+    stretch: Stretch,
+    given_up: Mapping[int, Sequence[int]],
+    *,
+    ordered: bool,
+    run_rows: int,
+) -> Iterator[Piece]:
+    assert stretch.base is not None
+    reader = BaseReader(
+        place=str(base),
+        tasks=(),
+        plan=plan,
+        ordered=ordered,
+        floors={0: stretch.base.floor},
+        given_up=given_up,
+        run_rows=run_rows,
+    )
+    entry = read_manifest(base).partition(0)
+    assert entry is not None
+    for file in entry.files:
+        yield from reader.pieces(0, file)
