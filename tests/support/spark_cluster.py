@@ -23,10 +23,11 @@ _LOOK_S = 0.1
 
 
 class SparkCluster:
-    """A master and ``workers`` with one core each, on 127.0.0.1; a context manager.
+    """A master and ``workers`` with one core each; a context manager.
 
-    Workers run in folders below ``folder``, with an environment of Java and Spark alone: neither the checkout nor this
-    interpreter's packages can be found from it.
+    The master is on 127.0.0.1, worker n on 127.0.0.n, because Spark makes speculative copies on another host only. Workers run
+    in folders below ``folder``, with an environment of Java and Spark alone: neither the checkout nor this interpreter's packages
+    can be found from it.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2, worker_mib: int = 700) -> None:
@@ -46,23 +47,12 @@ class SparkCluster:
         master = ["--host", "127.0.0.1", "--port", str(self._ports[0]), "--webui-port", str(self._ports[1])]
         self._start("master", "org.apache.spark.deploy.master.Master", *master)
         wait_for(self._answers, START_S)
-        for number in range(self._count):
-            own = [
-                "--host",
-                "127.0.0.1",
-                "--cores",
-                "1",
-                "--memory",
-                f"{self._worker_mib}m",
-                "--webui-port",
-                "0",
-            ]
-            work = ["--work-dir", str(self._folder / f"worker-{number}" / "work")]
-            self.workers.append(
-                self._start(
-                    f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *own, *work, self.url
-                )
-            )
+        for number in range(1, self._count + 1):
+            host, name = f"127.0.0.{number}", f"worker-{number}"
+            own = ["--host", host, "--cores", "1", "--memory", f"{self._worker_mib}m", "--webui-port", "0"]
+            work = ["--work-dir", str(self._folder / name / "work")]
+            main = "org.apache.spark.deploy.worker.Worker"
+            self.workers.append(self._start(name, main, *own, *work, self.url, host=host))
         wait_for(lambda: self.alive == self._count, START_S)
         return self
 
@@ -86,13 +76,13 @@ class SparkCluster:
         (worker,) = [each for each in self.workers if each.pid in above]
         return worker
 
-    def _start(self, name: str, main: str, *arguments: str) -> psutil.Process:
+    def _start(self, name: str, main: str, *arguments: str, host: str = "127.0.0.1") -> psutil.Process:
         place = self._folder / name
         place.mkdir(parents=True)
         java = spark_environment()["JAVA_HOME"]
         environment = {
             "HOME": str(place), "JAVA_HOME": java, "PATH": "/usr/bin:/bin", "SPARK_HOME": str(_spark_home()),
-            "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(place / "local"),
+            "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(place / "local"),
             "SPARK_NO_DAEMONIZE": "1",
         }  # fmt: skip
         with (place / "log").open("wb") as log:

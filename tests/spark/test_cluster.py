@@ -1,0 +1,235 @@
+"""The job on a cluster: a master, two workers that know nothing but what they are sent, and one of them killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import psutil
+import pytest
+
+from dedup_sdk.errors import DedupError
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.fingerprint import fingerprint
+from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.testing.java_home import find_java
+from spark_backfill import launch
+from spark_backfill.backfill import backfill
+from spark_backfill.options import parse_options
+from spark_backfill.output import Output
+from tests.support.naive_fold import read_sorted_file
+from tests.support.producing import Outgoing
+from tests.support.spark_cluster import SparkCluster, kill_tree, wait_for
+from tests.support.spark_environment import make_environment_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from dedup_sdk.decision import Mark
+    from tests.support.brokers import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
+ROOT = Path(__file__).parents[2]
+RECORDS, NAMES, PARTITIONS = 200_000, 120_000, 4
+STEP_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and two workers."""
+    try:
+        find_java()
+    except DedupError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("cluster")
+    with SparkCluster(folder) as found:
+        yield found
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the workers are sent."""
+    made = make_environment_archive(tmp_path_factory.mktemp("archive"))
+    yield made
+    made.unlink()
+
+
+@pytest.fixture
+def history(make_topic: Callable[..., str], produce: Callable[..., int]) -> str:
+    """A topic with repetitions, alike in all partitions."""
+    topic = make_topic(PARTITIONS)
+    # The client holds 100,000 records.
+    for begin in range(0, RECORDS, 50_000):
+        produce(topic, [record(number) for number in range(begin, begin + 50_000)])
+    return topic
+
+
+def record(number: int) -> Outgoing:
+    """One of the history's records; every ID comes once or twice, in any of the partitions."""
+    name = f"order-{number * 7919 % NAMES}".encode()
+    return Outgoing(value=b"x", headers={"dedup-id": name}, partition=number % PARTITIONS)
+
+
+def job_arguments(broker: Broker, topic: str, output: Path) -> list[str]:
+    """The job's command line."""
+    whole = ["--whole-topic", "--id", "header:dedup-id", "--window", "1d"]
+    return ["--bootstrap", broker.bootstrap, "--topic", topic, *whole, "--output", str(output)]
+
+
+def fingerprints(folder: Path) -> dict[int, str]:
+    """One text for the marks of each partition of a snapshot that checks."""
+    found = {}
+    for each in verify_snapshot(folder).partitions:
+        marks: dict[bytes, Mark] = {}
+        for file in each.files:
+            marks |= read_sorted_file(folder / str(each.partition) / f"{file.name}.sst")
+        columns = np.array([(mark.offset, mark.timestamp_ms) for mark in marks.values()], np.int64)
+        found[each.partition] = fingerprint([Marks(b"".join(marks), columns[:, 0], columns[:, 1])])
+    return found
+
+
+class Submitted:
+    """The job on the cluster, in a process of its own; writing tasks from number ``first`` on wait for the file ``go``."""
+
+    def __init__(
+        self,
+        cluster: SparkCluster,
+        archive: Path,
+        arguments: list[str],
+        folder: Path,
+        *conf: str,
+        first: int = 2,
+    ) -> None:
+        self.folder = folder
+        self.held = folder / "held"
+        self.held.mkdir(parents=True)
+        line = [
+            "spark-submit", "--master", cluster.url, "--archives", f"{archive}#environment",
+            *("--conf", "spark.executorEnv.PYTHONPATH=environment"),
+            # Without the packages that are beside this interpreter.
+            *("--conf", f"spark.pyspark.python={Path(sys.executable).resolve()}"),
+            *("--conf", f"spark.pyspark.driver.python={sys.executable}"),
+            *("--conf", "spark.executor.memory=512m"),
+            *("--conf", f"spark.local.dir={folder / 'local'}"),
+            # What the killed one had is asked for in vain: three times, but not five seconds apart.
+            *("--conf", "spark.shuffle.io.retryWait=200ms"),
+            *(text for each in conf for text in ("--conf", each)),
+            str(ROOT / "tests" / "support" / "held_job.py"), str(self.held), str(first), *arguments,
+        ]  # fmt: skip
+        with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
+            started = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=folder,
+                env=launch.environment(folder), start_new_session=True,
+            )  # fmt: skip
+        self.process = psutil.Process(started.pid)
+        self._started = started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+        kill_tree(self.process)
+        shutil.rmtree(self.folder / "local", ignore_errors=True)
+
+    def told(self) -> dict[str, dict[str, str]]:
+        """What each attempt at a writing task told of itself, by ``task-attempt-process``."""
+        return {path.stem: json.loads(path.read_text()) for path in self.held.glob("*.json")}
+
+    def wait_until_writing(self) -> None:
+        """Return when two tasks are over, and the next two have written and wait."""
+
+        def waiting() -> bool:
+            assert self._started.poll() is None, self.trouble()
+            return {"0", "1", "2", "3"} <= {name.partition("-")[0] for name in self.told()}
+
+        wait_for(waiting, STEP_S)
+
+    def go_on(self) -> None:
+        """Let the tasks go on."""
+        (self.held / "go").touch()
+
+    def report(self) -> dict[str, Any]:
+        """Return the report when the job is over."""
+        wait_for(lambda: self._started.poll() is not None, STEP_S)
+        assert self._started.returncode == 0, self.trouble()
+        report: dict[str, Any] = json.loads((self.folder / "stdout").read_text().splitlines()[-1])
+        return report
+
+    def trouble(self) -> str:
+        """The last that was said."""
+        return "\n".join((self.folder / name).read_text()[-2_000:] for name in ("stdout", "stderr"))
+
+
+def test_a_task_that_ran_twice_leaves_nothing(
+    cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
+) -> None:
+    """With speculation a copy overtakes a task that has written and hangs: one of them counts, and no file of the other stays."""
+    out = tmp_path / "out"
+    eager = [
+        "spark.speculation=true", "spark.speculation.interval=100ms", "spark.speculation.multiplier=1.0",
+        "spark.speculation.quantile=0.5", "spark.speculation.minTaskRuntime=100ms",
+    ]  # fmt: skip
+    arguments = job_arguments(broker, history, out / "snapshot")
+    with Submitted(cluster, archive, arguments, tmp_path / "job", *eager, first=3) as job:
+        report = job.report()
+        assert (report["records"], report["marks"]) == (RECORDS, NAMES)
+        assert {name.rpartition("-")[0] for name in job.told()} >= {"3-0", "3-1"}
+        wait_for(lambda: not cluster.applications, STEP_S)
+        assert [path.name for path in out.iterdir()] == ["snapshot"]
+        assert verify_snapshot(out / "snapshot").partitions
+
+
+def test_what_a_killed_driver_left_is_gone_with_the_next_run(
+    cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
+) -> None:
+    """The driver, JVM and all, SIGKILLed while tasks write: no snapshot; the executors end; the next run takes away what lies there."""
+    out = tmp_path / "out"
+    with Submitted(
+        cluster, archive, job_arguments(broker, history, out / "snapshot"), tmp_path / "job"
+    ) as job:
+        job.wait_until_writing()
+        tasks = [psutil.Process(int(name.rpartition("-")[2])) for name in job.told()]
+        kill_tree(job.process)
+        wait_for(lambda: not cluster.applications, STEP_S)
+        assert [path.name for path in out.iterdir()] == [".snapshot.partial"]
+        with Output(out / "snapshot", overwrite=False):
+            job.go_on()
+            assert psutil.wait_procs(tasks, timeout=STEP_S)[1] == []
+        assert list(out.iterdir()) == []
+
+
+def test_a_killed_worker_changes_nothing(
+    cluster: SparkCluster, archive: Path, broker: Broker, history: str, *, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Workers with nothing but the archive; one SIGKILLed while it writes: the marks of a local run, and no file besides."""
+    out = tmp_path / "out"
+    options = parse_options(job_arguments(broker, history, out / "local"), print)
+    backfill(options, lambda: spark)
+    arguments = job_arguments(broker, history, out / "snapshot")
+    with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
+        job.wait_until_writing()
+        (held,) = [name for name in job.told() if name.startswith("2-0-")]
+        kill_tree(cluster.worker_of(int(held.rpartition("-")[2])))
+        wait_for(lambda: cluster.alive == 1, STEP_S)
+        job.go_on()
+        report = job.report()
+        told = job.told()
+    assert (report["records"], report["marks"]) == (RECORDS, NAMES)
+    # Listed before RocksDB opens them, and leaves its log.
+    listed = {path.suffix for path in (out / "snapshot").rglob("*") if path.is_file()}
+    assert listed == {".sst", ".filter", ".json"}
+    assert sorted(path.name for path in out.iterdir()) == ["local", "snapshot"]
+    assert fingerprints(out / "snapshot") == fingerprints(out / "local")
+    assert any(name.startswith("2-1-") for name in told), "the lost task was not tried again"
+    places = [each["code"] for each in told.values()]
+    assert all("/work/app-" in place and "/environment/spark_backfill/" in place for place in places)
+    assert str(ROOT) not in str(told)

@@ -1,0 +1,64 @@
+"""What a cluster's workers are sent: our packages and all that they need, as one archive."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+# Half of what would be sent, and imported by nobody here.
+_UNUSED_FOLDERS = {"..", "__pycache__", "include", "src", "tests"}
+_UNUSED_FILES = "libarrow_flight"
+
+
+def make_environment_archive(folder: Path) -> Path:
+    """Write what ``pip install --target`` makes of ``dedup-sdk[cluster]`` as ``environment.zip``, and return its path.
+
+    The packages of the wheel are those of this checkout, all others the installed ones, without large parts that nobody needs.
+    """
+    packages = folder / "environment"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for name in settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, packages / Path(name).name, ignore=unwanted)
+    for each in _closure("dedup-sdk", {"cluster"}, set()):
+        _copy_files(each, packages)
+    archive = folder / "environment.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        for path in sorted(packages.rglob("*")):
+            target.write(path, path.relative_to(packages))
+    shutil.rmtree(packages)
+    return archive
+
+
+def _closure(name: str, extras: set[str], seen: set[str]) -> Iterator[Distribution]:
+    """The distributions that one needs, each once, without the first."""
+    for text in distribution(name).requires or ():
+        needed = Requirement(text)
+        wanted = needed.marker is None or any(
+            needed.marker.evaluate({"extra": extra}) for extra in ["", *extras]
+        )
+        if wanted and needed.name not in seen:
+            seen.add(needed.name)
+            yield distribution(needed.name)
+            yield from _closure(needed.name, needed.extras, seen)
+
+
+def _copy_files(found: Distribution, packages: Path) -> None:
+    for file in found.files or ():
+        source = Path(str(file.locate()))
+        unused = _UNUSED_FOLDERS & set(file.parts) or file.name.startswith(_UNUSED_FILES)
+        if unused or not source.is_file():
+            continue
+        place = packages / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, place)
