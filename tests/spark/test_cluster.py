@@ -229,7 +229,8 @@ def test_a_killed_worker_changes_nothing(
     assert listed == {".sst", ".filter", ".json"}
     assert sorted(path.name for path in out.iterdir()) == ["local", "snapshot"]
     assert fingerprints(out / "snapshot") == fingerprints(out / "local")
-    assert any(name.startswith("2-1-") for name in told), "the lost task was not tried again"
+    # As another attempt, or in another attempt at its stage, where what it was to read was lost too.
+    assert len([name for name in told if name.startswith("2-")]) > 1, "the lost task was not tried again"
     places = [each["code"] for each in told.values()]
     assert all("/work/app-" in place and "/environment/spark_backfill/" in place for place in places)
     assert str(ROOT) not in str(told)
