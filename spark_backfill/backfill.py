@@ -23,10 +23,11 @@ from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
 from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
-from spark_backfill.output import REPORT_NAME, Output
+from spark_backfill.output import REPORT_NAME
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.pieces import read_all_pieces
+from spark_backfill.remote_output import check_shared, open_output
 from spark_backfill.report import Report, make_report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
 from spark_backfill.report_page.page import check_place, write_page
@@ -61,7 +62,7 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     if options.report is not None:
         check_place(options.report)
-    with Output(options.output, overwrite=options.overwrite) as output:
+    with open_output(options) as output:
         session = _Session(make_session)
         base = _base(options, say)
         archive = _archive(options, session)
@@ -81,6 +82,7 @@ def backfill(
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
         if offsets or base_marks:
             spark = session.get()
+            check_shared(options, spark)
             ordered = options.window.count is not None
             parallelism = spark.sparkContext.defaultParallelism
             reshard = None if options.reshard is None else options.reshard.with_cuts(stretches)
@@ -127,7 +129,7 @@ def backfill(
         )
         report = make_report(
             manifest,
-            output=str(options.output),
+            output=options.shown_output,
             sources=options.sources.described(),
             base=None if base is None else base.source.place,
             base_marks=base_marks,
@@ -149,7 +151,7 @@ def backfill(
         write_manifest(output.folder, manifest)
         output.publish()
     if options.report is not None:
-        _draw(document, options.report, options.output, say)
+        _draw(document, options.report, options.shown_output, say)
     return report
 
 
@@ -174,13 +176,13 @@ def _doubt(
         say(doubt)
 
 
-def _draw(document: Document, folder: Path, snapshot: Path, say: Callable[[str], None]) -> None:
+def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], None]) -> None:
     try:
         say(f"the report is {write_page(document, folder)}")
     except Exception as error:  # noqa: BLE001 (whatever fails in drawing, the snapshot took long and is there)
         say(
             f"warning: the snapshot is there, but no report: {one_line(error)}; "
-            f"draw it with dedup report {shlex.quote(str(snapshot))} --output DIR"
+            f"draw it with dedup report {shlex.quote(snapshot)} --output DIR"
         )
 
 

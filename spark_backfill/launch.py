@@ -208,7 +208,11 @@ def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> s
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         options = parse_options(arguments, tell.say)
-        placed = [*absolute_arguments(arguments), "--output", str(options.output.absolute())]
+        placed = absolute_arguments(arguments)
+        if not options.url:
+            placed += ["--output", str(options.output.absolute())]
+        if options.scratch is not None:
+            placed += ["--scratch", str(options.scratch.absolute())]
         sources = options.sources
         if packages is None:
             packages = connector() if sources.kafka in NEEDS_CONNECTOR else os.environ.get(_PACKAGES, "")

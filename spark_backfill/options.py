@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
@@ -33,6 +34,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
+    ``url`` is the output where that is no folder, else empty.
     """
 
     bootstrap: str
@@ -40,6 +42,8 @@ class Options:
     id: IdSpec
     window: Window
     output: Path
+    url: str
+    scratch: Path | None
     group: str | None
     assume_processed: bool
     dead_letters: str | None
@@ -56,6 +60,11 @@ class Options:
     def vouched(self) -> bool:
         """Whether the user vouches for the history, instead of the group's own commits."""
         return self.group is None or self.assume_processed
+
+    @property
+    def shown_output(self) -> str:
+        """Where the snapshot goes, without what may be a secret of a URL."""
+        return shown(self.url) if self.url else str(self.output)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -100,7 +109,17 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
     if given.producer_header is not None and given.report is None:
         parser.error("--producer-header needs --report: only the report tells producers apart")
-    named = ("bootstrap", "topic", "output", "group", "dead_letters", "cluster_id", "topic_id", "report")
+    named = (
+        "bootstrap",
+        "topic",
+        "output",
+        "scratch",
+        "group",
+        "dead_letters",
+        "cluster_id",
+        "topic_id",
+        "report",
+    )
     for option in (*named, "producer_header"):
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
@@ -111,6 +130,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         admin = both | client_config("--admin-config", given.admin_config)
         sources = no_sources() if base.compact else read_source_options(given)
         reshard = None if base.compact else read_reshard_options(given, window, sources)
+        url = _url(given)
     except ConfigurationError as error:
         parser.error(str(error))
     return Options(
@@ -119,6 +139,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         id=spec,
         window=window,
         output=Path(given.output),
+        url=url,
+        scratch=None if given.scratch is None else Path(given.scratch),
         group=given.group,
         assume_processed=given.assume_processed,
         dead_letters=given.dead_letters,
@@ -145,6 +167,22 @@ def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
         sys.exit(1)
 
 
+def _url(given: argparse.Namespace) -> str:
+    output: str = given.output
+    if not is_url(output):
+        if given.scratch is not None:
+            raise ConfigurationError(
+                f"--scratch is for an output behind a URL: {output!r} is a folder, beside which the snapshot is made"
+            )
+        return ""
+    if given.overwrite:
+        raise ConfigurationError(
+            f"--overwrite replaces a folder, and {shown(output)} is a URL: a snapshot there is never overwritten, choose another"
+        )
+    require_driver(output)
+    return output
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="dedup backfill",
@@ -161,7 +199,17 @@ def _parser() -> _Parser:
         "--window",
         help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
     )
-    add("--output", metavar="DIR", help="folder of the snapshot; it must not exist or be empty")
+    add(
+        "--output",
+        metavar="DIR|URL",
+        help="folder of the snapshot, which must not exist or be empty; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
+    )
+    add(
+        "--scratch",
+        metavar="DIR",
+        help="with a URL: where the snapshot is made before it is uploaded (default: the temporary folder); on a cluster a "
+        "folder that driver and workers share",
+    )
     add(
         "--group",
         help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -63,62 +64,106 @@ def _copy(source: Source, partition: int, file: SortedFile, folder: Path, stop: 
 
 
 def _to_url(source: Source, url: str) -> Iterator[None]:
-    from fsspec.core import url_to_fs
-
-    place = shown(url).rstrip("/")
-    try:
-        filesystem, path = url_to_fs(url)
-        path = path.rstrip("/")
-        filesystem.invalidate_cache()
-        there = filesystem.exists(f"{path}/{MANIFEST_NAME}")
-        if not _WITHOUT_FOLDERS & set(_protocols(filesystem)):
-            for entry in source.manifest.partitions:
-                filesystem.makedirs(f"{path}/{entry.partition}", exist_ok=True)
-    except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-        raise SnapshotError(f"{place} cannot be looked at: {told(error, url)}") from None
-    if there:
-        raise SnapshotError(f"{place} holds a snapshot: one is never overwritten, choose another place")
-
-    def upload(partition: int, file: SortedFile, stop: Event) -> None:
-        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
-            if stop.is_set():
-                return
-            folder = source.verified(partition, file, Path(scratch))
-            for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
-                name = f"{file.name}{suffix}"
-                _put(
-                    filesystem,
-                    folder / name,
-                    f"{path}/{partition}/{name}",
-                    f"{place}/{partition}/{name}",
-                    url,
-                )
-
-    tasks: Iterator[Task] = (
-        partial(upload, entry.partition, file) for entry in source.manifest.partitions for file in entry.files
-    )
-    yield from in_parallel(tasks)
-    with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
-        write_manifest(scratch, source.manifest)
-        _put(
-            filesystem,
-            Path(scratch) / MANIFEST_NAME,
-            f"{path}/{MANIFEST_NAME}",
-            f"{place}/{MANIFEST_NAME}",
-            url,
-        )
+    target = UrlTarget(url)
+    yield from target.upload(source)
+    target.finish(source)
     yield
 
 
-def _put(filesystem: Any, local: Path, remote: str, shown_as: str, url: str) -> None:
-    try:
-        filesystem.put_file(str(local), remote)
-        size = filesystem.info(remote)["size"]
-    except Exception as error:  # noqa: BLE001 (as above)
-        raise SnapshotError(f"{shown_as} cannot be written: {told(error, url)}") from None
-    expected = local.stat().st_size
-    if size != expected:
-        raise SnapshotError(f"{shown_as} has {size} bytes there, {expected} were written; copy it again")
+class UrlTarget:
+    """A place behind a URL where there is no snapshot yet; ``place`` is how messages name it.
+
+    Raises:
+        ConfigurationError: no driver for the URL.
+        SnapshotError: there is a snapshot, or nobody can tell.
+    """
+
+    def __init__(self, url: str) -> None:
+        require_driver(url)
+        from fsspec.core import url_to_fs
+
+        self._url, self.place = url, shown(url).rstrip("/")
+        try:
+            filesystem, path = url_to_fs(url)
+            filesystem.invalidate_cache()
+            self._filesystem, self._path = filesystem, path.rstrip("/")
+            there = filesystem.exists(f"{self._path}/{MANIFEST_NAME}")
+        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+            raise SnapshotError(f"{self.place} cannot be looked at: {told(error, url)}") from None
+        if there:
+            raise SnapshotError(
+                f"{self.place} holds a snapshot: one is never overwritten, choose another place"
+            )
+
+    def try_out(self) -> None:
+        """Put an empty file there and take it away again, so that what cannot be written is known in time.
+
+        Raises:
+            SnapshotError: it cannot be written.
+        """
+        self._make_folder(self._path)
+        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
+            empty = Path(scratch) / ".writable"
+            empty.touch()
+            self.put(empty)
+        # Who may not remove what he wrote may still publish.
+        with suppress(Exception):
+            self._filesystem.rm_file(f"{self._path}/{empty.name}")
+
+    def upload(self, source: Source) -> Iterator[None]:
+        """Put a snapshot's files there, several at once and each checked on the way, in steps of 20 ms at most; no manifest."""
+        for entry in source.manifest.partitions:
+            self._make_folder(f"{self._path}/{entry.partition}")
+
+        def upload(partition: int, file: SortedFile, stop: Event) -> None:
+            with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
+                if stop.is_set():
+                    return
+                folder = source.verified(partition, file, Path(scratch))
+                for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
+                    self.put(folder / f"{file.name}{suffix}", f"{partition}/")
+
+        tasks: Iterator[Task] = (
+            partial(upload, entry.partition, file)
+            for entry in source.manifest.partitions
+            for file in entry.files
+        )
+        yield from in_parallel(tasks)
+
+    def finish(self, source: Source) -> None:
+        """Put the manifest there: from now on it is a snapshot."""
+        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
+            write_manifest(scratch, source.manifest)
+            self.put(Path(scratch) / MANIFEST_NAME)
+
+    def take_back(self) -> None:
+        """Remove the manifest, if that is possible: what is left is no snapshot."""
+        with suppress(Exception):
+            self._filesystem.rm_file(f"{self._path}/{MANIFEST_NAME}")
+
+    def put(self, local: Path, below: str = "") -> None:
+        """Put one file there under its own name; ``below`` is a folder with a slash at its end.
+
+        Raises:
+            SnapshotError: it cannot be written, or arrives with another size.
+        """
+        remote, shown_as = f"{self._path}/{below}{local.name}", f"{self.place}/{below}{local.name}"
+        try:
+            self._filesystem.put_file(str(local), remote)
+            size = self._filesystem.info(remote)["size"]
+        except Exception as error:  # noqa: BLE001 (as above)
+            raise SnapshotError(f"{shown_as} cannot be written: {told(error, self._url)}") from None
+        expected = local.stat().st_size
+        if size != expected:
+            raise SnapshotError(f"{shown_as} has {size} bytes there, {expected} were written; copy it again")
+
+    def _make_folder(self, path: str) -> None:
+        if _WITHOUT_FOLDERS & set(_protocols(self._filesystem)):
+            return
+        try:
+            self._filesystem.makedirs(path, exist_ok=True)
+        except Exception as error:  # noqa: BLE001 (as above)
+            raise SnapshotError(f"{self.place} cannot be written: {told(error, self._url)}") from None
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""A snapshot that is to lie behind a URL: made in a folder on this machine, uploaded when it is whole, manifest last."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.remote_snapshot import shown
+from dedup_sdk.store.snapshot_copy import UrlTarget
+from dedup_sdk.store.snapshot_source import Source
+from dedup_sdk.store.work_folder import work_folder
+from spark_backfill.errors import BackfillError
+from spark_backfill.options import Options
+from spark_backfill.output import REPORT_NAME, Output
+from spark_backfill.report_page.document import FINDINGS_NAME
+
+
+@contextmanager
+def open_output(options: Options) -> Generator[Output, None, None]:
+    """Open where the options say that snapshots go, a folder or a URL.
+
+    Raises:
+        BackfillError: the folder, or the one where snapshots for a URL are made, cannot be used.
+        SnapshotError: the URL holds a snapshot, or cannot be written.
+    """
+    if not options.url:
+        with Output(options.output, overwrite=options.overwrite) as output:
+            yield output
+        return
+    target = UrlTarget(options.url)
+    target.try_out()
+    scratch = Path(tempfile.gettempdir()) if options.scratch is None else options.scratch
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(work_folder(scratch.absolute() / "dedup-backfill", "upload"))
+        except OSError as error:
+            raise BackfillError(
+                f"scratch folder {str(scratch)!r} cannot be used: {error.strerror}; choose another with --scratch"
+            ) from None
+        yield stack.enter_context(_RemoteOutput(folder / "snapshot", target))
+
+
+def check_shared(options: Options, spark: SparkSession) -> None:
+    """See to it that workers on other machines can hand over what they write.
+
+    Raises:
+        BackfillError: there may be such workers, the output is a URL, and nobody named a folder that is shared.
+    """
+    master = spark.sparkContext.master or ""
+    if options.url and options.scratch is None and not master.startswith("local"):
+        raise BackfillError(
+            f"output {shown(options.url)} with Spark at {master}: the driver uploads what workers write, so give --scratch DIR, a folder "
+            "on storage that the driver and all workers share"
+        )
+
+
+class _RemoteOutput(Output):
+    """Is published at a URL: all files go up first, and then the manifest."""
+
+    def __init__(self, output: Path, target: UrlTarget) -> None:
+        self._target = target
+        super().__init__(output, overwrite=False)
+
+    def publish(self) -> None:
+        """Upload what was made.
+
+        Raises:
+            SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest.
+        """
+        source = Source(place=str(self.folder), manifest=read_manifest(self.folder))
+        for _ in self._target.upload(source):
+            pass
+        for extra in (REPORT_NAME, FINDINGS_NAME):
+            if (self.folder / extra).exists():
+                self._target.put(self.folder / extra)
+        try:
+            self._target.finish(source)
+        except BaseException:
+            self._target.take_back()
+            raise
