@@ -174,7 +174,7 @@ class DedupConsumer(Offsets):
         self._idle_timeout_s = idle_timeout
         self._turns = Turns()
         self._lock = self._turns.lock
-        self._put_off, self._seeks = set(), []
+        self._put_off, self._seeks = set(), {}
         self._warned_of_transactions = False
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []

@@ -243,7 +243,9 @@ class HandOut:
 
     def release_all(self) -> None:
         """Forget what was given out and what was not: all of it comes again."""
-        self.ready.clear()
+        for message in self._withdraw()[1]:
+            # The application never saw it: no later commit of all that was given out completes it.
+            self.take_out(message)
         self.apart.clear()
         self._aside = {coordinates: [] for coordinates in self._aside}
         self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []

@@ -259,10 +259,15 @@ class Holdings:
         self.refetch(c for c, assigned in self.assigned.items() if assigned.state is State.ACTIVE)
 
     def refetch(self, partitions: Iterable[Coordinates]) -> None:
-        """Read these partitions again from where judging stands."""
+        """Read these partitions again from where judging stands; one that the client stopped reading waits for its event."""
         for coordinates in partitions:
             assigned = self.assigned.get(coordinates)
-            if assigned is not None and assigned.state is State.ACTIVE and assigned.held is not None:
+            if (
+                assigned is not None
+                and assigned.state is State.ACTIVE
+                and assigned.held is not None
+                and not assigned.stopped
+            ):
                 self._client.seek(*coordinates, assigned.held.lane.position)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:

@@ -158,7 +158,11 @@ class Intake(Placement):
         if self._session.recovering:
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
+            self._note_stops()
         self._session.work()
+        if self._session.moved:
+            moved, self._session.moved = self._session.moved, set()
+            self._drop_fetched(moved, stops=True)
         if events := self._session.due_events():
             self._fetched = [*events, *self._fetched]
         if self._session.waking:
@@ -231,6 +235,8 @@ class Intake(Placement):
             judged = self._judge.judge(batch[:first])
             self._hand.fill(judged)
             self._fetched = judged.rest + batch[first:]
+            if judged.doubted:
+                self._forget(judged.doubted)
             if judged.error is not None:
                 self._guard.keep(judged.error)
                 self._doubtful |= isinstance(judged.error, StoreError)
@@ -245,9 +251,11 @@ class Intake(Placement):
             logger.warning("%s[%d]: %s; asking again", batch[0].topic(), batch[0].partition(), error)
             self._session.put_off(batch[0])
             absorbed = True
+        self._fetched = batch[1:]
         if not absorbed:
             self._hand.apart.append(batch[0])
-        self._fetched = batch[1:]
+        else:
+            self._forget_if_it_recovers((batch[0].topic(), batch[0].partition()))
         if batch[0].error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
             # The group has put this member out, and the client calls nobody back: another one may wait for the stores.
             self._lose([TopicPartition(topic, partition) for topic, partition in self._session.assigned])
@@ -257,8 +265,9 @@ class Intake(Placement):
         if self._torn is Doubt.NOTHING and not self._doubtful:
             return
         with self._lock:
+            self._note_stops()
             changed = self._session.reconcile((tp.topic, tp.partition) for tp in self.assignment())
-            if changed or self._torn is Doubt.LANES or self._doubtful:
+            if changed or self._torn is Doubt.LANES or self._doubtful or self._session.has_stopped:
                 self._hand.release_all()
                 self._session.reopen_all()
             else:

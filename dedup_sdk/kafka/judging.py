@@ -30,13 +30,15 @@ class Held(NamedTuple):
 class Judged(NamedTuple):
     """What became of a batch: the messages to deliver, in the batch's order, and the chunks they are in.
 
-    ``rest`` are messages that were not judged, because of ``error``; what is before them stands.
+    ``rest`` are messages that were not judged, because of ``error``; what is before them stands. ``doubted``: partitions that begin
+    anew, because their log is another one.
     """
 
     messages: list[Any]
     chunks: list[Held]
     rest: list[Any]
     error: DedupError | None = None
+    doubted: frozenset[tuple[str, int]] = frozenset()
 
 
 class Judge:
@@ -63,6 +65,7 @@ class Judge:
         columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
         judged: list[Held] = []
         messages: list[Any] = []
+        doubted: set[tuple[str, int]] = set()
         for run in runs:
             held = self._held(run.topic, run.partition)
             if held is None:
@@ -70,6 +73,7 @@ class Judge:
             part = columns if len(runs) == 1 else columns.cut(run.rows)
             if held.lane.is_another_log(part.offsets, part.leader_epochs):
                 self._session.doubt(run.topic, run.partition)
+                doubted.add((run.topic, run.partition))
                 continue
             held.lane.reveals = self._observing
             try:
@@ -81,11 +85,11 @@ class Judge:
                     discard_unkeyed=self._discard and not self._observing,
                 )
             except DedupError as error:
-                return Judged(messages, judged, batch[run.rows.start :], error)
+                return Judged(messages, judged, batch[run.rows.start :], error, frozenset(doubted))
             held.lane.note_epoch(part.messages[-1].leader_epoch())
             judged += [Held(held, chunk) for chunk in chunks]
             messages += self._deliver(part.messages, chunks)
-        return Judged(messages, judged, [])
+        return Judged(messages, judged, [], None, frozenset(doubted))
 
     def _up_to_missing(self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int]) -> Judged:
         """Judge what lies before the first message without an ID; with that one in front, refuse."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from threading import RLock
 from typing import Any
 
@@ -45,8 +45,8 @@ class Placement(Consumer):
     _turns: Turns
     _put_off: set[Coordinates]
     """Partitions whose pause or resumption the client has not heard of: it was busy with another thread."""
-    _seeks: list[TopicPartition]
-    """Seeks of other threads while a callback ran."""
+    _seeks: dict[Coordinates, TopicPartition]
+    """Where other threads want partitions to be read from, said while a callback ran."""
 
     def subscribe(
         self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
@@ -87,10 +87,14 @@ class Placement(Consumer):
     def unsubscribe(self) -> None:
         """Leave the group; what the last call handed out comes again to whoever gets its partition.
 
-        The partitions go, and `on_revoke` is called, with the next `poll` or `consume`.
+        The partitions go, and `on_revoke` is called, with the next `poll` or `consume`. What was assigned by hand stays, as with
+        the plain client.
         """
         with self._turns.alone():
             self._check_open()
+            if self._session.manual:
+                super().unsubscribe()
+                return
             self._finish_asked()
             self._hand.release_all()
             self._drop_fetched(set(self._session.assigned))
@@ -125,24 +129,43 @@ class Placement(Consumer):
             self._session.note_pause(self._pausing, paused=True)
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
-        self._forget(partitions)
+        self._forget(_coordinates(partitions))
         self._session.give_back(partitions)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        self._forget(partitions)
+        self._forget(_coordinates(partitions))
         self._session.lose(partitions)
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = _coordinates(partitions)
-        self._hand.purge(gone)
-        self._drop_fetched(gone)
+    def _forget(self, gone: Collection[Coordinates]) -> None:
+        """Forget what came of these partitions, and where they were to be moved: they go, or begin elsewhere."""
+        self._hand.purge(set(gone))
+        self._drop_fetched(gone, stops=True)
+        for coordinates in gone:
+            self._seeks.pop(coordinates, None)
 
-    def _drop_fetched(self, gone: set[Coordinates]) -> None:
-        self._gone |= gone
+    def _forget_if_it_recovers(self, coordinates: Coordinates) -> None:
+        assigned = self._session.assigned.get(coordinates)
+        if assigned is not None and assigned.state is State.RECOVERING:
+            self._forget({coordinates})
+
+    def _note_stops(self) -> None:
+        """Take note of partitions that the client stopped reading: they cannot be moved. Their events wait for their turn."""
+        for message in self._fetched:
+            if _is_stop(message):
+                assigned = self._session.assigned.get((message.topic(), message.partition()))
+                if assigned is not None:
+                    assigned.stopped = True
+
+    def _drop_fetched(self, gone: Collection[Coordinates], *, stops: bool = False) -> None:
+        """Drop what was fetched of these partitions, and not judged; with ``stops`` also the news that the client stopped reading."""
+        self._note_stops()
+        self._gone |= set(gone)
         fetched, self._fetched = self._fetched, []
+        if stops:
+            fetched = [m for m in fetched if not (_is_stop(m) and (m.topic(), m.partition()) in gone)]
         self._fetched = self._without(fetched, gone)
 
-    def _without(self, messages: list[Any], gone: set[Coordinates]) -> list[Any]:
+    def _without(self, messages: list[Any], gone: Collection[Coordinates]) -> list[Any]:
         kept = []
         for message in messages:
             coordinates = message.topic(), message.partition()
@@ -166,8 +189,10 @@ class Placement(Consumer):
                 for c in self._dropped
                 if c not in self._session.assigned or not self._session.assigned[c].user_paused
             }
-            self._dropped -= due
-            self._session.refetch(due)
+            if due:
+                self._note_stops()
+                self._dropped -= due
+                self._session.refetch(due)
 
     def _finish_asked(self) -> None:
         """Complete what the application had before its last call for more."""
@@ -230,7 +255,7 @@ class Placement(Consumer):
             if ours and alone:
                 self._seek(partition)
             elif ours:
-                self._seeks.append(partition)
+                self._seeks[partition.topic, partition.partition] = partition
                 self._tidy_at = 0.0
             elif alone:
                 super().seek(partition)  # the plain client's own error
@@ -245,7 +270,7 @@ class Placement(Consumer):
             self._finish_asked()
             for touched in self._hand.finish_up_to(*coordinates, offset - 1):
                 touched.persist()
-        self._forget([partition])
+        self._forget({coordinates})
         self._session.move(*coordinates, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -286,8 +311,8 @@ class Placement(Consumer):
     def _tell_what_was_put_off(self) -> None:
         """Tell the client of seeks, pauses and resumptions by other threads; what went meanwhile is left out."""
         while self._seeks:
-            target = self._seeks.pop(0)
-            if (target.topic, target.partition) in self._session.assigned:
+            coordinates, target = self._seeks.popitem()
+            if coordinates in self._session.assigned:
                 self._guard.run(self._seek, target)
         self._tell_pauses()
 
@@ -322,3 +347,9 @@ class Placement(Consumer):
 
 def _coordinates(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
     return {(tp.topic, tp.partition) for tp in partitions}
+
+
+def _is_stop(message: Any) -> bool:
+    """Whether it is the client's word that it reads a partition no further: the log has not the offset that was asked for."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 (that is its public name)

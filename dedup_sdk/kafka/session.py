@@ -66,11 +66,18 @@ class Session(Holdings):
         """Whether some recovery could go on at once."""
         self.waking: list[TopicPartition] = []
         """Partitions that deliver and are not fetched from yet; see `wake`."""
+        self.moved: set[Coordinates] = set()
+        """Partitions that the client reads from another place than before: what it had fetched of them does not count."""
 
     @property
     def recovering(self) -> bool:
         """Whether some partition does not deliver yet."""
         return any(assigned.state is State.RECOVERING for assigned in self.assigned.values())
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the client stopped reading a partition that delivers."""
+        return any(each.stopped and each.state is State.ACTIVE for each in self.assigned.values())
 
     @property
     def until_commit_s(self) -> float:
@@ -351,6 +358,7 @@ class Session(Holdings):
                 # With the epoch the client asks the broker whether the log still has what lies before.
                 epoch = start.leader_epoch
                 self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
+                self.moved.add((assigned.topic, assigned.partition))
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
@@ -363,6 +371,8 @@ class Session(Holdings):
         others = [other for other in self.assigned.values() if other is not assigned]
         at = [TopicPartition(other.topic, other.partition, _reads_on_at(other)) for other in others]
         self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
+        # The eager protocol has all of them assigned anew.
+        self.moved.update(self.assigned)
         assigned.stopped = False
         for other in others:
             if _is_fetched(other):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from threading import Condition
 from typing import Any
 
@@ -147,9 +147,8 @@ class Settling(Completing):
             self._abandon(self._crew, going)
         super()._lose(partitions)
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = list(partitions)
-        self._leave(gone, 0)
+    def _forget(self, gone: Collection[Coordinates]) -> None:
+        self._leave([TopicPartition(*coordinates) for coordinates in gone], 0)
         super()._forget(gone)
 
     def _leave(self, partitions: Iterable[TopicPartition], patience_s: float) -> None:

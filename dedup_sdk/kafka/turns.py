@@ -48,18 +48,19 @@ class Turns:
 
     @contextmanager
     def inside_client(self) -> Iterator[None]:
-        """Call the client in a way that may call back; those who wait go first."""
+        """Call the client in a way that may call back; those who wait go first, and nobody comes in beside another one."""
         with self.lock:
             if self._waiting:
                 self._changed.wait_for(lambda: not self._waiting, _LONGEST_WAIT_S)
+            if self.busy_elsewhere:
+                self._changed.wait_for(lambda: not self.busy_elsewhere)
             self._inside = get_ident()
         try:
             yield
         finally:
             with self.lock:
                 self._inside = None
-                if self._waiting:
-                    self._changed.notify_all()
+                self._changed.notify_all()
 
     @contextmanager
     def calling_back(self) -> Iterator[None]:

@@ -1,0 +1,226 @@
+"""Partitions that are left, moved or stopped while messages of them lie between the client and the application."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from dedup_sdk.kafka.intake import Doubt
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+ORDERS = TopicPartition("orders", 0)
+BY_COMMIT = {"enable.auto.commit": False}
+
+
+def numbers(first: int, end: int) -> list[str]:
+    """Return the whole numbers from the first to before the end, as text."""
+    return [str(number) for number in range(first, end)]
+
+
+def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
+    """Poll at least so many messages, and until others are ready that the application has not seen."""
+    got = poll_some(consumer, count)
+    while not consumer._ready:
+        got += poll_some(consumer, 1)
+    return values(got)
+
+
+@contextmanager
+def in_a_callback_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
+    """As if another thread were in a rebalance callback: what is to be done is noted."""
+    consumer._turns._inside, consumer._turns._calls_back = -1, True
+    try:
+        yield
+    finally:
+        consumer._turns._inside, consumer._turns._calls_back = None, False
+
+
+def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int) -> None:
+    """Send so much to partition 0 that the mock broker drops what was there before."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+    for number in range(first, end):
+        headers: dict[str, str | bytes | None] = {"dedup-id": str(number), "pad": "x" * 100_000}
+        producer.produce(topic, str(number), headers=headers, partition=0)
+        if number % 20 == 0:
+            producer.flush(PATIENCE_S)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def listen_until(consumer: DedupConsumer, condition: Any) -> None:
+    """Let the client work as the polls of a slow handler do, which is when messages lie about fetched and not judged."""
+    until = monotonic() + PATIENCE_S
+    while not condition():
+        consumer._listen(0.1)
+        assert monotonic() < until, "it did not come to that"
+
+
+def test_a_commit_after_unsubscribe_ends_nothing_unseen(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Only what the application got is committed, not what was ready for it."""
+    send(*numbers(0, 20))
+    consumer = make("orders", config=BY_COMMIT)
+    got = poll_until_some_wait(consumer, 3)
+    consumer.unsubscribe()
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == len(got)
+    assert got + values(poll_quiet(make("orders", config=BY_COMMIT))) == numbers(0, 20)
+
+
+@pytest.mark.parametrize("way", ["close", "unsubscribe"])
+def test_a_commit_on_revoke_ends_nothing_unseen(make: Make, send: Send, way: str) -> None:
+    """The usual callback that commits loses nothing when the consumer leaves in the middle of a batch."""
+    send(*numbers(0, 20))
+    consumer = make(config=BY_COMMIT)
+    consumer.subscribe(["orders"], on_revoke=lambda same, _: same.commit())
+    got = poll_until_some_wait(consumer, 3)
+    if way == "unsubscribe":
+        consumer.unsubscribe()
+        for _ in range(10):
+            assert consumer.poll(0.05) is None
+    consumer.close()
+
+    rest = values(poll_quiet(make("orders", config=BY_COMMIT)))
+    assert set(got + rest) == set(numbers(0, 20))
+
+
+def test_of_two_seeks_the_later_counts(make: Make, send: Send) -> None:
+    """One that was noted during a callback, and one that was done at once; or two that were noted."""
+    send(*numbers(0, 20))
+    consumer = make("orders")
+    poll_some(consumer, 3)
+    with in_a_callback_elsewhere(consumer):
+        consumer.seek(TopicPartition("orders", 0, 15))
+    consumer.seek(TopicPartition("orders", 0, 5))
+    assert values(poll_quiet(consumer)) == numbers(5, 20)
+
+    with in_a_callback_elsewhere(consumer):
+        consumer.seek(TopicPartition("orders", 0, 15))
+        consumer.seek(TopicPartition("orders", 0, 10))
+    assert values(poll_quiet(consumer)) == numbers(10, 20)
+
+
+def test_an_assignment_counts_before_an_older_seek(make: Make, send: Send) -> None:
+    """A seek that was noted is of the assignment that it was said in."""
+    send(*numbers(0, 20))
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    poll_some(consumer, 3)
+    with in_a_callback_elsewhere(consumer):
+        consumer.seek(TopicPartition("orders", 0, 15))
+    consumer.assign([TopicPartition("orders", 0, 5)])
+
+    assert values(poll_quiet(consumer)) == numbers(5, 20)
+
+
+def test_what_was_assigned_by_hand_outlives_unsubscribe(make: Make, send: Send) -> None:
+    """As with the plain client: there is no subscription to end."""
+    send(*numbers(0, 20))
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    got = poll_until_some_wait(consumer, 3)
+    consumer.unsubscribe()
+    send(*numbers(20, 25))
+
+    assert got + values(poll_quiet(consumer)) == numbers(0, 25)
+
+
+@pytest.fixture
+def stopped(make: Make, send: Send, kafka: MockKafka) -> DedupConsumer:
+    """A consumer that works on 0 to 9, has fetched 10, and whose client has just said that the log begins far behind that."""
+    send(*numbers(0, 10))
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    poll_until_some_wait(consumer, 1)
+    send(*numbers(10, 14))
+    listen_until(consumer, lambda: consumer._fetched)
+    # As long as the queue of the client is full it asks for nothing.
+    Consumer.pause(consumer, [ORDERS])
+    send_beyond_retention(kafka, "orders", 14, 110)
+    Consumer.resume(consumer, [ORDERS])
+    listen_until(consumer, lambda: any(message.error() is not None for message in consumer._fetched))
+    return consumer
+
+
+def first_left(consumer: DedupConsumer) -> int:
+    """The first offset that the log still has."""
+    low, _ = Consumer.get_watermark_offsets(consumer, ORDERS, timeout=PATIENCE_S)
+    assert 14 < low < 100
+    return int(low)
+
+
+def test_a_stopped_partition_can_be_moved(stopped: DedupConsumer) -> None:
+    """A seek while the news of the stop waits behind other messages is what counts; no error, and no reset after it."""
+    first_left(stopped)
+    stopped.seek(TopicPartition("orders", 0, 105))
+    assert values(poll_quiet(stopped)) == numbers(105, 110)
+
+
+def test_a_stopped_partition_can_be_paused(stopped: DedupConsumer) -> None:
+    """After the pause it goes on where the reset policy says."""
+    low = first_left(stopped)
+    stopped.pause([ORDERS])
+    assert poll_quiet(stopped) == []
+    stopped.resume([ORDERS])
+    assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
+
+
+@pytest.mark.parametrize("doubt", [Doubt.FETCHED, Doubt.LANES])
+def test_an_interruption_does_not_forget_that_a_partition_stopped(
+    stopped: DedupConsumer, doubt: Doubt
+) -> None:
+    """What an interrupted poll dropped of the client's news is found out again."""
+    low = first_left(stopped)
+    stopped._torn, stopped._tidy_at = doubt, 0.0
+    assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
+
+
+def test_what_is_read_again_beside_a_stopped_partition_comes_once(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The eager protocol has all partitions assigned anew for one that stopped; what was fetched of the others does not count twice."""
+    send(*numbers(0, 10), topic="pairs", partition=0)
+    consumer = make("pairs")
+    got = poll_until_some_wait(consumer, 1)
+    Consumer.pause(consumer, [TopicPartition("pairs", 0)])
+    send_beyond_retention(kafka, "pairs", 10, 110)
+    Consumer.resume(consumer, [TopicPartition("pairs", 0)])
+    listen_until(consumer, lambda: consumer._fetched)
+    together = consumer._session._activate_together
+
+    def when_something_is_fetched(finished: list[Any]) -> None:
+        if consumer._fetched:
+            together(finished)
+
+    # A recovery takes as long as it takes.
+    monkeypatch.setattr(consumer._session, "_activate_together", when_something_is_fetched)
+    sent = [f"other-{number}" for number in range(40)]
+    until = monotonic() + PATIENCE_S
+    for each in sent:
+        send(each, topic="pairs", partition=1)
+        message = consumer.poll(0.2)
+        if message is not None:
+            got += values([message])
+        sleep(0.12)
+    while consumer._session.recovering:
+        send(f"more-{len(sent)}", topic="pairs", partition=1)
+        sent.append(f"more-{len(sent)}")
+        got += values([each for each in [consumer.poll(0.2)] if each is not None])
+        sleep(0.12)
+        assert monotonic() < until
+    got += values(poll_quiet(consumer))
+
+    assert {each: times for each, times in Counter(got).items() if times > 1} == {}
+    assert set(sent) <= set(got)
