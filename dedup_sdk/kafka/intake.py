@@ -162,7 +162,10 @@ class Intake(Placement):
         self._session.work()
         if self._session.moved:
             moved, self._session.moved = self._session.moved, set()
-            self._drop_fetched(moved, stops=True)
+            # Others that stopped wait for their own turn.
+            still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
+            self._drop_stops(moved - still)
+            self._drop_fetched(moved)
         if events := self._session.due_events():
             self._fetched = [*events, *self._fetched]
         if self._session.waking:

@@ -139,7 +139,8 @@ class Placement(Consumer):
     def _forget(self, gone: Collection[Coordinates]) -> None:
         """Forget what came of these partitions, and where they were to be moved: they go, or begin elsewhere."""
         self._hand.purge(set(gone))
-        self._drop_fetched(gone, stops=True)
+        self._drop_fetched(gone)
+        self._drop_stops(gone)
         for coordinates in gone:
             self._seeks.pop(coordinates, None)
 
@@ -156,13 +157,17 @@ class Placement(Consumer):
                 if assigned is not None:
                     assigned.stopped = True
 
-    def _drop_fetched(self, gone: Collection[Coordinates], *, stops: bool = False) -> None:
-        """Drop what was fetched of these partitions, and not judged; with ``stops`` also the news that the client stopped reading."""
+    def _drop_stops(self, moved: Collection[Coordinates]) -> None:
+        """Drop the news that the client stopped reading these partitions: it is about where they were read before."""
+        self._fetched = [
+            m for m in self._fetched if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
+        ]
+
+    def _drop_fetched(self, gone: Collection[Coordinates]) -> None:
+        """Drop what was fetched of these partitions, and not judged."""
         self._note_stops()
         self._gone |= set(gone)
         fetched, self._fetched = self._fetched, []
-        if stops:
-            fetched = [m for m in fetched if not (_is_stop(m) and (m.topic(), m.partition()) in gone)]
         self._fetched = self._without(fetched, gone)
 
     def _without(self, messages: list[Any], gone: Collection[Coordinates]) -> list[Any]:
