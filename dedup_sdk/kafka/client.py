@@ -18,7 +18,7 @@ from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
 
 logger = logging.getLogger("dedup_sdk")
 
-_SEEK_TRIES = 100
+_SEEK_TRIES = 50
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 1.0
 _LOOK_S = 0.5
@@ -50,8 +50,11 @@ class Client:
         """Let some partitions of an incremental assignment go."""
         Consumer.incremental_unassign(self._consumer, partitions)
 
-    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
-        """Move where a partition is read; with the epoch of what lies before it, the broker is asked whether that is still there."""
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
+        """Move where a partition is read; with the epoch of what lies before it, the broker is asked whether that is still there.
+
+        False when the client does not read it, after a second: then it has stopped (`place_again`).
+        """
         target = TopicPartition(topic, partition, offset)
         if leader_epoch is not None:
             target = TopicPartition(topic, partition, offset, "", leader_epoch)
@@ -64,10 +67,8 @@ class Client:
                     raise
                 time.sleep(_SEEK_PAUSE_S)
             else:
-                return
-        raise RecoveryError(
-            f"{topic}[{partition}] cannot be moved to offset {offset}: the client does not fetch it; try again"
-        )
+                return True
+        return False
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """Take a partition anew that the client stopped reading, where no seek helps; all of them are paused then.

@@ -30,6 +30,7 @@ from dedup_sdk.kafka.assigned import Assigned, Beginning, Start, State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Commits, Coordinates
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.reading import Reading
 from dedup_sdk.kafka.rebalance_log import RebalanceLog
 from dedup_sdk.kafka.settings import ClientSettings
 
@@ -55,6 +56,7 @@ class Holdings:
         """Whether the client is on its way out: it answers no questions any more, and the group does not wait for it."""
         self._client = client
         self._settings = settings
+        self.reading = Reading(self.assigned, client)
         self._asking = Asking(client.questions, client.readers)
         self.log = RebalanceLog(engine)
         self._epochs: Counter[Coordinates] = Counter()
@@ -259,16 +261,10 @@ class Holdings:
         self.refetch(c for c, assigned in self.assigned.items() if assigned.state is State.ACTIVE)
 
     def refetch(self, partitions: Iterable[Coordinates]) -> None:
-        """Read these partitions again from where judging stands; one that the client stopped reading waits for its event."""
+        """Read these partitions again from where judging stands."""
         for coordinates in partitions:
-            assigned = self.assigned.get(coordinates)
-            if (
-                assigned is not None
-                and assigned.state is State.ACTIVE
-                and assigned.held is not None
-                and not assigned.stopped
-            ):
-                self._client.seek(*coordinates, assigned.held.lane.position)
+            if coordinates in self.assigned:
+                self.reading.again(self.assigned[coordinates])
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Write, commit (unless only the user does) and close: the partitions go to another member in order.

@@ -160,12 +160,7 @@ class Intake(Placement):
             self._collector.pause()
             self._note_stops()
         self._session.work()
-        if self._session.moved:
-            moved, self._session.moved = self._session.moved, set()
-            # Others that stopped wait for their own turn.
-            still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
-            self._drop_stops(moved - still)
-            self._drop_fetched(moved)
+        self._drop_moved()
         if events := self._session.due_events():
             self._fetched = [*events, *self._fetched]
         if self._session.waking:

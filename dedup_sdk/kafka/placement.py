@@ -163,6 +163,15 @@ class Placement(Consumer):
             m for m in self._fetched if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
         ]
 
+    def _drop_moved(self) -> None:
+        """Drop what was fetched of partitions that the client reads from elsewhere since."""
+        moved, self._session.reading.moved = self._session.reading.moved, set()
+        if moved:
+            # Others that stopped wait for their own turn.
+            still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
+            self._drop_stops(moved - still)
+            self._drop_fetched(moved)
+
     def _drop_fetched(self, gone: Collection[Coordinates]) -> None:
         """Drop what was fetched of these partitions, and not judged."""
         self._note_stops()
@@ -198,6 +207,7 @@ class Placement(Consumer):
                 self._note_stops()
                 self._dropped -= due
                 self._session.refetch(due)
+                self._drop_moved()
 
     def _finish_asked(self) -> None:
         """Complete what the application had before its last call for more."""

@@ -20,6 +20,7 @@ from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.holdings import Holdings, committed_already
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.reader import parted_at
+from dedup_sdk.kafka.reading import is_fetched
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.uncompleted import note_uncompleted
@@ -66,8 +67,6 @@ class Session(Holdings):
         """Whether some recovery could go on at once."""
         self.waking: list[TopicPartition] = []
         """Partitions that deliver and are not fetched from yet; see `wake`."""
-        self.moved: set[Coordinates] = set()
-        """Partitions that the client reads from another place than before: what it had fetched of them does not count."""
 
     @property
     def recovering(self) -> bool:
@@ -346,19 +345,13 @@ class Session(Holdings):
 
     def _activate(self, finished: list[Assigned]) -> None:
         """Let the partitions deliver."""
-        fetching = any(map(_is_fetched, self.assigned.values()))
+        fetching = any(map(is_fetched, self.assigned.values()))
         starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
         for assigned, start in starts:
             assigned.enter(State.ACTIVE)
-            elsewhere = start.seek
-            if assigned.stopped:
-                self._place_again(assigned, start.offset)
-                elsewhere = False
-            if elsewhere or start.leader_epoch is not None:
+            if start.seek or assigned.stopped or start.leader_epoch is not None:
                 # With the epoch the client asks the broker whether the log still has what lies before.
-                epoch = start.leader_epoch
-                self._client.seek(assigned.topic, assigned.partition, start.offset, leader_epoch=epoch)
-                self.moved.add((assigned.topic, assigned.partition))
+                self.reading.begin(assigned, start.offset, start.leader_epoch)
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
@@ -366,17 +359,6 @@ class Session(Holdings):
             self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
         behind = [each for each in self.assigned.values() if each.state is State.RECOVERING]
         self.log.ready([assigned for assigned, _ in starts], behind)
-
-    def _place_again(self, assigned: Assigned, offset: int) -> None:
-        others = [other for other in self.assigned.values() if other is not assigned]
-        at = [TopicPartition(other.topic, other.partition, _reads_on_at(other)) for other in others]
-        self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
-        # The eager protocol has all of them assigned anew.
-        self.moved.update(self.assigned)
-        assigned.stopped = False
-        for other in others:
-            if _is_fetched(other):
-                self._client.resume(other.topic, other.partition)
 
 
 def _is_begun(assigned: Assigned) -> bool:
@@ -386,13 +368,3 @@ def _is_begun(assigned: Assigned) -> bool:
 
 def _failures(assigned: Assigned) -> int:
     return assigned.failures
-
-
-def _is_fetched(assigned: Assigned) -> bool:
-    return assigned.state is State.ACTIVE and not (assigned.user_paused or assigned.full)
-
-
-def _reads_on_at(assigned: Assigned) -> int:
-    if assigned.state is State.ACTIVE and assigned.held is not None:
-        return assigned.held.lane.position
-    return 0 if assigned.start is None else assigned.start.offset

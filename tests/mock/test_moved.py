@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 ORDERS = TopicPartition("orders", 0)
+PAIRS = [TopicPartition("pairs", 0), TopicPartition("pairs", 1)]
 BY_COMMIT = {"enable.auto.commit": False}
 
 
@@ -47,12 +48,12 @@ def in_a_callback_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
         consumer._turns._inside, consumer._turns._calls_back = None, False
 
 
-def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int) -> None:
-    """Send so much to partition 0 that the mock broker drops what was there before."""
+def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *, partition: int = 0) -> None:
+    """Send so much to a partition that the mock broker drops what was there before."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
     for number in range(first, end):
         headers: dict[str, str | bytes | None] = {"dedup-id": str(number), "pad": "x" * 100_000}
-        producer.produce(topic, str(number), headers=headers, partition=0)
+        producer.produce(topic, str(number), headers=headers, partition=partition)
         if number % 20 == 0:
             producer.flush(PATIENCE_S)
     assert producer.flush(PATIENCE_S) == 0
@@ -161,6 +162,13 @@ def first_left(consumer: DedupConsumer) -> int:
     return int(low)
 
 
+def lasting(consumer: DedupConsumer) -> list[str]:
+    """What the logs of both partitions still have, of 110 messages each."""
+    lows = [Consumer.get_watermark_offsets(consumer, each, timeout=PATIENCE_S)[0] for each in PAIRS]
+    assert all(10 < low < 100 for low in lows)
+    return [number for low in lows for number in numbers(low, 110)]
+
+
 def test_a_stopped_partition_can_be_moved(stopped: DedupConsumer) -> None:
     """A seek while the news of the stop waits behind other messages is what counts; no error, and no reset after it."""
     first_left(stopped)
@@ -185,6 +193,68 @@ def test_an_interruption_does_not_forget_that_a_partition_stopped(
     low = first_left(stopped)
     stopped._torn, stopped._tidy_at = doubt, 0.0
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
+
+
+def test_a_stop_that_nobody_heard_of_is_found_out(stopped: DedupConsumer) -> None:
+    """An interruption in the client's own call takes the news with it."""
+    low = first_left(stopped)
+    stopped._fetched = []
+    stopped._torn = Doubt.FETCHED
+    assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
+
+
+def test_a_partition_can_be_moved_whose_stop_nobody_heard_of(stopped: DedupConsumer) -> None:
+    """The news may still be on its way."""
+    first_left(stopped)
+    stopped._fetched = []
+    stopped.seek(TopicPartition("orders", 0, 105))
+    assert values(poll_quiet(stopped)) == numbers(105, 110)
+
+
+PROTOCOLS = ["range", "cooperative-sticky"]
+
+
+@pytest.fixture
+def both_stopped(make: Make, send: Send, kafka: MockKafka, request: pytest.FixtureRequest) -> DedupConsumer:
+    """A consumer that worked on 0 to 9 of both partitions, whose client has just said that both logs begin far behind that."""
+    consumer = make("pairs", config={"partition.assignment.strategy": request.param})
+    for partition in range(2):
+        send(*numbers(0, 10), topic="pairs", partition=partition)
+    assert sorted(values(poll_some(consumer, 20))) == sorted(2 * numbers(0, 10))
+    Consumer.pause(consumer, PAIRS)
+    for partition in range(2):
+        send_beyond_retention(kafka, "pairs", 10, 110, partition=partition)
+    Consumer.resume(consumer, PAIRS)
+    listen_until(consumer, lambda: {m.partition() for m in consumer._fetched if m.error()} == {0, 1})
+    return consumer
+
+
+def both_read_on(consumer: DedupConsumer) -> list[str]:
+    """Have one partition placed again while the news of the other waits: with `consume` it does so for as long as the call may take."""
+    assert consumer.consume(1000, 0) == []
+    return values(consumer.consume(1000, 3.0))
+
+
+@pytest.mark.parametrize("both_stopped", PROTOCOLS, indirect=True)
+def test_two_partitions_that_stopped_are_both_read_on(both_stopped: DedupConsumer) -> None:
+    """To place one of them again does not drop the news of the other."""
+    got = both_read_on(both_stopped)
+    assert Counter(got + values(poll_quiet(both_stopped))) == Counter(lasting(both_stopped))
+
+
+@pytest.mark.parametrize("both_stopped", PROTOCOLS, indirect=True)
+def test_a_partition_that_reads_again_counts_as_stopped_no_more(
+    both_stopped: DedupConsumer, send: Send
+) -> None:
+    """Whatever news of it came meanwhile: what a pause drops of it is read again."""
+    got = both_read_on(both_stopped) + values(poll_quiet(both_stopped))
+    for partition in range(2):
+        send(*numbers(110, 115), topic="pairs", partition=partition)
+    listen_until(both_stopped, lambda: {m.partition() for m in both_stopped._fetched} == {0, 1})
+    both_stopped.pause(PAIRS)
+    both_stopped.resume(PAIRS)
+    got += values(poll_quiet(both_stopped))
+    assert Counter(got) == Counter(lasting(both_stopped) + 2 * numbers(110, 115))
 
 
 def test_what_is_read_again_beside_a_stopped_partition_comes_once(

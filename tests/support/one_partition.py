@@ -122,8 +122,10 @@ class ListClient(UndescribedClient):
         del topic, partition
         self.delivers = True
 
-    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
         """See `Client`."""
+        del topic, partition, offset, leader_epoch
+        return True
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """See `Client`."""

@@ -177,10 +177,11 @@ class ModelClient(UndescribedClient):
         del topic
         self.paused.discard(partition)
 
-    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> None:
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
         """See `Client`."""
         del topic
         self.positions[partition], self.epochs[partition] = offset, leader_epoch
+        return True
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """See `Client`."""
