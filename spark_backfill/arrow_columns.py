@@ -63,6 +63,28 @@ def headers_list(column: pa.ListArray) -> list[Headers | None]:
     ]
 
 
+def last_values(column: pa.ListArray, name: str) -> list[bytes | None]:
+    """Return the value of each record's last header of exactly this name, None where there is none."""
+    ends = np.asarray(column.offsets)
+    flat = column.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    # With what a null struct lacks taken from its fields.
+    fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+    named = pc.equal(fields["key"], name)
+    if (
+        len(flat) == len(column)
+        and not column.null_count
+        and named.true_count == len(flat)
+        and (np.diff(ends) == 1).all()
+    ):
+        return bytes_list(fields["value"])
+    rows = np.flatnonzero(np.asarray(pc.fill_null(named, fill_value=False)))
+    taken = np.full(len(column), -1, np.int64)
+    # Of several rows for one record the last stays.
+    taken[np.searchsorted(ends, rows + ends[0], side="right") - 1] = rows
+    lacks = (taken < 0) | ~np.asarray(column.is_valid())
+    return bytes_list(fields["value"].take(pa.array(taken, mask=lacks)))
+
+
 def milliseconds(column: pa.Array, unit: str) -> Int64s:
     """Return timestamps in ms, -1 where there is none. ``unit``: of a column of numbers; empty where its type says it."""
     scale = _PER_SECOND[unit or column.type.unit]

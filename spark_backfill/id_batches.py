@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.ids.digest import Column, digest_columns
 from dedup_sdk.ids.fields import Headers
+from dedup_sdk.ids.parts import Leaf
 from dedup_sdk.record import Record
-from spark_backfill.arrow_columns import bytes_list, headers_list
+from spark_backfill.arrow_columns import bytes_list, headers_list, last_values
 
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
 _PLACE: Final = ("partition", "offset", "timestamp_ms")
@@ -37,13 +39,31 @@ def _digester(
         # Read where it is used: a callable of ``py:`` is imported on the worker.
         spec = id_spec(text)
         for batch in batches:
-            digests = spec.digests(ArrowFields(batch)).digests
+            digests = digests_of(spec, batch)
             columns = [batch.column(name) for name in (*_PLACE, *others)]
             names = [*_PLACE, "digest", *others]
             columns.insert(len(_PLACE), pa.array(digests, pa.binary()))
             yield pa.RecordBatch.from_arrays(columns, names)
 
     return digest
+
+
+def digests_of(spec: IdSpec, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+    """Return the digest of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
+    leaves = spec.describe()
+    if all(map(_is_a_column, leaves)):
+        return digest_columns([Column(_values(leaf, batch)) for leaf in leaves]).digests
+    return spec.digests(ArrowFields(batch)).digests
+
+
+def _is_a_column(leaf: Leaf) -> bool:
+    return leaf.kind in ("header", "key", "value") and leaf.empty_is_id and not leaf.ignore_case
+
+
+def _values(leaf: Leaf, batch: pa.RecordBatch) -> list[bytes | None]:
+    if leaf.kind == "header":
+        return last_values(batch.column("headers"), leaf.argument)
+    return bytes_list(batch.column(leaf.kind))
 
 
 class ArrowFields:

@@ -17,7 +17,7 @@ from dedup_sdk.ids import IdSpec, id_spec
 from spark_backfill.archive_checks import checked_part, nothing_of_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing
-from spark_backfill.id_batches import ArrowFields
+from spark_backfill.id_batches import digests_of
 from spark_backfill.parquet_files import Layout, deal_out
 from spark_backfill.parquet_reader import PLACE, Batch, ParquetReader
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
@@ -91,7 +91,7 @@ class PiecesTask:
         if not taken.any():
             return
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
-        digests = spec.digests(ArrowFields(rest)).digests
+        digests = digests_of(spec, rest)
         rows = Rows.of_digests(batch.offsets[taken], batch.timestamps[taken], digests)
         if self.packing.reshard is not None:
             rows = rows._replace(targets=self.packing.reshard.targets(rest.column("key").cast(pa.binary())))

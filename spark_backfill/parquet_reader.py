@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,27 +48,36 @@ class ParquetReader:
     def read(self, task: int, span: tuple[int, int] | None = None) -> Iterator[Batch]:
         """Yield the rows of a task; ``span``: no offset outside ``[begin, end)`` is wanted."""
         wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
-        columns = [self.layout.names[name] for name in wanted]
         for unit in self.tasks[task]:
             with pq.ParquetFile(unit.path, coerce_int96_timestamp_unit="us") as file:
-                groups = [group for group in unit.groups if span is None or self._may_have(file, group, span)]
-                if groups:
-                    for batch in file.iter_batches(_BATCH_ROWS, groups, columns, use_threads=False):
-                        yield self._batch(batch.select(columns).rename_columns(wanted))
+                for group in unit.groups:
+                    told = self._told(file, group)
+                    if span is not None and not _may_have(told, span):
+                        continue
+                    same = {name: each.low for name, each in told.items() if each.is_one}
+                    if same.get("topic") != self.topic:
+                        same.pop("topic", None)
+                    names = [
+                        name for name in wanted if name not in ("topic", "partition") or name not in same
+                    ]
+                    columns = [self.layout.names[name] for name in names]
+                    for batch in file.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
+                        yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
 
-    def _may_have(self, file: pq.ParquetFile, group: int, span: tuple[int, int]) -> bool:
+    def _told(self, file: pq.ParquetFile, group: int) -> dict[str, _Told]:
+        """What the file says itself of a row group's topic, partition and offset, as far as it does."""
         chunks = file.metadata.row_group(group)
-        name = self.layout.names["offset"]
+        places = {place: name for name, place in self.layout.names.items() if name in PLACE[:3]}
+        told = {}
         for index in range(chunks.num_columns):
             column = chunks.column(index)
-            if column.path_in_schema == name:
-                known = column.statistics
-                return (
-                    known is None or not known.has_min_max or (known.min < span[1] and known.max >= span[0])
-                )
-        return True
+            known = column.statistics
+            if column.path_in_schema in places and known is not None and known.has_min_max:
+                nulls = known.null_count if known.has_null_count else 1
+                told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
+        return told
 
-    def _batch(self, batch: pa.RecordBatch) -> Batch:
+    def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
         others = frozenset[str]()
         if "topic" in batch.schema.names:
             mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=False)
@@ -76,13 +85,18 @@ class ParquetReader:
                 strangers = pc.unique(batch.column("topic").filter(pc.invert(mine))).to_pylist()
                 others = frozenset(str(each) for each in strangers[:SHOWN_TOPICS])
                 batch = batch.filter(mine)
-        placed = batch.column("partition").is_valid()
-        strays = batch.num_rows - placed.true_count
-        if strays:
-            batch = batch.filter(placed)
+        strays = 0
+        if partition is None:
+            placed = batch.column("partition").is_valid()
+            strays = batch.num_rows - placed.true_count
+            if strays:
+                batch = batch.filter(placed)
+            partitions = batch.column("partition").cast(pa.int64()).to_numpy()
+        else:
+            partitions = np.full(batch.num_rows, partition, np.int64)
         offsets = batch.column("offset").cast(pa.int64())
         return Batch(
-            batch.column("partition").cast(pa.int64()).to_numpy(),
+            partitions,
             offsets.fill_null(-1).to_numpy(),
             np.asarray(offsets.is_valid()),
             milliseconds(batch.column("timestamp"), self.layout.unit),
@@ -90,3 +104,21 @@ class ParquetReader:
             strays,
             others,
         )
+
+
+class _Told(NamedTuple):
+    """The lowest and the highest value of a column of a row group, and how many rows have none."""
+
+    low: Any
+    high: Any
+    nulls: int
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all rows have the same."""
+        return self.nulls == 0 and bool(self.low == self.high)
+
+
+def _may_have(told: Mapping[str, _Told], span: tuple[int, int]) -> bool:
+    offsets = told.get("offset")
+    return offsets is None or (offsets.low < span[1] and offsets.high >= span[0])

@@ -46,6 +46,9 @@ rows = st.tuples(
 )
 
 
+writings = st.fixed_dictionaries({"group_rows": st.integers(1, 5), "statistics": st.booleans()})
+
+
 def records_of(found: Sequence[tuple[Any, ...]]) -> list[Record]:
     """Records with rising offsets in each partition; a timestamp of -1 is none."""
     return [
@@ -80,10 +83,15 @@ def last_sightings(pieces: Sequence[Piece]) -> dict[tuple[int, bytes], tuple[int
 
 
 @settings(deadline=None)
-@given(found=st.lists(rows, min_size=1, max_size=40), begin=st.integers(0, 10), end=st.integers(5, 40))
+@given(
+    found=st.lists(rows, min_size=1, max_size=40),
+    begin=st.integers(0, 10),
+    end=st.integers(5, 40),
+    written=writings,
+)
 @pytest.mark.parametrize("spec", SPECS)
 def test_pieces_are_those_of_the_records(
-    spec: str, found: list[tuple[Any, ...]], begin: int, end: int
+    spec: str, found: list[tuple[Any, ...]], begin: int, end: int, written: dict[str, Any]
 ) -> None:
     """Of the topic's records inside the bounds each ID has the mark of its last one, in every spec's own bytes; records are counted."""
     records = records_of(found)
@@ -97,7 +105,7 @@ def test_pieces_are_those_of_the_records(
     stretches = [Stretch(partition=number, low=0, begin=0, high=50, complete=True) for number in range(3)]
     packing = Packing(plan_slots(stretches, split=True, parallelism=2), ordered=False)
     with TemporaryDirectory() as folder:
-        reader = reader_of(write_parquet(Path(folder), records), spec)
+        reader = reader_of(write_parquet(Path(folder), records, **written), spec)
         task = PiecesTask(reader, spec, dict.fromkeys(range(3), (begin, end)), packing)
         pieces = [piece for batch in task(numbers(reader)) for piece in from_batch(batch)]
     assert last_sightings(pieces) == expected
@@ -110,15 +118,16 @@ def test_pieces_are_those_of_the_records(
     found=st.lists(rows, min_size=1, max_size=40),
     cuts=st.dictionaries(st.integers(0, 2), st.integers(0, 40)),
     horizons=st.dictionaries(st.integers(0, 2), st.integers(0, 30).map(lambda late: BASE_MS + late)),
+    written=writings,
 )
 def test_a_survey_says_what_is_there(
-    found: list[tuple[Any, ...]], cuts: dict[int, int], horizons: dict[int, int]
+    found: list[tuple[Any, ...]], cuts: dict[int, int], horizons: dict[int, int], written: dict[str, Any]
 ) -> None:
     """Ends, counts, cuts and horizons are those of a walk through the topic's records, however they are dealt out to files."""
     records = records_of(found)
     nowhere = 2**63 - 1
     with TemporaryDirectory() as folder:
-        reader = reader_of(write_parquet(Path(folder), records, files=3), "key")
+        reader = reader_of(write_parquet(Path(folder), records, files=3, **written), "key")
         seen = total(
             ArchiveSurvey.from_json(batch.column(0)[0].as_py())
             for batch in SurveyTask(reader, cuts, horizons)(numbers(reader))

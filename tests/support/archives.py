@@ -44,11 +44,23 @@ def kafka_table(records: Iterable[Record]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=KAFKA)
 
 
-def write_parquet(folder: Path, records: Sequence[Record], *, files: int = 2) -> Path:
-    """Write records as Parquet, dealt out to some files."""
+def write_parquet(
+    folder: Path,
+    records: Sequence[Record],
+    *,
+    files: int = 2,
+    group_rows: int = 1_000_000,
+    statistics: bool = True,
+) -> Path:
+    """Write records as Parquet, dealt out to some files, in row groups that tell of their rows, or do not."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
-        pq.write_table(kafka_table(records[number::files]), folder / f"part-{number}.parquet")
+        pq.write_table(
+            kafka_table(records[number::files]),
+            folder / f"part-{number}.parquet",
+            row_group_size=group_rows,
+            write_statistics=statistics,
+        )
     return folder
 
 
