@@ -24,7 +24,7 @@ from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity, KeyStore
+from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
@@ -86,6 +86,8 @@ class Deduplicator:
         self._bears_full_disk = bears_full_disk
         self._forgets_unwritten = forgets_unwritten
         self._late: StoreError | None = None
+        self._opened: dict[tuple[str, int], PartitionStore] = {}
+        """The store of each partition as it was opened last."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
     def __enter__(self) -> Self:
@@ -119,7 +121,12 @@ class Deduplicator:
         if (topic, partition) in self.partitions:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
         identity = self._identity(topic, partition, topic_id, cluster)
+        left = self._opened.get((topic, partition))
+        if left is not None:
+            # Its closing was interrupted: nobody else lets it go.
+            left.close()
         store = self._store.open(identity, self.strategy.window, beside=beside)
+        self._opened[topic, partition] = store
         try:
             held = Partition(
                 topic,

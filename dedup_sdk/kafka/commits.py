@@ -62,6 +62,13 @@ class Commits:
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
+    def hand_on(self, before: Assigned, after: Assigned) -> None:
+        """Have a partition that was moved owe what it owed before: as with the plain client, a seek takes no commit back."""
+        coordinates = before.topic, before.partition
+        held, owed = self._owed.get(coordinates, (None, None))
+        if held is before and owed is not None:
+            self._owed[coordinates] = after, owed
+
     def await_nothing(self) -> None:
         """Expect no answers any more: an interruption may have swallowed them."""
         self._unanswered.clear()
@@ -103,7 +110,7 @@ class Commits:
                 continue
             if ends is None and offset.offset <= self._known(assigned, asynchronous):
                 continue
-            if ends is not None and ends[coordinates] >= 0:
+            if ends is not None:
                 known = max(assigned.requested, assigned.held.lane.committed or 0)
                 offset.offset = min(offset.offset, max(ends[coordinates], known))
             ready.append(offset)

@@ -225,11 +225,17 @@ class DedupConsumer(Offsets):
                     if idle.is_up:
                         return
                     continue
-                if message.error() is None:
+                try:
+                    error = message.error()
+                except BaseException:
+                    # Interrupted before the application has it.
+                    self._torn, self._tidy_at = Doubt.LANES, 0.0
+                    raise
+                if error is None:
                     yield message
                     idle.heard()
                 else:
-                    self._heed(message.error())
+                    self._heed(error)
         finally:
             self._stopped = False
 

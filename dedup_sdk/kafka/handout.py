@@ -196,7 +196,7 @@ class HandOut:
         topic, number = partition.topic, partition.partition
         waiting = self.first_waiting(topic, number)
         stop = partition.lane.position if waiting is None else waiting
-        if end is not None and end >= 0:
+        if end is not None:
             stop = min(stop, end)
         due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
         self._apart_handed = [m for m in self._apart_handed if m not in due]

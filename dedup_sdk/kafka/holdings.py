@@ -105,10 +105,10 @@ class Holdings:
     def gave(self, message: Any) -> bool:
         """Whether a message in flight was handed out since the partition was taken last.
 
-        A handler that outlived a rebalance must not end the record that is in flight now, at the same offset.
+        A handler that outlived a rebalance, or its consumer, must not end the record that is in flight now, at the same offset.
         """
         assigned = self.assigned.get((message.topic(), message.partition()))
-        if assigned is None or assigned.epoch == 1 or assigned.held is None or not assigned.held.started:
+        if assigned is None or assigned.held is None or not assigned.held.started:
             return assigned is not None
         place = assigned.held.lane.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
@@ -183,6 +183,8 @@ class Holdings:
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
         start = Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
         self._begin_again(assigned, start, requested=min(assigned.requested, offset))
+        if not log_changed:
+            self.commits.hand_on(assigned, self.assigned[topic, partition])
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""

@@ -75,11 +75,13 @@ class Offsets(Running):
 
 
 def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
-    """Return the offset below which each partition is meant; None: all of them."""
+    """Return the offset below which each partition is meant; None: all of them. What is no offset means nothing."""
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
         if message.error() is not None:
             raise KafkaException(message.error())
         return {(message.topic(), message.partition()): message.offset() + 1}
-    return None if offsets is None else {(tp.topic, tp.partition): tp.offset for tp in offsets}
+    if offsets is None:
+        return None
+    return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}

@@ -261,7 +261,8 @@ class Placement(Consumer):
 
         What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
         is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
-        completed comes again, with the verdicts of the first time. Called by another thread while a rebalance callback runs,
+        completed comes again, with the verdicts of the first time; back to the first message that is not completed is no
+        such step. Called by another thread while a rebalance callback runs,
         it is done when that is over, if the partition is still there.
         """
         with self._turns.alone_or_noting() as alone:

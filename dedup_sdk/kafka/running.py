@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -39,6 +37,9 @@ class Running(Settling):
     _dead_letters: str
     _held_back: bool
     _client: Client
+    _torn: Doubt
+    _implicit: bool
+    _by_commit: bool
 
     def run(
         self,
@@ -89,43 +90,45 @@ class Running(Settling):
             max_in_flight=max_in_flight,
         )
         self._check_open()
-        with self._at_work(settings) as crew:
-            self._serve(crew)
-        if crew.failure is not None:
-            raise crew.failure
-
-    @contextmanager
-    def _at_work(self, settings: RunSettings) -> Iterator[Crew]:
-        """Have messages end by their handlers only, while a crew is there; at the end nobody works any more."""
         letters = None
         if settings.on_error == "dead-letter":
             letters = DeadLetterProducer(self._settings, self._dead_letters)
-        with self._lock:
-            if self._crew is not None:
-                raise RuntimeError(
-                    "run() is at work already: one consumer has one loop; give it more workers"
-                )
-            if self._implicit:
-                self._complete_below(None)
-            implicit, by_commit, self._implicit, self._by_commit = (
-                self._implicit,
-                self._by_commit,
-                False,
-                False,
-            )
-            crew = self._crew = Crew(settings, letters)
+        crew = Crew(settings, letters)
         try:
+            self._work(crew)
+        finally:
+            crew.close()
+        if crew.failure is not None:
+            raise crew.failure
+
+    def _work(self, crew: Crew) -> None:
+        """Have messages end by their handlers only, while the crew is there; at the end nobody works any more."""
+        implicit, by_commit = self._implicit, self._by_commit
+        try:
+            with self._lock:
+                self._check_idle()
+                if self._implicit:
+                    self._complete_below(None)
+                self._crew, self._implicit, self._by_commit = crew, False, False
             try:
-                yield crew
+                self._serve(crew)
             except BaseException:
                 self._wind_up_anyhow(crew)
                 raise
             self._wind_up(crew, None if crew.failure is None else self._patience_s)
+        except BaseException:
+            if self._crew is crew:
+                # What it stopped may be on its way between two places: all that is not completed comes again.
+                self._torn, self._tidy_at = Doubt.LANES, 0.0
+            raise
         finally:
-            with self._lock:
+            if self._crew is crew:
                 self._crew, self._stopped = None, False
                 self._implicit, self._by_commit = implicit, by_commit
-            crew.close()
+
+    def _check_idle(self) -> None:
+        if self._crew is not None:
+            raise RuntimeError("run() is at work already: one consumer has one loop; give it more workers")
 
     # --- the loop ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, cast
 
-from rocksdict import AccessType, Options, Rdict, ReadOptions
+from rocksdict import AccessType, DbClosedError, Options, Rdict, ReadOptions
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.merge_threads import MERGE_THREADS
@@ -68,10 +68,13 @@ def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:
 def close_database(database: Rdict, *, merges: bool = True) -> None:
     """Stop background work and close; what is in memory is in the log as well, so that nothing is written out.
 
-    ``merges``: whether a merge of its files may go on or wait for a thread; see `wants_merges`.
+    ``merges``: whether a merge of its files may go on or wait for a thread; see `wants_merges`. Does nothing to one that is closed.
     """
     # Not waiting for what ends: that would hold the interpreter's lock, and closing waits for it as well.
-    database.cancel_all_background(False)
+    try:
+        database.cancel_all_background(False)
+    except DbClosedError:
+        return
     try:
         with MERGE_THREADS.one_each() if merges else nullcontext():
             database.close()

@@ -53,7 +53,6 @@ class MemoryPartition:
 
     def __init__(self, memory: _Memory) -> None:
         self._held: _Memory | None = memory
-        memory.is_open = True
 
     @property
     def closed(self) -> bool:
@@ -266,6 +265,8 @@ class MemoryStore:
         memory.numbered = numbered
         partition = MemoryPartition(memory)
         self._open = [*[other for other in self._open if not other.closed], partition]
+        # Last of all: an interruption before this line leaves nothing open.
+        memory.is_open = True
         return partition
 
     def excess_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -71,18 +72,33 @@ class RocksStore:
         folder = partition_folder(self._root, identity)
         make_private(self._root, folder.parent)
         tidy_beside(folder)
-        *places, last = [folder, *places_beside(folder)] if beside else [folder]
-        with holding_still(folder):
-            for place in places:
-                with contextlib.suppress(StoreLockedError):
-                    return self._open_at(place, identity, window)
-            return self._open_at(last, identity, window)
+        opened = None
+        try:
+            with holding_still(folder):
+                opened = self._open_one(
+                    [folder, *places_beside(folder)] if beside else [folder], identity, window
+                )
+        except BaseException:
+            # Interrupted on its way out: nobody else would close it.
+            if opened is not None:
+                opened.close()
+            raise
+        return opened
+
+    def _open_one(self, folders: Sequence[Path], identity: Identity, window: Window) -> RocksPartition:
+        """The first that nobody has open."""
+        *places, last = folders
+        for place in places:
+            with contextlib.suppress(StoreLockedError):
+                return self._open_at(place, identity, window)
+        return self._open_at(last, identity, window)
 
     def _open_at(self, folder: Path, identity: Identity, window: Window) -> RocksPartition:
         # Also where it does not open: what is damaged is set aside from there.
         self._places[identity] = folder
         self._refuse_damaged(folder)
         make_private(self._root, folder)
+        self._open = [other for other in self._open if not other.closed]
         partition = RocksPartition(
             folder,
             identity,
@@ -92,7 +108,7 @@ class RocksStore:
             fsync=self._fsync,
             generation_marks=self._generation_marks,
         )
-        self._open = [*[other for other in self._open if not other.closed], partition]
+        self._open += [partition]
         return partition
 
     def excess_bytes(self) -> int:

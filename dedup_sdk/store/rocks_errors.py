@@ -75,7 +75,11 @@ def translating(folder: Path, report_damage: ReportDamage = lambda _: None) -> I
     """Raise RocksDB's and the system's errors inside as `translated` says, and tell ``report_damage`` of damage."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            # An interruption, whose frames hold handles as well.
+            clear_frames(error.__traceback__)
+            raise
         better = translated(error, folder)
         if isinstance(better, StoreCorruptError):
             report_damage(better)

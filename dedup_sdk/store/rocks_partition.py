@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from shutil import disk_usage
+from traceback import clear_frames
 from typing import Final
 
 import numpy as np
@@ -92,7 +93,12 @@ class RocksPartition:
         self._was_open = False
         self._installs = False
         self.disk_bytes = 0
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            # Interrupted on its way out: nobody else would.
+            self.close()
+            raise
 
     def _open(self) -> None:
         # What does not open is closed: there is nothing to let go of.
@@ -105,8 +111,9 @@ class RocksPartition:
             self._open_files = OPEN_FILES.take()
             try:
                 self._database, names = open_database(folder, memory, self._open_files)
-            except BaseException:
+            except BaseException as error:
                 OPEN_FILES.give_back(self._open_files)
+                clear_frames(error.__traceback__)
                 raise
             self._closed = False
             try:
@@ -120,6 +127,7 @@ class RocksPartition:
                 make_files_private(folder)
                 self._was_open = True
             except BaseException as error:
+                clear_frames(error.__traceback__)
                 self.close()
                 if (damage := unexpected_damage(error, folder)) is not None:
                     raise damage from None
@@ -151,9 +159,11 @@ class RocksPartition:
         record = encode_step(progress, marks)
         try:
             journal.put(sequence_key(self._next), record, self._write_options)
-        except Exception as error:
+        except BaseException as error:
             # Who keeps the error keeps this frame, and a handle in it would keep RocksDB's lock.
             del journal
+            if not isinstance(error, Exception):
+                raise
             raise self._failure(error) from error
         self._next += 1
         self._recent += marks.count
@@ -336,12 +346,12 @@ class RocksPartition:
         """See `PartitionStore.close`."""
         if self._closed:
             return
-        self._closed = True
-        OPEN_FILES.give_back(self._open_files)
         merges = True
         with translating(self._folder):
             # Whatever fails on the way, RocksDB's lock must not stay: the store would be open elsewhere until the process ends.
             try:
+                share, self._open_files = self._open_files, 0
+                OPEN_FILES.give_back(share)
                 if has_tables(self._folder):
                     # Before the families are let go of, which would write each of them out: a third of a handover. One that was
                     # never written out is, because a log alone could be torn back to nothing.
@@ -350,6 +360,8 @@ class RocksPartition:
             finally:
                 self._journal = self._generations = None
                 close_database(self._database, merges=merges)
+                # Not before: what interrupts this leaves a store that can be closed again.
+                self._closed = True
             make_files_private(self._folder)
 
     def _translating(self) -> AbstractContextManager[None]:

@@ -1,0 +1,93 @@
+"""Interruptions of `run` and of iteration, where a message is on its way from one hand to the next."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk.kafka.crew import Crew
+from tests.support.consuming import poll_quiet, values
+from tests.support.interrupting import Interrupted, InterruptedAt
+
+if TYPE_CHECKING:
+    from tests.mock.conftest import Make, Send
+
+
+@pytest.mark.parametrize("after", ["run", "poll", "the end of the block"])
+def test_a_message_that_no_worker_has_taken_comes_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """It was taken out of the queue, and is nobody's: whatever follows does not complete it."""
+    send(*"abcdef")
+    real, calls, handled = Crew.take, list[Any](), list[str]()
+
+    def take(crew: Crew, message: Any) -> None:
+        calls.append(message)
+        if len(calls) == 3:
+            raise Interrupted
+        real(crew, message)
+
+    def handle(message: Any) -> None:
+        handled.append(message.value().decode())
+
+    monkeypatch.setattr(Crew, "take", take)
+    with make("orders", idle_timeout=2) as consumer:
+        with pytest.raises(Interrupted):
+            consumer.run(handle)
+        if after == "run":
+            consumer.run(handle)
+        elif after == "poll":
+            handled += values(poll_quiet(consumer))
+    handled += values(poll_quiet(make("orders")))
+    assert sorted(handled) == list("abcdef")
+
+
+def test_messages_that_were_withdrawn_and_not_put_back_come_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The winding up is interrupted where they are in no queue."""
+    send(*"abcdef")
+    real, raised, handled = Crew.withdraw, list[int](), list[str]()
+
+    def withdraw(crew: Crew, partitions: Any = None) -> Any:
+        withdrawn = real(crew, partitions)
+        if withdrawn and not raised:
+            raised.append(1)
+            raise Interrupted
+        return withdrawn
+
+    def handle(message: Any) -> None:
+        handled.append(message.value().decode())
+        if len(handled) == 2:
+            time.sleep(0.3)
+            consumer.stop()
+
+    monkeypatch.setattr(Crew, "withdraw", withdraw)
+    consumer = make("orders")
+    with pytest.raises(Interrupted):
+        consumer.run(handle)
+    handled += values(poll_quiet(consumer))
+    assert sorted(handled) == list("abcdef")
+
+
+def test_an_interrupted_iteration_costs_no_message(make: Make, send: Send) -> None:
+    """Wherever it strikes, also between poll's return and the application."""
+    consumer = make("orders", idle_timeout=0.3)
+    sent, got = 0, set[str]()
+    for place in range(1, 400, 7):
+        send(*(f"{sent + number}" for number in range(5)))
+        sent += 5
+        message = None
+        try:
+            with InterruptedAt(place):
+                for message in consumer:
+                    got.add(message.value().decode())
+                    if len(got) == sent:
+                        break
+        except Interrupted:
+            if message is not None:
+                got.add(message.value().decode())
+        got.update(values(poll_quiet(consumer, 0.05)) if len(got) < sent else ())
+    assert got == {f"{number}" for number in range(sent)}

@@ -1,0 +1,78 @@
+"""An interruption at a chosen place: as a signal's handler raises it, wherever Python looks for signals."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, TracebackType
+
+_HERE = str(Path(__file__).parents[2] / "dedup_sdk")
+_LOOKS = {dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX")}
+"""After these instructions Python looks for signals."""
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises; like KeyboardInterrupt no Exception."""
+
+
+class InterruptedAt:
+    """Raises `Interrupted` at the n-th place of this package's code at which Python looks for signals, and at no other.
+
+    ``struck`` says whether there were so many; ``where`` which place it was.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self._last: dict[int, int | None] = {}
+        self.where = ""
+
+    @property
+    def struck(self) -> bool:
+        """Whether it was raised."""
+        return bool(self.where)
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.settrace(self._before)
+
+    def _called(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        if frame.f_back is not None and frame.f_code.co_name != "__init__":
+            # What Python code returns to Python code it does without a look.
+            self._last[id(frame.f_back)] = None
+        if not frame.f_code.co_filename.startswith(_HERE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._last[id(frame)] = frame.f_lasti
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        if event != "opcode":
+            return self._stepped
+        code, last = frame.f_code, self._last.get(id(frame))
+        self._last[id(frame)] = frame.f_lasti
+        if last is not None and code.co_code[last] in _LOOKS:
+            # It is raised by the next instruction here, which has to lie in the same block.
+            self._left -= _handler(code, last) == _handler(code, frame.f_lasti)
+            if self._left == 0:
+                self._left = -1
+                self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+                sys.settrace(None)
+                raise Interrupted
+        return self._stepped
+
+
+def _handler(code: CodeType, offset: int) -> int | None:
+    for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]  # nobody else reads it
+        if entry.start <= offset < entry.end:
+            return int(entry.target)
+    return None
