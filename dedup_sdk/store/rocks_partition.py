@@ -93,6 +93,7 @@ class RocksPartition:
         self._was_open = False
         self._installs = False
         self.disk_bytes = 0
+        self._closed = True
         try:
             self._open()
         except BaseException:
