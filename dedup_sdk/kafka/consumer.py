@@ -180,7 +180,7 @@ class DedupConsumer(Offsets):
         self._fetched = []
         self._gone, self._dropped = set(), set()
         self._assigning = None
-        self._pausing = set()
+        self._pausing, self._by_callback = set(), set()
         self._torn = Doubt.NOTHING
         self._survived = -1
         self._doubtful = self._stopped = self._closed = False

@@ -272,10 +272,12 @@ class Holdings:
         """Write, commit (unless only the user does) and close: the partitions go to another member in order.
 
         All of it within one deadline, or the group would put this member out. What does not fit is abandoned: its next owner
-        sees again what was neither written nor committed.
+        sees again what was neither written nor committed. Those that belong to others already are lost, as by `lose`.
         """
         until = time.monotonic() + self._settings.revoke_deadline_s
-        mine = self._mine(partitions)
+        held = self._mine(partitions)
+        mine = [assigned for assigned in held if assigned.state is not State.LOST]
+        self._drop([assigned for assigned in held if assigned.state is State.LOST])
         for assigned in mine:
             assigned.enter(State.REVOKING)
         try:
@@ -295,7 +297,8 @@ class Holdings:
                     assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
                 )  # fmt: skip
             self._let_go(assigned, write=in_time)
-        self.log.went("revoked", mine)
+        if mine:
+            self.log.went("revoked", mine)
 
     def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
@@ -307,11 +310,13 @@ class Holdings:
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Close without writing or committing: the partitions belong to others already."""
-        mine = self.condemn(partitions)
-        for assigned in mine:
+        self._drop(self.condemn(partitions))
+
+    def _drop(self, lost: list[Assigned]) -> None:
+        for assigned in lost:
             self._let_go(assigned, write=False)
-        if mine:
-            self.log.went("lost", mine)
+        if lost:
+            self.log.went("lost", lost)
 
     def _mine(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         held = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)

@@ -36,6 +36,8 @@ class Placement(Consumer):
     """Partitions of which fetched messages were dropped: behind the client's own position, so that nothing of them may be kept
     until they are read again."""
     _assigning: list[TopicPartition] | None
+    _by_callback: set[Coordinates]
+    """Partitions that the user assigned in the callback for others that go: they stay."""
     _pausing: set[Coordinates]
     """Partitions that the user's callback paused before they were taken."""
     _doubtful: bool
@@ -67,20 +69,22 @@ class Placement(Consumer):
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._turns.calling_back():
+                self._by_callback.clear()
                 if on_revoke is not None:
                     self._guard.run(on_revoke, self, partitions)
                 with self._lock:
-                    self._guard.run(self._whole, self._give_back, partitions)
+                    self._guard.run(self._whole, self._give_back, self._going(partitions))
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
             with self._turns.calling_back():
+                self._by_callback.clear()
                 with self._lock:
                     self._session.condemn(partitions)
                 if callback is not None:
                     self._guard.run(callback, self, partitions)
                 with self._lock:
-                    self._guard.run(self._whole, self._lose, partitions)
+                    self._guard.run(self._whole, self._lose_with_the_rest, partitions)
 
         super().subscribe(topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -108,7 +112,7 @@ class Placement(Consumer):
                 commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
 
     def _whole(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Do our part of a rebalance; what interrupts it leaves the assignment in doubt."""
+        """Do our part of a rebalance; what interrupts it, or the client's refusal, leaves the assignment in doubt."""
         try:
             step(*arguments)
         except BaseException:
@@ -125,8 +129,24 @@ class Placement(Consumer):
         finally:
             self._assigning = None
         with self._lock:
+            if not self._settings.incremental:
+                # The client drops what was assigned by hand for what the group assigns.
+                self._give_all_back()
             self._session.take(chosen)
             self._session.note_pause(self._pausing, paused=True)
+
+    def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it."""
+        gone = [(tp.topic, tp.partition) for tp in partitions]
+        if not self._settings.incremental:
+            gone += [coordinates for coordinates in self._session.assigned if coordinates not in gone]
+        return [TopicPartition(*coordinates) for coordinates in gone if coordinates not in self._by_callback]
+
+    def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
+        going, lost = self._going(partitions), _coordinates(partitions)
+        self._lose([tp for tp in going if (tp.topic, tp.partition) in lost])
+        if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
+            self._give_back(rest)
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
         self._forget(_coordinates(partitions))
@@ -223,8 +243,12 @@ class Placement(Consumer):
         with self._turns.alone():
             self._check_open()
             self._finish_asked()
-            self._give_all_back()
-            self._session.take(partitions, incremental=False, manual=True)
+            self._whole(self._assign_by_hand, partitions)
+
+    def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
+        self._give_all_back()
+        self._session.take(partitions, incremental=False, manual=True)
+        self._by_callback = _coordinates(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
@@ -234,22 +258,25 @@ class Placement(Consumer):
         with self._turns.alone():
             self._check_open()
             self._session.take(partitions, incremental=True, manual=True)
+            self._by_callback |= _coordinates(partitions)
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed."""
         with self._turns.alone():
             self._check_open()
             self._finish_asked()
-            self._give_all_back()
-            super().unassign()
+            self._whole(self._give_all_back)
+            self._whole(super().unassign)
+            self._by_callback.clear()
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
         with self._turns.alone():
             self._check_open()
             self._finish_asked()
-            self._give_back(partitions)
-            super().incremental_unassign(partitions)
+            self._whole(self._give_back, partitions)
+            self._whole(super().incremental_unassign, partitions)
+            self._by_callback -= _coordinates(partitions)
 
     def _give_all_back(self) -> None:
         held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]

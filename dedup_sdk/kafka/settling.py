@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from dedup_sdk.errors import DeadLetterError
+from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.completing import Completing
 from dedup_sdk.kafka.crew import Crew
 from dedup_sdk.kafka.dead_letters import DeadLetter
@@ -136,7 +137,9 @@ class Settling(Completing):
         super()._mend()
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
-        self._leave(partitions, self._patience_s)
+        # What handlers do of partitions that others have already is not written: they are not waited for.
+        lost = {c for c, assigned in self._session.assigned.items() if assigned.state is State.LOST}
+        self._leave([tp for tp in partitions if (tp.topic, tp.partition) not in lost], self._patience_s)
         super()._give_back(partitions)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
