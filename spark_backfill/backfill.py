@@ -1,4 +1,4 @@
-"""One run: ask Kafka, fold in Spark, publish the snapshot."""
+"""One run: ask Kafka, fold in Spark, publish what was made."""
 
 from __future__ import annotations
 
@@ -6,36 +6,32 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
-from spark_backfill.archive_history import archived_history
-from spark_backfill.archived import check_gaps
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.errors import one_line
-from spark_backfill.findings.findings import total
 from spark_backfill.fold import Packing, Task, write_slots
-from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
-from spark_backfill.history import History, kept_history, resolve_history
-from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.hull import hull, in_archive, in_log, offsets_of
 from spark_backfill.options import Options
-from spark_backfill.output import REPORT_NAME
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.pieces import read_all_pieces
+from spark_backfill.publication import Publication, isolation_of, owner
 from spark_backfill.remote_output import check_shared, open_output
-from spark_backfill.report import Report, make_report
-from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
+from spark_backfill.report import Report, RunReport
+from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
+from spark_backfill.session import LazySession
+from spark_backfill.share import Share, find_shares
+from spark_backfill.shared_runs import Taker
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.snapshot import DIGEST_NAME, make_manifest
-from spark_backfill.stretch import expire
+from spark_backfill.slots import SlotPlan, plan_group_slots
+from spark_backfill.snapshot import DIGEST_NAME
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
 
@@ -48,14 +44,27 @@ def backfill(
     around: Callable[[Task], Task] = lambda task: task,
     watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
-    """Make the snapshot that the options ask for and return what it holds.
+    """Do as `backfill_groups` for one group, or none, and return what the snapshot holds."""
+    (report,) = backfill_groups(options, make_session, say=say, around=around, watch=watch).groups
+    return report
+
+
+def backfill_groups(
+    options: Options,
+    make_session: Callable[[], SparkSession],
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    around: Callable[[Task], Task] = lambda task: task,
+    watch: Watch = lambda _spark, _offsets: nullcontext(),
+) -> RunReport:
+    """Make the snapshots that the options ask for, one a group, and return what they hold.
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
     ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many offsets and
-    writes. Leaves either a whole snapshot or nothing.
+    writes. Leaves whole snapshots of all groups, or nothing.
 
     Raises:
-        BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
+        BackfillError: Kafka, the topic, a group, the archive or the output is not as it should be.
         ConfigurationError: the archive has no offsets, or its columns are not what they are taken for.
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
@@ -63,45 +72,19 @@ def backfill(
     if options.report is not None:
         check_place(options.report)
     with open_output(options) as output:
-        session = _Session(make_session)
+        session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session)
-        history = _resolve(options, archive, base, now_ms)
-        there = len(history.stretches) + len(history.skipped)
-        if options.reshard is not None:
-            history = options.reshard.widened(history)
-        for line in check_gaps(options.topic, history.stretches, allowed=options.sources.allow_gap):
-            say(f"{line}: coverage begins behind them")
-        given_up = _given_up(options, history, say)
-        history = replace(history, stretches=given_up.known(history.stretches))
-        stretches = expire(given_up.cut(history.stretches), options.base.expire_before_ms)
-        offsets = sum(stretch.offsets for stretch in stretches)
-        base_marks = sum(stretch.base.marks for stretch in stretches if stretch.base is not None)
-        added = f", {base_marks:,} marks of the base" if base is not None else ""
-        say(f"{len(history.stretches)} partitions of {options.topic}, {offsets:,} offsets to read{added}")
+        shares = find_shares(options, archive, base, now_ms=now_ms, say=say)
+        offsets = _announced(options, shares, say)
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        if offsets or base_marks:
+        if offsets or any(share.base_marks for share in shares):
             spark = session.get()
             check_shared(options, spark)
-            ordered = options.window.count is not None
-            parallelism = spark.sparkContext.defaultParallelism
-            reshard = None if options.reshard is None else options.reshard.with_cuts(stretches)
-            plan = plan_slots(
-                history.stretches,
-                split=not ordered,
-                parallelism=parallelism,
-                arriving=0 if reshard is None else 1 + offsets // reshard.partitions,
-            )
-            packing = Packing(
-                plan,
-                ordered,
-                given_up.offsets,
-                options.report is not None,
-                options.producer_header,
-                reshard,
-            )
-            pieces = read_all_pieces(spark, options, history.stretches, packing, archive, base)
-            with watch(spark, offsets + base_marks):
+            plan, packing = _packing(options, shares, spark.sparkContext.defaultParallelism)
+            stretches = [share.stretches for share in shares]
+            pieces = read_all_pieces(spark, options, stretches, packing, archive, base)
+            with watch(spark, offsets + sum(share.base_marks for share in shares)):
                 outcomes = write_slots(
                     pieces,
                     plan,
@@ -110,64 +93,95 @@ def backfill(
                     output.attempts,
                     now_ms=now_ms,
                     with_producers=options.producer_header is not None,
-                    resharded=reshard is not None,
+                    resharded=packing.reshard is not None,
                     around=around,
                 )
         if options.reshard is not None:
-            _doubt(options.reshard, history, there, plan, outcomes, say)
+            _doubt(options.reshard, shares[0], plan, outcomes, say)
         output.take(plan, outcomes)
-        manifest = make_manifest(
-            replace(history, stretches=stretches),
-            plan,
-            outcomes,
-            spec=options.id,
-            window=options.window,
-            group=_group(options, base),
-            isolation=_isolation(options, base),
+        publication = Publication(
+            options=options,
+            plan=plan,
+            base=base,
             created_ms=now_ms,
-            reshard=options.reshard,
-        )
-        report = make_report(
-            manifest,
-            output=options.shown_output,
-            sources=options.sources.described(),
-            base=None if base is None else base.source.place,
-            base_marks=base_marks,
-            skipped=history.skipped,
-            offsets=offsets,
-            records=sum(outcome.records for outcome in outcomes),
-            unkeyed=sum(outcome.unkeyed for outcome in outcomes),
-            given_up=given_up.count,
-            keyless=sum(outcome.keyless for outcome in outcomes),
-            moved=sum(outcome.moved for outcome in outcomes),
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        (output.folder / REPORT_NAME).write_text(f"{report}\n", encoding="ascii")
-        found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
-        document = make_document(manifest, report, found, producer_header=options.producer_header)
-        if options.report is not None:
-            (output.folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
-        write_manifest(output.folder, manifest)
+        made = [
+            publication.made(
+                number, share, [each for each in outcomes if plan.slots[each.slot].group == number]
+            )
+            for number, share in enumerate(shares)
+        ]
+        for number, each in enumerate(made):
+            each.write_reports(output.snapshot(number), with_findings=options.report is not None)
+        for number, each in enumerate(made):
+            write_manifest(output.snapshot(number), each.manifest)
         output.publish()
     if options.report is not None:
-        _draw(document, options.report, options.shown_output, say)
-    return report
+        _draw(made[0].document, options.report, options.shown_output, say)
+    return RunReport(
+        groups=tuple(each.report for each in made),
+        output=options.shown_output,
+        offsets=offsets,
+        spark_start_seconds=publication.spark_start_seconds,
+        seconds=publication.seconds,
+    )
+
+
+def _announced(options: Options, shares: Sequence[Share], say: Callable[[str], None]) -> int:
+    """Say what is to be read, and return how many offsets that are."""
+    stretches = [share.stretches for share in shares]
+    if len(shares) == 1:
+        (share,) = shares
+        offsets = share.offsets
+        added = f", {share.base_marks:,} marks of the base" if options.base.place is not None else ""
+        say(f"{len(share.stretches)} partitions of {options.topic}, {offsets:,} offsets to read{added}")
+        return offsets
+    for share in shares:
+        say(
+            f"group {share.group!r}: {len(share.stretches)} partitions of {options.topic}, {share.offsets:,} offsets"
+        )
+    offsets = sum(offsets_of(hull(list(map(part, stretches)))) for part in (in_log, in_archive))
+    say(f"{offsets:,} offsets to read, once for all {len(shares)} groups")
+    return offsets
+
+
+def _packing(options: Options, shares: Sequence[Share], parallelism: int) -> tuple[SlotPlan, Packing]:
+    """Return the slots of all groups, and how rows are packed for them."""
+    ordered = options.window.count is not None
+    reshard = None if options.reshard is None else options.reshard.with_cuts(shares[0].stretches)
+    plan = plan_group_slots(
+        [share.stretches for share in shares],
+        split=not ordered,
+        parallelism=parallelism,
+        arriving=0 if reshard is None else 1 + shares[0].offsets // reshard.partitions,
+    )
+    if len(shares) > 1:
+        return plan, Packing(plan, ordered, takers=tuple(Taker(share.given_up.offsets) for share in shares))
+    packing = Packing(
+        plan,
+        ordered,
+        shares[0].given_up.offsets,
+        options.report is not None,
+        options.producer_header,
+        reshard,
+    )
+    return plan, packing
 
 
 def _doubt(
     reshard: Reshard,
-    history: History,
-    there: int,
+    share: Share,
     plan: SlotPlan,
     outcomes: Sequence[SlotOutcome],
     say: Callable[[str], None],
 ) -> None:
     """Say it where the last partition has keys that the partitioner would not have placed there."""
-    last = [outcome for outcome in outcomes if plan.slots[outcome.slot].partition == there - 1]
+    last = [each for each in outcomes if plan.slots[each.slot].partition == share.partitions - 1]
     doubt = reshard.doubt(
-        history.topic,
-        there,
+        share.history.topic,
+        share.partitions,
         sum(outcome.records for outcome in last),
         sum(outcome.keyless for outcome in last),
         sum(outcome.moved for outcome in last),
@@ -186,22 +200,6 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
         )
 
 
-class _Session:
-    """The Spark session, made when it is first needed."""
-
-    def __init__(self, make: Callable[[], SparkSession]) -> None:
-        self._make = make
-        self._session: SparkSession | None = None
-        self.start_seconds = 0.0
-
-    def get(self) -> SparkSession:
-        if self._session is None:
-            started = time.monotonic()
-            self._session = self._make()
-            self.start_seconds = time.monotonic() - started
-        return self._session
-
-
 def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     """The base, if there is one, and if it is of what is asked for."""
     if options.base.place is None:
@@ -212,8 +210,8 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
         topic=options.topic,
         id_spec=str(options.id),
         digest=DIGEST_NAME,
-        isolation=_isolation(options, base),
-        group=_group(options, base),
+        isolation=isolation_of(options, base),
+        group=owner(options, next(iter(options.groups), None), base),
         window=options.window,
     )
     dropped = any(entry.since_ms is not None for entry in base.manifest.partitions)
@@ -225,20 +223,7 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     return base
 
 
-def _group(options: Options, base: Base | None) -> str | None:
-    """The group whose own history it is, None: somebody vouches for it."""
-    if base is not None and options.base.compact:
-        return base.manifest.group
-    return None if options.vouched else options.group
-
-
-def _isolation(options: Options, base: Base | None) -> str:
-    if base is not None and options.base.compact:
-        return base.manifest.isolation
-    return options.sources.isolation
-
-
-def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | None:
+def _archive(options: Options, session: LazySession) -> Archive | ParquetArchive | None:
     described = options.sources.archive
     if described is None:
         return None
@@ -252,49 +237,4 @@ def _archive(options: Options, session: _Session) -> Archive | ParquetArchive | 
         spec=options.id,
         reads_headers=options.producer_header is not None,
         reads_keys=options.reshard is not None,
-    )
-
-
-def _resolve(
-    options: Options, archive: Archive | ParquetArchive | None, base: Base | None, now_ms: int
-) -> History:
-    if base is not None and options.base.compact:
-        return kept_history(base.manifest, options.window, now_ms)
-    survey = None if archive is None else archive.survey
-    sources = options.sources
-    if not options.bootstrap and survey is not None:
-        return archived_history(
-            survey,
-            options.window,
-            cluster=sources.cluster_id,
-            topic=options.topic,
-            topic_id=sources.topic_id,
-            now_ms=now_ms,
-            base=base,
-        )
-    with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
-        return resolve_history(
-            log,
-            options.window,
-            group=options.group,
-            assume_processed=options.assume_processed,
-            now_ms=now_ms,
-            survey=survey,
-            reads_log=bool(sources.kafka),
-            base=base,
-        )
-
-
-def _given_up(options: Options, history: History, say: Callable[[str], None]) -> GivenUpRecords:
-    if options.group is None:
-        return NONE_GIVEN_UP
-    return read_given_up(
-        options.bootstrap,
-        options.admin_config,
-        history.stretches,
-        topic=options.topic,
-        group=options.group,
-        named=options.dead_letters,
-        buried=history.buried,
-        say=say,
     )

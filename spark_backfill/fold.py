@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame
 from dedup_sdk.window import Window
 from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.runs import PIECE_SCHEMA, RunPacker, rows_of_batch, to_batch
+from spark_backfill.shared_runs import SharedPacker, Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds, Stretch
 
 Task = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -26,7 +27,8 @@ class Packing:
     """How tasks pack what they read: the slots, whether rows are kept in order, what the group gave up; see `RunPacker`.
 
     ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
-    ``reshard``: marks go to the partition of their record's key, too.
+    ``reshard``: marks go to the partition of their record's key, too. ``takers``: what each of several groups takes of the rows
+    (`SharedPacker`), empty for one, which takes them all.
     """
 
     plan: SlotPlan
@@ -35,9 +37,17 @@ class Packing:
     findings: bool = False
     producer_header: str | None = None
     reshard: Reshard | None = None
+    takers: tuple[Taker, ...] = ()
 
-    def packer(self) -> RunPacker:
+    def over(self, groups: Sequence[Bounds]) -> Packing:
+        """Return it for a source of which each group takes these offsets."""
+        takers = zip(self.takers, groups, strict=True) if self.takers else ()
+        return replace(self, takers=tuple(replace(taker, bounds=bounds) for taker, bounds in takers))
+
+    def packer(self) -> RunPacker | SharedPacker:
         """Return a packer for one task."""
+        if self.takers:
+            return SharedPacker(self.plan, self.takers, ordered=self.ordered)
         return RunPacker(
             self.plan,
             ordered=self.ordered,
@@ -82,7 +92,7 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
 def write_slots(
     pieces: DataFrame,
     plan: SlotPlan,
-    stretches: Sequence[Stretch],
+    groups: Sequence[Sequence[Stretch]],
     window: Window,
     folder: Path,
     *,
@@ -93,8 +103,8 @@ def write_slots(
 ) -> list[SlotOutcome]:
     """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
-    ``folder`` exists, is empty, and is seen by every worker under the same path. ``now_ms`` is where
-    time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: pieces
+    ``groups`` are the stretches of each group of the run. ``folder`` exists, is empty, and is seen by every worker under the same
+    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: pieces
     may have marks of other partitions. ``around`` wraps the task, for tests that let it fail.
     """
     count = len(plan.slots)
@@ -107,11 +117,14 @@ def write_slots(
         folder=str(folder),
         slots=plan.slots,
         window=window,
-        keep_from_ms={stretch.partition: stretch.keep_from_ms for stretch in stretches},
+        keep_from_ms=tuple({each.partition: each.keep_from_ms for each in group} for group in groups),
         now_ms=now_ms,
         with_producers=with_producers,
         resharded=resharded,
-        accepted={each.partition: each.base.accepted for each in stretches if each.base is not None},
+        # Only one group alone has a base.
+        accepted={
+            each.partition: each.base.accepted for group in groups for each in group if each.base is not None
+        },
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

@@ -15,6 +15,8 @@ from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
+from spark_backfill.group_folder import group_folder
+from spark_backfill.group_options import add_group_options, read_groups
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
 from spark_backfill.source_options import (
@@ -34,7 +36,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
-    ``url`` is the output where that is no folder, else empty.
+    ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
     """
 
     bootstrap: str
@@ -44,7 +46,7 @@ class Options:
     output: Path
     url: str
     scratch: Path | None
-    group: str | None
+    groups: tuple[str, ...]
     assume_processed: bool
     dead_letters: str | None
     overwrite: bool
@@ -58,12 +60,17 @@ class Options:
 
     @property
     def vouched(self) -> bool:
-        """Whether the user vouches for the history, instead of the group's own commits."""
-        return self.group is None or self.assume_processed
+        """Whether the user vouches for the history, instead of the groups' own commits."""
+        return not self.groups or self.assume_processed
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The folders of the groups' snapshots in the output, empty where there is only one: that is the output itself."""
+        return tuple(map(group_folder, self.groups)) if len(self.groups) > 1 else ()
 
     @property
     def shown_output(self) -> str:
-        """Where the snapshot goes, without what may be a secret of a URL."""
+        """Where what is made goes, without what may be a secret of a URL."""
         return shown(self.url) if self.url else str(self.output)
 
     @property
@@ -94,19 +101,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    if given.group is None and not given.whole_topic and not base.compact:
-        parser.error(
-            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch that whoever "
-            "installs the snapshot has processed all of the topic)"
-        )
-    if given.group is not None and given.whole_topic:
-        parser.error(
-            f"--whole-topic and --group {given.group} exclude each other: give --group, or vouch for all of the topic"
-        )
-    if given.assume_processed and given.group is None:
-        parser.error("--assume-processed needs --group; with --whole-topic you vouch for everything anyway")
-    if given.dead_letters is not None and given.group is None:
-        parser.error("--dead-letters needs --group: a dead letter says which group gave its message up")
     if given.producer_header is not None and given.report is None:
         parser.error("--producer-header needs --report: only the report tells producers apart")
     named = (
@@ -114,7 +108,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         "topic",
         "output",
         "scratch",
-        "group",
         "dead_letters",
         "cluster_id",
         "topic_id",
@@ -124,6 +117,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
+        groups = read_groups(given)
         spec, window = id_spec(given.id), Window.parse(given.window)
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
@@ -141,7 +135,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         output=Path(given.output),
         url=url,
         scratch=None if given.scratch is None else Path(given.scratch),
-        group=given.group,
+        groups=groups,
         assume_processed=given.assume_processed,
         dead_letters=given.dead_letters,
         overwrite=given.overwrite,
@@ -210,25 +204,7 @@ def _parser() -> _Parser:
         help="with a URL: where the snapshot is made before it is uploaded (default: the temporary folder); on a cluster a "
         "folder that driver and workers share",
     )
-    add(
-        "--group",
-        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
-    )
-    add(
-        "--whole-topic",
-        action="store_true",
-        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
-    )
-    add(
-        "--assume-processed",
-        action="store_true",
-        help="with --group: you vouch that the group processed everything before its committed offsets",
-    )
-    add(
-        "--dead-letters",
-        metavar="TOPIC",
-        help="with --group: where its dead letters are, which are not remembered (default: GROUP.dead-letters, if there)",
-    )
+    add_group_options(add)
     add_source_options(add)
     add_base_options(add)
     add_reshard_options(add)

@@ -1,4 +1,4 @@
-"""The folder of a snapshot: built beside its place, and put there whole or not at all.
+"""The folder of a snapshot, or of several: built beside its place, and put there whole or not at all.
 
 Beside ``DIR`` lies, while a run goes on, ``.DIR.partial``: a lock, which the kernel gives back however the run ends, and a
 folder of that run alone. Tasks that are still at work when the run is over (speculative copies, or those of a driver that was
@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +30,16 @@ _LOCK: Final = "lock"
 _REPLACED: Final = "replaced"
 
 
-def check_output(output: Path, *, overwrite: bool) -> None:
-    """Refuse a place that a snapshot must not take.
+def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) -> None:
+    """Refuse a place that a snapshot, or the folders ``members`` with one each, must not take.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot.
+        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; a snapshot where several are to
+            be, or one that is not among the members.
     """
+    if members:
+        _check_folder(output, members, overwrite=overwrite)
+        return
     try:
         empty = not output.exists() or not any(output.iterdir())
         snapshot = not empty and (output / MANIFEST_NAME).is_file()
@@ -51,8 +56,36 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     )
 
 
+def _check_folder(output: Path, members: Sequence[str], *, overwrite: bool) -> None:
+    try:
+        there = sorted(output.iterdir()) if output.exists() else []
+        snapshots = all((each / MANIFEST_NAME).is_file() for each in there)
+    except OSError as error:
+        raise BackfillError(
+            f"output {str(output)!r} cannot be used: {error.strerror}; choose another"
+        ) from None
+    if not there:
+        return
+    if not snapshots:
+        raise BackfillError(
+            f"output {str(output)!r} is to hold a folder for each group, and holds something else: choose an empty or a new folder"
+        )
+    if not overwrite:
+        raise BackfillError(
+            f"output {str(output)!r} holds snapshots of groups: choose another, or give --overwrite"
+        )
+    others = [each.name for each in there if each.name not in members]
+    if others:
+        raise BackfillError(
+            f"output {str(output)!r} holds {others[0]!r}, the snapshot of a group that is not named now, and --overwrite would remove it: "
+            "name all of its groups, or choose another"
+        )
+
+
 class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
+
+    With ``members``, names of folders, it becomes a folder with a snapshot in each of them, all at once.
 
     A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
     putting it there is one rename; what a killed run left there is put right by the next one. One run at a time.
@@ -61,10 +94,11 @@ class Output:
         BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
     """
 
-    def __init__(self, output: Path, *, overwrite: bool) -> None:
+    def __init__(self, output: Path, *, overwrite: bool, members: Sequence[str] = ()) -> None:
         self._output = Path(os.path.abspath(output))  # noqa: PTH100 (``..`` has no name to put something beside)
         self._overwrite = overwrite
-        check_output(self._output, overwrite=overwrite)
+        self._members = tuple(members)
+        self._check()
         self._work = self._output.with_name(f".{self._output.name}.partial")
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -74,15 +108,17 @@ class Output:
                 f"output {str(output)!r} cannot be written: {error.strerror}; choose another"
             ) from None
         try:
-            for abandoned in self._work.glob("run-*"):
-                self._discard(abandoned)
-            check_output(self._output, overwrite=overwrite)
+            self._discard_all()
+            self._check()
             self._run = Path(tempfile.mkdtemp(prefix="run-", dir=self._work))
             self.attempts = self._run / "attempts"
             self.folder = self._run / "snapshot"
             self.attempts.mkdir()
             self.folder.mkdir(mode=0o700)
+            for member in self._members:
+                (self.folder / member).mkdir(mode=0o700)
         except OSError as error:
+            self._discard_all()
             self._leave()
             raise BackfillError(
                 f"output {str(output)!r} cannot be written: {error.strerror}; choose another"
@@ -102,8 +138,12 @@ class Output:
         finally:
             self._leave()
 
-    def take(self, plan: SlotPlan, outcomes: list[SlotOutcome]) -> None:
-        """Move the files of successful attempts to their place in `folder`.
+    def snapshot(self, group: int) -> Path:
+        """Return the folder that becomes the snapshot of a group, by its place in the run."""
+        return self.folder / self._members[group] if self._members else self.folder
+
+    def take(self, plan: SlotPlan, outcomes: Sequence[SlotOutcome]) -> None:
+        """Move the files of successful attempts to their place in the snapshot of their group.
 
         Raises:
             BackfillError: the driver does not see what a task says it wrote.
@@ -111,7 +151,8 @@ class Output:
         for outcome in outcomes:
             if outcome.file is None:
                 continue
-            place = self.folder / str(plan.slots[outcome.slot].partition)
+            slot = plan.slots[outcome.slot]
+            place = self.snapshot(slot.group) / str(slot.partition)
             place.mkdir(mode=0o700, exist_ok=True)
             for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                 name = f"{outcome.file.name}{suffix}"
@@ -126,12 +167,12 @@ class Output:
                     ) from None
 
     def publish(self) -> None:
-        """Put the finished snapshot in its place.
+        """Put what is finished in its place.
 
         Raises:
             BackfillError: something else has come to the place meanwhile.
         """
-        check_output(self._output, overwrite=self._overwrite)
+        self._check()
         try:
             if self._output.exists():
                 self._output.rename(self._run / _REPLACED)
@@ -140,6 +181,14 @@ class Output:
             raise BackfillError(
                 f"output {str(self._output)!r} cannot be put in its place: {error.strerror}; choose another"
             ) from None
+
+    def _check(self) -> None:
+        check_output(self._output, overwrite=self._overwrite, members=self._members)
+
+    def _discard_all(self) -> None:
+        """Remove what runs before this one, or a beginning of this one, have left."""
+        for abandoned in self._work.glob("run-*"):
+            self._discard(abandoned)
 
     def _discard(self, run: Path) -> None:
         """Remove a run's folder; the snapshot that it was about to replace goes back to its place if that is empty."""

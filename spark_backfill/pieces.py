@@ -12,6 +12,7 @@ from spark_backfill.base import Base
 from spark_backfill.base_reader import read_base_pieces
 from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
 from spark_backfill.fold import Packing, pack_rows_in_order
+from spark_backfill.hull import hull, in_archive, in_log
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.source import read_digests
@@ -21,21 +22,26 @@ from spark_backfill.stretch import Stretch
 def read_all_pieces(
     spark: SparkSession,
     options: Options,
-    stretches: Sequence[Stretch],
+    groups: Sequence[Sequence[Stretch]],
     packing: Packing,
     archive: Archive | ParquetArchive | None,
     base: Base | None = None,
 ) -> DataFrame:
-    """Return the pieces (`spark_backfill.runs`) of the stretches, of which something is to be read."""
+    """Return the pieces (`spark_backfill.runs`) of the stretches of all groups, of which something is to be read.
+
+    Each source is read once. Only one group alone has a base.
+    """
     frames: list[DataFrame] = []
-    in_log = [stretch.in_log() for stretch in stretches]
-    if any(stretch.offsets for stretch in in_log):
-        frames.append(_of_topic(spark, options, in_log, packing))
-    if archive is not None and any(stretch.in_archive() for stretch in stretches):
-        frames.append(archive.pieces(stretches, packing))
+    of_log = [in_log(stretches) for stretches in groups]
+    if any(of_log):
+        frames.append(_of_topic(spark, options, hull(of_log), packing.over(of_log)))
+    of_archive = [in_archive(stretches) for stretches in groups]
+    if archive is not None and any(of_archive):
+        frames.append(archive.pieces(hull(of_archive), packing.over(of_archive)))
     if base is not None:
+        (alone,) = groups
         kept = read_base_pieces(
-            spark, base, stretches, packing.plan, ordered=packing.ordered, given_up=packing.given_up
+            spark, base, alone, packing.plan, ordered=packing.ordered, given_up=packing.given_up
         )
         frames += [] if kept is None else [kept]
     return reduce(DataFrame.unionByName, frames)

@@ -1,9 +1,9 @@
-"""A snapshot that is to lie behind a URL: made in a folder on this machine, uploaded when it is whole, manifest last."""
+"""Snapshots that are to lie behind a URL: made in a folder on this machine, uploaded when all are whole, manifests last."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -29,11 +29,14 @@ def open_output(options: Options) -> Generator[Output, None, None]:
         SnapshotError: the URL holds a snapshot, or cannot be written.
     """
     if not options.url:
-        with Output(options.output, overwrite=options.overwrite) as output:
+        with Output(options.output, overwrite=options.overwrite, members=options.members) as output:
             yield output
         return
-    target = UrlTarget(options.url)
-    target.try_out()
+    # One that lies at the URL itself would hide those below it.
+    whole = UrlTarget(options.url)
+    targets = [UrlTarget(options.url, member) for member in options.members] or [whole]
+    for target in targets:
+        target.try_out()
     scratch = Path(tempfile.gettempdir()) if options.scratch is None else options.scratch
     with ExitStack() as stack:
         try:
@@ -42,7 +45,7 @@ def open_output(options: Options) -> Generator[Output, None, None]:
             raise BackfillError(
                 f"scratch folder {str(scratch)!r} cannot be used: {error.strerror}; choose another with --scratch"
             ) from None
-        yield stack.enter_context(_RemoteOutput(folder / "snapshot", target))
+        yield stack.enter_context(_RemoteOutput(folder / "snapshot", targets, options.members))
 
 
 def check_shared(options: Options, spark: SparkSession) -> None:
@@ -60,11 +63,11 @@ def check_shared(options: Options, spark: SparkSession) -> None:
 
 
 class _RemoteOutput(Output):
-    """Is published at a URL: all files go up first, and then the manifest."""
+    """Is published at URLs, a snapshot each: all files of all of them go up first, and then the manifests."""
 
-    def __init__(self, output: Path, target: UrlTarget) -> None:
-        self._target = target
-        super().__init__(output, overwrite=False)
+    def __init__(self, output: Path, targets: Sequence[UrlTarget], members: Sequence[str]) -> None:
+        self._targets = targets
+        super().__init__(output, overwrite=False, members=members)
 
     def publish(self) -> None:
         """Upload what was made.
@@ -72,14 +75,23 @@ class _RemoteOutput(Output):
         Raises:
             SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest.
         """
-        source = Source(place=str(self.folder), manifest=read_manifest(self.folder))
-        for _ in self._target.upload(source):
+        sources = [self._upload(group, target) for group, target in enumerate(self._targets)]
+        begun: list[UrlTarget] = []
+        try:
+            for target, source in zip(self._targets, sources, strict=True):
+                begun.append(target)
+                target.finish(source)
+        except BaseException:
+            for target in begun:
+                target.take_back()
+            raise
+
+    def _upload(self, group: int, target: UrlTarget) -> Source:
+        folder = self.snapshot(group)
+        source = Source(place=str(folder), manifest=read_manifest(folder))
+        for _ in target.upload(source):
             pass
         for extra in (REPORT_NAME, FINDINGS_NAME):
-            if (self.folder / extra).exists():
-                self._target.put(self.folder / extra)
-        try:
-            self._target.finish(source)
-        except BaseException:
-            self._target.take_back()
-            raise
+            if (folder / extra).exists():
+                target.put(folder / extra)
+        return source

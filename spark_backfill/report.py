@@ -1,4 +1,4 @@
-"""What a run tells when it is done: one JSON object, on stdout and in the snapshot's folder."""
+"""What a run tells when it is done: one JSON object on stdout, and one a snapshot in its folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dedup_sdk.store.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of a run.
+    """The figures of a snapshot that a run made.
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
@@ -54,6 +54,25 @@ class Report:
     def __str__(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """The reports of a run, ``groups``: one a group, or the one of whoever vouches.
+
+    ``output`` is where their folders are, ``offsets`` what was read, once for all groups; ``spark_start_seconds`` and ``seconds`` as
+    in each of them.
+    """
+
+    groups: tuple[Report, ...]
+    output: str
+    offsets: int
+    spark_start_seconds: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """One line of JSON: the report where there is one, else an object with all of them as ``groups``."""
+        return str(self.groups[0]) if len(self.groups) == 1 else json.dumps(asdict(self), sort_keys=True)
 
 
 def make_report(

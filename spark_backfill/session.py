@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark import SparkConf
@@ -29,3 +30,20 @@ def make_session(more: Mapping[str, str] | None = None) -> SparkSession:
     given = SparkConf()
     added = {name: value for name, value in (more or {}).items() if not given.contains(name)}
     return SparkSession.builder.appName("dedup backfill").config(map={**SETTINGS, **added}).getOrCreate()
+
+
+class LazySession:
+    """A session that is made when it is first needed; ``start_seconds`` is how long that took, 0 before."""
+
+    def __init__(self, make: Callable[[], SparkSession]) -> None:
+        self._make = make
+        self._session: SparkSession | None = None
+        self.start_seconds = 0.0
+
+    def get(self) -> SparkSession:
+        """Return the session."""
+        if self._session is None:
+            started = time.monotonic()
+            self._session = self._make()
+            self.start_seconds = time.monotonic() - started
+        return self._session

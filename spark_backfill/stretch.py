@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -28,6 +28,10 @@ GRACE: Final = 16
 
 NOTHING_KNOWN_MS: Final = 2**62
 """As ``since_ms``: no sighting is known."""
+
+
+Bounds = Mapping[int, tuple[int, int]]
+"""Offsets ``[begin, end)`` by partition, none of them empty."""
 
 
 class BasePart(NamedTuple):

@@ -73,20 +73,23 @@ def _to_url(source: Source, url: str) -> Iterator[None]:
 class UrlTarget:
     """A place behind a URL where there is no snapshot yet; ``place`` is how messages name it.
 
+    ``below``: the name of a folder there that is meant instead.
+
     Raises:
         ConfigurationError: no driver for the URL.
         SnapshotError: there is a snapshot, or nobody can tell.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, below: str = "") -> None:
         require_driver(url)
         from fsspec.core import url_to_fs
 
-        self._url, self.place = url, shown(url).rstrip("/")
+        beneath = f"/{below}" if below else ""
+        self._url, self.place = url, f"{shown(url).rstrip('/')}{beneath}"
         try:
             filesystem, path = url_to_fs(url)
             filesystem.invalidate_cache()
-            self._filesystem, self._path = filesystem, path.rstrip("/")
+            self._filesystem, self._path = filesystem, f"{path.rstrip('/')}{beneath}"
             there = filesystem.exists(f"{self._path}/{MANIFEST_NAME}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(f"{self.place} cannot be looked at: {told(error, url)}") from None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import digest_one
+from dedup_sdk.ids import IdSpec, digest_one
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
 from spark_backfill.runs import Piece, from_batch
+from spark_backfill.shared_runs import Taker
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.stretch import Stretch
 
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
 PLAN = SlotPlan((Slot(0, 0, 1), Slot(1, 0, 1)))
 
 
-def read(kafka: MockKafka, *ranges: Range, given_up: dict[int, list[int]] | None = None) -> list[Piece]:
+def read(
+    kafka: MockKafka,
+    *ranges: Range,
+    given_up: dict[int, list[int]] | None = None,
+    packing: Packing | None = None,
+) -> list[Piece]:
     """The pieces of the ranges, read one after the other in one task."""
     reader = ClientReader(
         settings={"bootstrap.servers": kafka.bootstrap},
         topic="pairs",
         spec="header:dedup-id",
         ranges=ranges,
-        packing=Packing(PLAN, ordered=False, given_up=given_up or {}),
+        packing=packing or Packing(PLAN, ordered=False, given_up=given_up or {}),
     )
     numbers = pa.RecordBatch.from_arrays([pa.array(range(len(ranges)), pa.int64())], ["id"])
     return [piece for batch in reader([numbers]) for piece in from_batch(batch)]
@@ -45,6 +51,33 @@ def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
     assert (first.marks.digests, first.marks.offsets.tolist()) == (digest_one(b"a"), [2])
     assert (second.marks.digests, second.marks.offsets.tolist()) == (digest_one(b"c"), [3])
     assert (third.slot, third.marks.digests) == (1, digest_one(b"z"))
+
+
+def test_what_groups_share_is_read_and_digested_once(
+    kafka: MockKafka, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group has the records between its own offsets, and of none the digest is computed twice."""
+    send("a", "b", "a", "c", topic="pairs")
+    digested: list[int] = []
+    digests_of = IdSpec.digests
+
+    def counting(spec: IdSpec, fields: Any) -> Any:
+        found = digests_of(spec, fields)
+        digested.append(len(found.digests))
+        return found
+
+    monkeypatch.setattr(IdSpec, "digests", counting)
+    plan = SlotPlan((Slot(0, 0, 1, 0), Slot(0, 0, 1, 1)))
+    takers = (Taker({}, {0: (0, 3)}), Taker({0: [1]}, {0: (1, 4)}))
+    pieces = read(kafka, Range(0, 0, 4), packing=Packing(plan, ordered=False, takers=takers))
+    found = {
+        number: sorted(
+            offset for each in pieces if each.slot == number for offset in each.marks.offsets.tolist()
+        )
+        for number in range(2)
+    }
+    assert found == {0: [0, 1, 2], 1: [2, 3]}
+    assert sum(digested) == 4
 
 
 def test_a_log_that_ends_too_early_is_an_error(kafka: MockKafka, send: Send) -> None:

@@ -37,7 +37,7 @@ def base(tmp_path: Path) -> Path:
 def options(base: Path | str, *more: str) -> Options:
     """The options of a run that adds to the base."""
     kafka = [] if "--compact" in more else ["--bootstrap", "127.0.0.1:1"]
-    whose = [] if {"--compact", "--whole-topic"} & {*more} else ["--group", "billing"]
+    whose = [] if {"--compact", "--whole-topic", "--group"} & {*more} else ["--group", "billing"]
     given = ["--output", str(base) + "-grown", "--base", str(base), *kafka]
     return parse_options([*given, *whose, *more], print)
 

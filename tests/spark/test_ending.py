@@ -31,11 +31,11 @@ sys.stderr.write(f"{PREFIX}{DRIVER}{os.getpid()}\\n"); sys.stderr.flush()
 try:
     with ending_in_order(), Output(Path(sys.argv[1]) / "snapshot", overwrite=False) as output:
         (output.attempts / "half").touch()
-        sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         if sys.argv[2] == "deaf":
             import signal
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
+        sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         time.sleep(600)
 except EndedError as ended:
     sys.exit(ended.status)

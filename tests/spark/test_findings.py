@@ -109,7 +109,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
+        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=(dict.fromkeys(partitions),), now_ms=NOW_MS,
         with_producers=True,
     )  # fmt: skip
     outcomes = [
@@ -172,6 +172,6 @@ def test_rows_in_any_order_find_the_same(
     rows = spark.createDataFrame(scattered, schema).repartition(3)
     pieces = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
     outcomes = write_slots(
-        pieces, plan, stretches, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+        pieces, plan, [stretches], Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

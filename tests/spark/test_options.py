@@ -44,9 +44,18 @@ def test_values_are_read_into_their_types() -> None:
         Path("out"),
     )
     assert options.vouched
-    assert options.group is None
+    assert options.groups == ()
     assert not parsed(*GROUP).vouched
     assert parsed(*GROUP, "--assume-processed").vouched
+
+
+def test_several_groups_have_a_folder_each() -> None:
+    """One alone has the output to itself; with others each has a folder there, by its name."""
+    assert (parsed(*GROUP).groups, parsed(*GROUP).members) == (("billing",), ())
+    options = parsed(*GROUP, "--group", "../../x", "--group=a/b")
+    assert options.groups == ("billing", "../../x", "a/b")
+    assert options.members == ("billing", "%2E.%2F..%2Fx", "a%2Fb")
+    assert not options.vouched
 
 
 def test_settings_reach_the_client_they_are_meant_for() -> None:
@@ -76,6 +85,30 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*GROUP, "--dead-letters", ""], "--dead-letters is empty"),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
+        ([*GROUP, "--group", ""], "--group is empty"),
+        ([*GROUP, "--group", "x", *GROUP], "--group 'billing' is given twice"),
+        ([*GROUP, "--group", "x", *WHOLE], "--whole-topic and --group billing exclude each other"),
+        ([*GROUP, "--group", "\udc80"], "'\\udc80' is no Unicode text"),
+        ([*GROUP, "--group", "x", "--report", "r"], "--report and 2 groups do not go together"),
+        (
+            [*GROUP, "--group", "x", "--report", "r", "--producer-header", "sent-by"],
+            "--report and 2 groups do not go together",
+        ),
+        (
+            [*GROUP, "--group", "x", "--partitions", "4", "--partitioner", "murmur2"],
+            "--partitions and 2 groups do not go together",
+        ),
+        ([*GROUP, "--group", "x", "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
+        ([*GROUP, "--group", "x", "--base", "no-such-folder"], "--base and 2 groups do not go together"),
+        (
+            [*GROUP, "--group", "x", "--base", "no-such-folder", "--compact"],
+            "--compact reads no history, and --",
+        ),
+        ([*GROUP, "--group", "x", "--compact"], "--compact needs --base"),
+        (
+            [*GROUP, "--group", "x", "--assume-processed"],
+            "--assume-processed and 2 groups do not go together",
+        ),
         (["--over"], "--over"),
         ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
         ([*WHOLE, "--partitions", "4"], "--partitions 4 needs --partitioner"),

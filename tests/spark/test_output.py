@@ -246,3 +246,69 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         BackfillError, match=r"file/below/snapshot' can(?:not)? be (?:used|written): Not a directory"
     ):
         Output(tmp_path / "file" / "below" / "snapshot", overwrite=False)
+
+
+def several(target: Path, text: str, *members: str, overwrite: bool = False) -> None:
+    """Publish a folder with some snapshots."""
+    with Output(target, overwrite=overwrite, members=members) as output:
+        for number in range(len(members)):
+            (output.snapshot(number) / "manifest.json").write_text(text)
+        assert not target.exists() or (target / members[0] / "manifest.json").read_text() != text
+        output.publish()
+
+
+def test_several_snapshots_appear_at_once(tmp_path: Path) -> None:
+    """Nothing of any is there before all are, and files go to the snapshot of their slot's group."""
+    target = tmp_path / "snapshots"
+    plan = SlotPlan((Slot(3, 0, 1, 0), Slot(3, 0, 1, 1)))
+    with Output(target, overwrite=False, members=("a", "b")) as output:
+        outcomes = []
+        for number in range(2):
+            folder = output.attempts / str(number)
+            folder.mkdir()
+            for suffix in ("sst", "filter"):
+                (folder / f"00000.{suffix}").write_text(f"{number}")
+            told = SimpleNamespace(slot=number, folder=str(folder), file=SimpleNamespace(name="00000"))
+            outcomes.append(cast("SlotOutcome", told))
+        output.take(plan, outcomes)
+        assert not target.exists()
+        output.publish()
+    found = {str(each.relative_to(target)): each.read_text() for each in target.rglob("*.sst")}
+    assert found == {"a/3/00000.sst": "0", "b/3/00000.sst": "1"}
+    assert {each.stat().st_mode & 0o777 for each in [target, *target.rglob("*")] if each.is_dir()} == {0o700}
+    assert [each.name for each in tmp_path.iterdir()] == ["snapshots"]
+
+
+def test_snapshots_of_groups_are_replaced_together(tmp_path: Path) -> None:
+    """On request, where all of them are named again; what is something else is never touched."""
+    target = tmp_path / "snapshots"
+    several(target, "first", "a", "b")
+    with pytest.raises(BackfillError, match="holds snapshots of groups: choose another, or give --overwrite"):
+        several(target, "second", "a", "b")
+    with pytest.raises(BackfillError, match=r"holds 'b', the snapshot of a group that is not named now"):
+        several(target, "second", "a", "c", overwrite=True)
+    several(target, "second", "a", "b", "c", overwrite=True)
+    assert sorted(each.name for each in target.iterdir()) == ["a", "b", "c"]
+    with pytest.raises(BackfillError, match="files that are no snapshot"):
+        Output(target, overwrite=True)
+    (target / "b" / "manifest.json").unlink()
+    with pytest.raises(BackfillError, match="is to hold a folder for each group, and holds something else"):
+        several(target, "third", "a", "b", "c", overwrite=True)
+    one = tmp_path / "one"
+    published(one, "alone")
+    with pytest.raises(BackfillError, match="is to hold a folder for each group, and holds something else"):
+        several(one, "third", "a", "b", overwrite=True)
+    assert (one / "manifest.json").read_text() == "alone"
+
+
+def test_a_folder_that_the_system_takes_for_another_is_no_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a disk does not tell upper from lower case, two groups never get one folder."""
+    make = Path.mkdir
+    monkeypatch.setattr(
+        Path, "mkdir", lambda path, *more, **given: make(Path(str(path).lower()), *more, **given)
+    )
+    with pytest.raises(BackfillError, match="cannot be written: File exists"):
+        Output(tmp_path / "snapshots", overwrite=False, members=("a", "A"))
+    assert list(tmp_path.iterdir()) == []

@@ -98,7 +98,7 @@ def write(
             folder=str(output.attempts),
             slots=slots.slots,
             window=window,
-            keep_from_ms={0: stretch.keep_from_ms},
+            keep_from_ms=({0: stretch.keep_from_ms},),
             accepted={} if stretch.base is None else {0: stretch.base.accepted},
         )
         written = list(writer(map(to_batch, pieces)))
