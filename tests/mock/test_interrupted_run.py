@@ -1,4 +1,4 @@
-"""Interruptions of `run` and of iteration, where a message is on its way from one hand to the next."""
+"""Interruptions at chosen places: of `run`, of iteration, and of a start, where a message or a store is on its way from one hand to the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk.kafka.crew import Crew
-from tests.support.consuming import poll_quiet, values
+from tests.support.consuming import poll_quiet, poll_some, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
 if TYPE_CHECKING:
@@ -91,3 +91,24 @@ def test_an_interrupted_iteration_costs_no_message(make: Make, send: Send) -> No
                 got.add(message.value().decode())
         got.update(values(poll_quiet(consumer, 0.05)) if len(got) < sent else ())
     assert got == {f"{number}" for number in range(sent)}
+
+
+def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
+    """Joining, opening the store and recovering begin again, and find nothing in their way."""
+    send(*"abcde")
+    struck, place = True, 1
+    while struck:
+        consumer = make("orders", config={"group.id": f"g{place}"})
+        got = set[str]()
+        interruption = InterruptedAt(place)
+        try:
+            with interruption:
+                while len(got) < 5:
+                    got |= set(values([each for each in [consumer.poll(0.05)] if each is not None]))
+        except (Interrupted, TypeError):
+            # The client's constructor calls an interruption a property of the wrong type.
+            got |= set(values(poll_some(consumer, 5 - len(got), patience_s=10)))
+        struck = interruption.struck
+        consumer.close()
+        assert got == set("abcde"), interruption.where
+        place += 29
