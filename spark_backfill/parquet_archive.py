@@ -18,8 +18,8 @@ from spark_backfill.archive_checks import checked_part, nothing_of_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing
 from spark_backfill.id_batches import digests_of
-from spark_backfill.parquet_files import Layout, deal_out
-from spark_backfill.parquet_reader import PLACE, Batch, ParquetReader
+from spark_backfill.parquet_files import PLACE, Layout, deal_out
+from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
 from spark_backfill.stretch import Stretch
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total

@@ -22,6 +22,7 @@ from spark_backfill.column_map import NOWHERE, ColumnMap, id_columns, place_of
 from spark_backfill.connect_layout import parse_file_name
 from spark_backfill.options import Options
 
+PLACE: Final = ("topic", "partition", "offset", "timestamp")
 MOST_FILES: Final = 10_000
 LEAST_ROWS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
@@ -168,8 +169,10 @@ def _names(
 ) -> tuple[tuple[str, str], ...] | None:
     """The files' names of Kafka's columns, as pairs; None where one of them is not as Kafka has it."""
     pairs = []
-    for name in ("topic", "partition", "offset", "timestamp", *id_columns):
+    for name in (*PLACE, *id_columns):
         place = place_of(places, name)
+        if _is_in_other_case(place.column, schema.names):
+            return None
         at = schema.get_all_field_indices(place.column)
         if name == "topic" and not at and not said:
             continue
@@ -177,6 +180,11 @@ def _names(
             return None
         pairs.append((name, place.column))
     return tuple(pairs)
+
+
+def _is_in_other_case(column: str, names: Sequence[str]) -> bool:
+    """Whether a file has a column that only Spark, to which case is nothing, would take for this one."""
+    return any(name != column and name.casefold() == column.casefold() for name in names)
 
 
 def _fits(name: str, kind: pa.DataType, form: str) -> bool:

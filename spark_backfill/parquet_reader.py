@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from dedup_sdk.marks import Int64s
 from spark_backfill.archive_checks import SHOWN_TOPICS
 from spark_backfill.arrow_columns import milliseconds
-from spark_backfill.parquet_files import Layout, Unit
+from spark_backfill.parquet_files import PLACE, Layout, Unit
 
 _BATCH_ROWS: Final = 20_000
-PLACE: Final = ("topic", "partition", "offset", "timestamp")
 
 
 class Batch(NamedTuple):
