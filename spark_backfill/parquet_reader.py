@@ -16,6 +16,7 @@ from dedup_sdk.marks import Int64s
 from spark_backfill.archive_checks import SHOWN_TOPICS
 from spark_backfill.arrow_columns import milliseconds
 from spark_backfill.parquet_files import PLACE, Layout, Unit
+from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
 
 _BATCH_ROWS: Final = 20_000
 
@@ -23,7 +24,8 @@ _BATCH_ROWS: Final = 20_000
 class Batch(NamedTuple):
     """Rows of the topic: their coordinates and timestamps (ms), and what else was asked for, by Kafka's names.
 
-    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``.
+    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and those without a
+    topic, in files that have topics, as ``nameless``.
     """
 
     partitions: NDArray[np.int64]
@@ -32,6 +34,7 @@ class Batch(NamedTuple):
     timestamps: Int64s
     rest: pa.RecordBatch
     strays: int
+    nameless: int
     others: frozenset[str]
 
 
@@ -46,22 +49,35 @@ class ParquetReader:
 
     def read(self, task: int, span: tuple[int, int] | None = None) -> Iterator[Batch]:
         """Yield the rows of a task; ``span``: no offset outside ``[begin, end)`` is wanted."""
-        wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
         for unit in self.tasks[task]:
-            with pq.ParquetFile(unit.path, coerce_int96_timestamp_unit="us") as file:
-                for group in unit.groups:
-                    told = self._told(file, group)
-                    if span is not None and not _may_have(told, span):
-                        continue
-                    same = {name: each.low for name, each in told.items() if each.is_one}
-                    if same.get("topic") != self.topic:
-                        same.pop("topic", None)
-                    names = [
-                        name for name in wanted if name not in ("topic", "partition") or name not in same
-                    ]
-                    columns = [self.layout.names[name] for name in names]
-                    for batch in file.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
-                        yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
+            try:
+                yield from self._unit(unit, span)
+            except FileNotFoundError:
+                raise changed(unit.path, "is gone") from None
+            except (OSError, pa.ArrowException) as error:
+                raise broken(unit.path, str(error)) from None
+
+    def _unit(self, unit: Unit, span: tuple[int, int] | None) -> Iterator[Batch]:
+        wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
+        with opened(unit.path) as file:
+            self._check_same(unit, file)
+            for group in unit.groups:
+                told = self._told(file.parquet, group)
+                if span is not None and not _may_have(told, span):
+                    continue
+                same = {name: each.low for name, each in told.items() if each.is_one}
+                if same.get("topic") != self.topic:
+                    same.pop("topic", None)
+                names = [name for name in wanted if name not in ("topic", "partition") or name not in same]
+                columns = [self.layout.names[name] for name in names]
+                for batch in file.parquet.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
+                    yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
+            self._check_same(unit, file)
+
+    def _check_same(self, unit: Unit, file: OpenFile) -> None:
+        """Row groups are numbers of the file that was looked at."""
+        if file.stamp() != self.layout.stamps[unit.path]:
+            raise changed(unit.path, "is another")
 
     def _told(self, file: pq.ParquetFile, group: int) -> dict[str, _Told]:
         """What the file says itself of a row group's topic, partition and offset, as far as it does."""
@@ -77,12 +93,13 @@ class ParquetReader:
         return told
 
     def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
-        others = frozenset[str]()
+        others, nameless = frozenset[str](), 0
         if "topic" in batch.schema.names:
+            nameless = batch.column("topic").null_count
             mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=False)
             if not pc.all(mine).as_py():
-                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine))).to_pylist()
-                others = frozenset(str(each) for each in strangers[:SHOWN_TOPICS])
+                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine)).drop_null())
+                others = frozenset(strangers.to_pylist()[:SHOWN_TOPICS])
                 batch = batch.filter(mine)
         strays = 0
         if partition is None:
@@ -101,6 +118,7 @@ class ParquetReader:
             milliseconds(batch.column("timestamp"), self.layout.unit),
             batch.select(list(self.names)),
             strays,
+            nameless,
             others,
         )
 
