@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from dedup_sdk.marks import Int64s
 from spark_backfill.archive_checks import SHOWN_TOPICS
 from spark_backfill.arrow_columns import milliseconds
+from spark_backfill.parquet_batches import batch_rows
 from spark_backfill.parquet_files import PLACE, Layout, Unit
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
-
-_BATCH_ROWS: Final = 20_000
 
 
 class Batch(NamedTuple):
@@ -70,7 +69,8 @@ class ParquetReader:
                     same.pop("topic", None)
                 names = [name for name in wanted if name not in ("topic", "partition") or name not in same]
                 columns = [self.layout.names[name] for name in names]
-                for batch in file.parquet.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
+                rows = batch_rows(file.parquet, file.source, group, columns)
+                for batch in file.parquet.iter_batches(rows, [group], columns, use_threads=False):
                     yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
             self._check_same(unit, file)
 
