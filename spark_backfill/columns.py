@@ -92,8 +92,10 @@ class KafkaColumns:
             return None
         kind = _type_at(self._frame.schema, place.column)
         if kind is None and name in self._places:
+            dotted = place.column in self._frame.columns
+            quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
             raise ConfigurationError(
-                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that {name} stands; "
+                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that {name} stands{quoted}; "
                 f"{self.listed()}"
             )
         return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)

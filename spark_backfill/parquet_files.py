@@ -30,6 +30,8 @@ _TASKS_A_CORE: Final = 2
 _SUFFIX: Final = ".parquet"
 _SCHEME: Final = "file://"
 _OF_A_GLOB: Final = frozenset("*?[]{}\\")
+_OF_A_FIELD: Final = frozenset(".`")
+"""Of a column's name in Spark: a dot leads into a struct, unless it is quoted."""
 _UNITS: Final = ("s", "ms", "us", "ns")
 
 
@@ -179,7 +181,7 @@ def _names(
     pairs = []
     for name in (*PLACE, *id_columns):
         place = place_of(places, name)
-        if _is_in_other_case(place.column, schema.names):
+        if _is_in_other_case(place.column, schema.names) or set(place.column) & _OF_A_FIELD:
             return None
         at = schema.get_all_field_indices(place.column)
         if name == "topic" and not at and not said:

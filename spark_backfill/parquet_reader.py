@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -89,7 +90,9 @@ class ParquetReader:
             known = column.statistics
             if column.path_in_schema in places and known is not None and known.has_min_max:
                 nulls = known.null_count if known.has_null_count else 1
-                told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
+                # Another topic's name may be no UTF-8.
+                with suppress(UnicodeDecodeError):
+                    told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
         return told
 
     def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
@@ -99,7 +102,8 @@ class ParquetReader:
             mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=False)
             if not pc.all(mine).as_py():
                 strangers = pc.unique(batch.column("topic").filter(pc.invert(mine)).drop_null())
-                others = frozenset(strangers.to_pylist()[:SHOWN_TOPICS])
+                shown = strangers[:SHOWN_TOPICS].cast(pa.large_binary()).to_pylist()
+                others = frozenset(each.decode(errors="replace") for each in shown)
                 batch = batch.filter(mine)
         strays = 0
         if partition is None:

@@ -16,7 +16,8 @@ from dedup_sdk.ids import id_spec
 from dedup_sdk.record import Record
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
-from spark_backfill.errors import BackfillError
+from spark_backfill.column_map import parse_columns
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
@@ -36,11 +37,12 @@ def records(*offsets: int, topic: str = "orders") -> list[Record]:
     return [Record(topic, 0, offset, BASE_MS + offset, b"%d" % offset) for offset in offsets]
 
 
-def options(*places: Path, **read_options: str) -> ArchiveOptions:
+def options(*places: Path, columns: str = "", **read_options: str) -> ArchiveOptions:
     """An archive of Parquet files."""
     return ArchiveOptions(
         places=tuple(map(str, places)),
         format="parquet",
+        columns=parse_columns([columns]) if columns else {},
         isolation="read_committed",
         read_options=read_options,
     )
@@ -193,3 +195,48 @@ def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path
     )
     with pytest.raises(BackfillError, match="2 rows of the archive have no topic"):
         archive.survey({}, {})
+
+
+def test_another_topic_may_have_any_name(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are shown as such, and the rows of the asked topic are read; also where statistics have them."""
+    names = pa.array([b"orders", b"\xff\xfe", b"\xff\xfe"])
+    table = kafka_table(records(0, 1, 2)).set_column(0, "topic", names.view(pa.string()))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    batches = list(reader_of(tmp_path).read(0))
+    assert [len(batch.offsets) for batch in batches] == [1, 0, 0]
+    assert frozenset().union(*(batch.others for batch in batches)) == {"\ufffd\ufffd"}
+
+
+@pytest.mark.spark
+def test_a_dot_in_a_columns_name_is_quoted(spark: SparkSession, tmp_path: Path) -> None:
+    """A dot leads into a struct, by Arrow as by Spark; the line says how the other is written."""
+    table = kafka_table(records(0, 1))
+    pq.write_table(
+        table.rename_columns(["meta.offset" if name == "offset" else name for name in table.column_names]),
+        tmp_path / "a.parquet",
+    )
+    for columns in ("offset=meta.offset", "offset=`meta.offset`"):
+        assert plain_layout(options(tmp_path, columns=columns), ("key",)) is None
+    with pytest.raises(ConfigurationError, match=re.escape("has a dot write offset=`meta.offset`; it has")):
+        Archive(spark, options(tmp_path, columns="offset=meta.offset"), topic="orders", spec=id_spec("key"))
+    quoted = options(tmp_path, columns="offset=`meta.offset`")
+    assert Archive(spark, quoted, topic="orders", spec=id_spec("key")).survey({}, {})[0].end == 2
+
+
+@pytest.mark.spark
+def test_nanoseconds_are_numbers_for_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Arrow reads them as timestamps; where Spark has to read, the line says what to give it, and that is enough."""
+    table = kafka_table(records(0, 1))
+    nanoseconds = table.column("timestamp").cast(pa.timestamp("ns", "UTC"))
+    pq.write_table(table.set_column(3, "timestamp", nanoseconds), tmp_path / "a.parquet")
+    columns = "timestamp=timestamp:ns"
+    with pytest.raises(Exception, match="NANOS") as caught:
+        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")).survey({}, {})
+    assert "--columns timestamp=COLUMN:ns" in one_line(caught.value)
+    (setting,) = re.findall(r"--conf (\S+)=true", one_line(caught.value))
+    spark.conf.set(setting, "true")
+    try:
+        found = Archive(spark, options(tmp_path, columns=columns), topic="orders", spec=id_spec("key"))
+        assert found.survey({}, {})[0].end_ms == BASE_MS + 1
+    finally:
+        spark.conf.unset(setting)
