@@ -130,7 +130,11 @@ class KafkaColumns:
         if isinstance(kind, T.IntegralType) and form in _PER_SECOND:
             ratio = _PER_SECOND[form] // 1_000
             number = column.cast("long")
-            return number * 1_000 if not ratio else F.call_function("div", number, F.lit(ratio))
+            if not ratio:
+                return number * 1_000
+            # Division goes towards zero, time before 1970 down.
+            down = F.when(number % ratio < 0, F.lit(1)).otherwise(F.lit(0))
+            return F.call_function("div", number, F.lit(ratio)) - down
         if isinstance(kind, T.IntegralType) and not form:
             raise ConfigurationError(
                 f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit is not known: "

@@ -21,6 +21,7 @@ from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
+from spark_backfill.stretch import Stretch
 from tests.support.archives import kafka_table, write_parquet
 
 if TYPE_CHECKING:
@@ -240,3 +241,28 @@ def test_nanoseconds_are_numbers_for_spark(spark: SparkSession, tmp_path: Path) 
         assert found.survey({}, {})[0].end_ms == BASE_MS + 1
     finally:
         spark.conf.unset(setting)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("unit", "a_ms"), [("us", 1_000), ("ns", 1_000_000)])
+def test_times_before_1970_are_rounded_down(
+    spark: SparkSession, tmp_path: Path, unit: str, a_ms: int
+) -> None:
+    """Numbers become the same milliseconds by Arrow as by Spark, those of a timestamp column, too."""
+    numbers = [-a_ms - 1, -a_ms, -a_ms + 1, -1, 0, 1, a_ms - 1, a_ms, -(2**63), 2**63 - 1]
+    table = kafka_table(records(*range(len(numbers))))
+    pq.write_table(table.set_column(3, "timestamp", pa.array(numbers)), tmp_path / "a.parquet")
+    described = options(tmp_path, columns=f"timestamp=timestamp:{unit}")
+    layout = plain_layout(described, ("key",))
+    assert layout is not None
+    reader = ParquetReader(topic="orders", layout=layout, tasks=tuple(deal_out(layout.groups, 1)))
+    (batch,) = reader.read(0)
+    by_spark = (
+        Archive(spark, described, topic="orders", spec=id_spec("key"))
+        .records([Stretch(partition=0, low=0, begin=0, high=99, complete=True, archived=(0, 99))])
+        .orderBy("offset")
+        .collect()
+    )
+    expected = [number // a_ms for number in numbers]
+    assert batch.timestamps.tolist() == expected
+    assert [row["timestamp_ms"] for row in by_spark] == expected
