@@ -40,7 +40,10 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
-    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]))) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # A worker's own error is a whole sentence.
+    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
 
 
 def _root(error: BaseException) -> str:
