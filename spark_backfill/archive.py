@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec
-from spark_backfill.archive_checks import SHOWN_TOPICS, checked_part, nothing_of_topic
+from spark_backfill.archive_checks import SHOWN_TOPICS, checked_part, nothing_of_topic, without_topic
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.archived import Archived
 from spark_backfill.column_map import ColumnMap, id_columns
@@ -25,6 +25,7 @@ from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
 
 _NO_OFFSET: Final = 2**63 - 1
+_MERGED: Final = "mergeSchema"
 
 
 class Archive:
@@ -66,16 +67,17 @@ class Archive:
         that ``first_kept`` goes by; a partition that is not there has no cut, and no horizon that anything is behind.
 
         Raises:
-            BackfillError: rows without an offset or a partition, negative ones, none of this topic, or absurd timestamps.
+            BackfillError: rows without a topic, an offset or a partition, negative ones, none of this topic, or absurd timestamps.
         """
         while self._by_name:
             check_rows(rows_of_files(*self._by_name.pop(), self._topic))
         offset, timestamp = F.col("offset"), F.col("timestamp_ms")
         below = offset < _by_partition(cuts, _NO_OFFSET)
         kept = below & (timestamp >= _by_partition(horizons_ms, _NO_OFFSET))
-        rows = (
-            self._rows.where(F.col("topic") == self._topic)
-            .groupBy("partition")
+        nameless = F.col("topic").isNull()
+        found = (
+            self._rows.where((F.col("topic") == self._topic) | nameless)
+            .groupBy("partition", nameless.alias("nameless"))
             .agg(
                 F.count(F.lit(1)).alias("rows"),
                 F.count_if(offset.isNull()).alias("nulls"),
@@ -90,10 +92,12 @@ class Archive:
             )
             .collect()
         )
-        if not rows:
+        if lost := sum(row["rows"] for row in found if row["nameless"]):
+            raise without_topic(lost)
+        if not found:
             raise self._nothing_of_topic()
-        found = [checked_part(row.asDict(), units_are_said=self._units_are_said) for row in rows]
-        return {part.partition: part for part in found}
+        parts = [checked_part(row.asDict(), units_are_said=self._units_are_said) for row in found]
+        return {part.partition: part for part in parts}
 
     def records(self, stretches: Sequence[Stretch]) -> DataFrame:
         """Return the rows that the stretches take from an archive (`Stretch.in_archive`)."""
@@ -158,6 +162,9 @@ class Archive:
         if self._lines:
             wanted = ("topic", "partition", "offset", "timestamp", *self._names)
             return read_json_lines(self._spark, place, places, wanted, options)
+        if self._options.format == "parquet" and _MERGED.casefold() not in map(str.casefold, options):
+            # Else the columns of one file are taken for those of all.
+            options = {_MERGED: "true", **options}
         return self._spark.read.format(self._options.format).options(**options).load(place), places
 
     def _nothing_of_topic(self) -> BackfillError:

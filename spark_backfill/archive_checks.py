@@ -42,6 +42,14 @@ def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
     return Archived(**{name: found[name] for name in Archived._fields})
 
 
+def without_topic(rows: int) -> BackfillError:
+    """Return the error for rows without a topic in an archive that has topics: nobody knows whose they are."""
+    return BackfillError(
+        f"{rows} rows of the archive have no topic, and others have one: write it into them, or put their files into a folder whose "
+        "files all have no such column"
+    )
+
+
 def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
     """Return the error for an archive that has other topics only."""
     has = ", ".join(sorted(map(repr, others))[:SHOWN_TOPICS]) or "no rows"

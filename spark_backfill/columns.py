@@ -92,8 +92,10 @@ class KafkaColumns:
             return None
         kind = _type_at(self._frame.schema, place.column)
         if kind is None and name in self._places:
+            dotted = place.column in self._frame.columns
+            quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
             raise ConfigurationError(
-                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that {name} stands; "
+                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that {name} stands{quoted}; "
                 f"{self.listed()}"
             )
         return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
@@ -128,7 +130,11 @@ class KafkaColumns:
         if isinstance(kind, T.IntegralType) and form in _PER_SECOND:
             ratio = _PER_SECOND[form] // 1_000
             number = column.cast("long")
-            return number * 1_000 if not ratio else F.call_function("div", number, F.lit(ratio))
+            if not ratio:
+                return number * 1_000
+            # Division goes towards zero, time before 1970 down.
+            down = F.when(number % ratio < 0, F.lit(1)).otherwise(F.lit(0))
+            return F.call_function("div", number, F.lit(ratio)) - down
         if isinstance(kind, T.IntegralType) and not form:
             raise ConfigurationError(
                 f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit is not known: "

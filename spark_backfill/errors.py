@@ -10,6 +10,7 @@ from dedup_sdk.kafka.error_text import masked_text
 _LONGEST = 500
 _DEEPEST = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
+_NANOSECONDS = re.compile(r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS", re.IGNORECASE)
 _NO_CONNECTOR = "Failed to find data source: kafka"
 
 
@@ -31,10 +32,18 @@ def one_line(error: BaseException) -> str:
             "Spark has no Kafka connector: start the job with dedup backfill, or give spark-submit "
             "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:<the version of Spark>"
         )
+    if _NANOSECONDS.search(text):
+        return (
+            "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, and in $DEDUP_SPARK_ARGS "
+            "--conf spark.sql.legacy.parquet.nanosAsLong=true"
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
-    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]))) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # A worker's own error is a whole sentence.
+    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
 
 
 def _root(error: BaseException) -> str:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.ids import IdSpec, id_spec
-from spark_backfill.archive_checks import checked_part, nothing_of_topic
+from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing
 from spark_backfill.id_batches import digests_of
-from spark_backfill.parquet_files import Layout, deal_out
-from spark_backfill.parquet_reader import PLACE, Batch, ParquetReader
+from spark_backfill.parquet_files import PLACE, Layout, deal_out
+from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
 from spark_backfill.stretch import Stretch
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
@@ -52,7 +52,7 @@ class SurveyTask:
             horizons_ms=self.horizons_ms,
             nowhere=_NOWHERE,
         )
-        return seen + ArchiveSurvey(strays=batch.strays, others=batch.others)
+        return seen + ArchiveSurvey(strays=batch.strays, nameless=batch.nameless, others=batch.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class ParquetArchive:
         task = SurveyTask(self._reader(()), cuts, horizons_ms)
         found = self._numbers().mapInArrow(task, "survey string").collect()
         seen = total(ArchiveSurvey.from_json(row["survey"]) for row in found)
+        if seen.nameless:
+            raise without_topic(seen.nameless)
         if seen.strays:
             checked_part({"partition": None, "rows": seen.strays}, units_are_said=False)
         if not seen.parts:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -15,22 +14,24 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import NOWHERE, ColumnMap, id_columns, place_of
 from spark_backfill.connect_layout import parse_file_name
 from spark_backfill.options import Options
+from spark_backfill.parquet_footers import Footer, Stamp, check_alike, read_footers
 
+PLACE: Final = ("topic", "partition", "offset", "timestamp")
 MOST_FILES: Final = 10_000
 LEAST_ROWS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
 MOST_ROWS: Final = 4_000_000
 _TASKS_A_CORE: Final = 2
-_THREADS: Final = 8
 _SUFFIX: Final = ".parquet"
 _SCHEME: Final = "file://"
 _OF_A_GLOB: Final = frozenset("*?[]{}\\")
+_OF_A_FIELD: Final = frozenset(".`")
+"""Of a column's name in Spark: a dot leads into a struct, unless it is quoted."""
 _UNITS: Final = ("s", "ms", "us", "ns")
 
 
@@ -55,58 +56,65 @@ class Layout:
 
     - ``names``: the files' names of Kafka's columns, of those that are read; without ``topic`` they have none.
     - ``unit``: of timestamps that are numbers; empty where their type says it. ``groups``: what there is to read.
+    - ``stamps``: what each file is known by.
     """
 
     names: Mapping[str, str]
     unit: str
     groups: tuple[Group, ...]
+    stamps: Mapping[str, Stamp]
 
 
 def layout_of(options: Options) -> Layout | None:
-    """Return how the archive of a run is written that Arrow reads in any order; None where Spark has to read it."""
+    """Return how the archive of a run is written that Arrow reads in any order; None where Spark has to read it.
+
+    Raises:
+        BackfillError, ConfigurationError: see `plain_layout`; also where Spark has to read it.
+    """
     archive = options.sources.archive
-    in_order = options.window.count is not None or options.report is not None
-    if archive is None or in_order or "record" in options.id.needs:
+    if archive is None:
         return None
     names = id_columns(options.id)
     if options.reshard is not None and "key" not in names:
         names = (*names, "key")
-    return plain_layout(archive, names)
+    layout = plain_layout(archive, names)
+    in_order = options.window.count is not None or options.report is not None
+    return None if in_order or "record" in options.id.needs else layout
 
 
 def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout | None:
     """Return how an archive is written that Arrow reads as Spark would; None for any other.
 
     ``id_columns``: which of key, value and headers are read, for IDs or to re-shard.
+
+    Raises:
+        BackfillError: a file is empty, torn, or no Parquet file.
+        ConfigurationError: files of a folder have not the same of these columns.
     """
     if options.format != "parquet" or options.read_options:
         return None
-    files: list[str] = []
+    footers: list[Footer] = []
     for place in options.places:
-        found = _files(place)
-        if found is None or len(files) + len(found) > MOST_FILES:
+        files = _files(place)
+        if files is None or len(footers) + len(files) > MOST_FILES or _are_named_by_offsets(files):
             return None
-        files += found
-    if not files or all(parse_file_name(Path(file).name) is not None for file in files):
-        return None
-    try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            opened = list(pool.map(_opened, files))
-    except (OSError, pa.ArrowException):
-        # Spark says what is wrong with it.
-        return None
-    names = {
-        _names(schema, options.columns, id_columns, said="topic" in options.columns) for schema, _ in opened
-    }
+        found = read_footers(files)
+        if found is None:
+            return None
+        check_alike(found, (_root(place_of(options.columns, name).column) for name in (*PLACE, *id_columns)))
+        footers += found
+    # The columns of files without rows say nothing.
+    filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers
+    said = "topic" in options.columns
+    names = {_names(footer.schema, options.columns, id_columns, said=said) for footer in filled}
     (agreed,) = names if len(names) == 1 else (None,)
     if agreed is None:
         return None
     groups = tuple(
-        Group(file, number, rows)
-        for file, (_, counts) in zip(files, opened, strict=True)
-        for number, rows in enumerate(counts)
+        Group(footer.path, number, rows) for footer in filled for number, rows in enumerate(footer.stamp.rows)
     )
-    return Layout(dict(agreed), place_of(options.columns, "timestamp").form, groups)
+    stamps = {footer.path: footer.stamp for footer in filled}
+    return Layout(dict(agreed), place_of(options.columns, "timestamp").form, groups, stamps)
 
 
 def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Unit, ...]]:
@@ -157,10 +165,13 @@ def _paths_are_elsewhere() -> bool:
     )
 
 
-def _opened(file: str) -> tuple[pa.Schema, list[int]]:
-    with pq.ParquetFile(file) as opened:
-        metadata = opened.metadata
-        return opened.schema_arrow, [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+def _are_named_by_offsets(files: Sequence[str]) -> bool:
+    return all(parse_file_name(Path(file).name) is not None for file in files)
+
+
+def _root(column: str) -> str:
+    """The column of the schema that a field is in."""
+    return column.partition(".")[0].strip("`")
 
 
 def _names(
@@ -168,8 +179,10 @@ def _names(
 ) -> tuple[tuple[str, str], ...] | None:
     """The files' names of Kafka's columns, as pairs; None where one of them is not as Kafka has it."""
     pairs = []
-    for name in ("topic", "partition", "offset", "timestamp", *id_columns):
+    for name in (*PLACE, *id_columns):
         place = place_of(places, name)
+        if _is_in_other_case(place.column, schema.names) or set(place.column) & _OF_A_FIELD:
+            return None
         at = schema.get_all_field_indices(place.column)
         if name == "topic" and not at and not said:
             continue
@@ -177,6 +190,11 @@ def _names(
             return None
         pairs.append((name, place.column))
     return tuple(pairs)
+
+
+def _is_in_other_case(column: str, names: Sequence[str]) -> bool:
+    """Whether a file has a column that only Spark, to which case is nothing, would take for this one."""
+    return any(name != column and name.casefold() == column.casefold() for name in names)
 
 
 def _fits(name: str, kind: pa.DataType, form: str) -> bool:

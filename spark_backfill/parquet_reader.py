@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +16,16 @@ from numpy.typing import NDArray
 from dedup_sdk.marks import Int64s
 from spark_backfill.archive_checks import SHOWN_TOPICS
 from spark_backfill.arrow_columns import milliseconds
-from spark_backfill.parquet_files import Layout, Unit
-
-_BATCH_ROWS: Final = 20_000
-PLACE: Final = ("topic", "partition", "offset", "timestamp")
+from spark_backfill.parquet_batches import batch_rows
+from spark_backfill.parquet_files import PLACE, Layout, Unit
+from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
 
 
 class Batch(NamedTuple):
     """Rows of the topic: their coordinates and timestamps (ms), and what else was asked for, by Kafka's names.
 
-    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``.
+    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and those without a
+    topic, in files that have topics, as ``nameless``.
     """
 
     partitions: NDArray[np.int64]
@@ -33,6 +34,7 @@ class Batch(NamedTuple):
     timestamps: Int64s
     rest: pa.RecordBatch
     strays: int
+    nameless: int
     others: frozenset[str]
 
 
@@ -47,22 +49,36 @@ class ParquetReader:
 
     def read(self, task: int, span: tuple[int, int] | None = None) -> Iterator[Batch]:
         """Yield the rows of a task; ``span``: no offset outside ``[begin, end)`` is wanted."""
-        wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
         for unit in self.tasks[task]:
-            with pq.ParquetFile(unit.path, coerce_int96_timestamp_unit="us") as file:
-                for group in unit.groups:
-                    told = self._told(file, group)
-                    if span is not None and not _may_have(told, span):
-                        continue
-                    same = {name: each.low for name, each in told.items() if each.is_one}
-                    if same.get("topic") != self.topic:
-                        same.pop("topic", None)
-                    names = [
-                        name for name in wanted if name not in ("topic", "partition") or name not in same
-                    ]
-                    columns = [self.layout.names[name] for name in names]
-                    for batch in file.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
-                        yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
+            try:
+                yield from self._unit(unit, span)
+            except FileNotFoundError:
+                raise changed(unit.path, "is gone") from None
+            except (OSError, pa.ArrowException) as error:
+                raise broken(unit.path, str(error)) from None
+
+    def _unit(self, unit: Unit, span: tuple[int, int] | None) -> Iterator[Batch]:
+        wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
+        with opened(unit.path) as file:
+            self._check_same(unit, file)
+            for group in unit.groups:
+                told = self._told(file.parquet, group)
+                if span is not None and not _may_have(told, span):
+                    continue
+                same = {name: each.low for name, each in told.items() if each.is_one}
+                if same.get("topic") != self.topic:
+                    same.pop("topic", None)
+                names = [name for name in wanted if name not in ("topic", "partition") or name not in same]
+                columns = [self.layout.names[name] for name in names]
+                rows = batch_rows(file.parquet, file.source, group, columns)
+                for batch in file.parquet.iter_batches(rows, [group], columns, use_threads=False):
+                    yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
+            self._check_same(unit, file)
+
+    def _check_same(self, unit: Unit, file: OpenFile) -> None:
+        """Row groups are numbers of the file that was looked at."""
+        if file.stamp() != self.layout.stamps[unit.path]:
+            raise changed(unit.path, "is another")
 
     def _told(self, file: pq.ParquetFile, group: int) -> dict[str, _Told]:
         """What the file says itself of a row group's topic, partition and offset, as far as it does."""
@@ -74,16 +90,20 @@ class ParquetReader:
             known = column.statistics
             if column.path_in_schema in places and known is not None and known.has_min_max:
                 nulls = known.null_count if known.has_null_count else 1
-                told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
+                # Another topic's name may be no UTF-8.
+                with suppress(UnicodeDecodeError):
+                    told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
         return told
 
     def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
-        others = frozenset[str]()
+        others, nameless = frozenset[str](), 0
         if "topic" in batch.schema.names:
+            nameless = batch.column("topic").null_count
             mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=False)
             if not pc.all(mine).as_py():
-                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine))).to_pylist()
-                others = frozenset(str(each) for each in strangers[:SHOWN_TOPICS])
+                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine)).drop_null())
+                shown = strangers[:SHOWN_TOPICS].cast(pa.large_binary()).to_pylist()
+                others = frozenset(each.decode(errors="replace") for each in shown)
                 batch = batch.filter(mine)
         strays = 0
         if partition is None:
@@ -102,6 +122,7 @@ class ParquetReader:
             milliseconds(batch.column("timestamp"), self.layout.unit),
             batch.select(list(self.names)),
             strays,
+            nameless,
             others,
         )
 

@@ -24,6 +24,7 @@ from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers, producer_codes
 from spark_backfill.findings.sightings import RunRows, Sightings
+from spark_backfill.offset_twins import check_one_record
 from spark_backfill.partitioner import NO_KEY
 from spark_backfill.reshard import KEY_COLUMN, Reshard, is_moved
 from spark_backfill.reshard_fold import latest_per_digest
@@ -233,6 +234,7 @@ class RunPacker:
         while self._pending:
             partition, pending = self._pending.popitem()
             marks = _joined(pending.marks)
+            check_one_record(partition, marks)
             found = _found(partition, marks, pending.beside) if self._findings else None
             if not self._ordered:
                 marks = newest_per_digest(marks)

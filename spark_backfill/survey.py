@@ -95,10 +95,11 @@ def _there(*values: _Value | None) -> list[_Value]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSurvey:
-    """Some rows of an archive, by partition, those of ``strays`` without one; ``others`` are topics that were not asked for."""
+    """Some rows of an archive, by partition; ``strays`` have none, and ``nameless`` no topic. ``others`` are topics that were not asked for."""
 
     parts: Mapping[int, PartSurvey] = field(default_factory=dict)
     strays: int = 0
+    nameless: int = 0
     others: frozenset[str] = frozenset()
 
     def __add__(self, other: ArchiveSurvey) -> ArchiveSurvey:
@@ -107,20 +108,30 @@ class ArchiveSurvey:
         for number, part in other.parts.items():
             parts[number] = parts[number] + part if number in parts else part
         return ArchiveSurvey(
-            parts=parts, strays=self.strays + other.strays, others=self.others | other.others
+            parts=parts,
+            strays=self.strays + other.strays,
+            nameless=self.nameless + other.nameless,
+            others=self.others | other.others,
         )
 
     def to_json(self) -> str:
         """Return it as a line for Spark."""
         parts = {number: asdict(part) for number, part in self.parts.items()}
-        return json.dumps({"parts": parts, "strays": self.strays, "others": sorted(self.others)})
+        return json.dumps(
+            {"parts": parts, "strays": self.strays, "nameless": self.nameless, "others": sorted(self.others)}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote."""
         content = json.loads(text)
         parts = {int(number): PartSurvey(**_rows(part)) for number, part in content["parts"].items()}
-        return cls(parts=parts, strays=content["strays"], others=frozenset(content["others"]))
+        return cls(
+            parts=parts,
+            strays=content["strays"],
+            nameless=content["nameless"],
+            others=frozenset(content["others"]),
+        )
 
 
 def _rows(part: dict[str, object]) -> dict[str, Any]:

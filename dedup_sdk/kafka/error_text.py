@@ -18,8 +18,10 @@ _MASK = "***"
 _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 _SEPARATOR = r"""["'\\\]]*\s*(?:=>|->|:=|[=:]|\\u003[ad])\s*"""
 _SECRET_LINE = re.compile(rf"((?:authorization|cookie){_SEPARATOR})[^\r\n]+", re.IGNORECASE)
+_ERROR_NAME = r"(?!(?-i:[A-Z][A-Za-z]*(?:Error|Exception): ))"
+"""Not at ``KeyError: ``, nor at the ``Key`` of ``InvalidKeyException: ``: what follows is a message, and looked through itself."""
 _NAMED_SECRET = re.compile(
-    rf"((?:(?:secret|passw|passphrase|pwd|token|key|credential)[\w.\-]*|pass){_SEPARATOR})"
+    rf"((?:{_ERROR_NAME}(?:secret|passw|passphrase|pwd|token|key|credential)[\w.\-]*|pass){_SEPARATOR})"
     r"(?:(?:bearer|basic|digest|apikey)\s+)?"
     # A quoted or braced value that does not end hides the rest.
     r"""(?:[\[(]*[bru]{0,2}\\*"(?:\\.|[^"\\])*\\?(?:"|$)"""

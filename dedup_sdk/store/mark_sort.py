@@ -12,12 +12,22 @@ from dedup_sdk.store.words import Uint64s, digest_words, take_digests
 def newest_per_digest(marks: Marks) -> Marks:
     """Return ``marks`` ascending by digest (unsigned bytes), of each digest only the mark with the highest offset.
 
-    Of marks with the same digest and offset the last one given stays.
+    Of marks with the same digest and offset the one with the earliest timestamp stays, which is forgotten first, so that it does
+    not hang on the order in which they come; of those with the same timestamp, too, the last one given.
     """
+    return _last_per_digest(marks, -marks.timestamps)
+
+
+def newest_given(marks: Marks) -> Marks:
+    """Do as `newest_per_digest`, but of marks with the same digest and offset the last one given stays, whatever its timestamp."""
+    return _last_per_digest(marks, None)
+
+
+def _last_per_digest(marks: Marks, ties: NDArray[np.int64] | None) -> Marks:
     if not marks.count:
         return marks
     high, low = digest_words(marks.digests)
-    order = digest_order(high, low, marks.offsets)
+    order = digest_order(high, low, marks.offsets, ties)
     high, low = high[order], low[order]
     last = np.ones(len(order), dtype=np.bool_)
     np.logical_or(high[1:] != high[:-1], low[1:] != low[:-1], out=last[:-1])
@@ -34,8 +44,10 @@ def select(marks: Marks, indexes: NDArray[np.intp]) -> Marks:
     )
 
 
-def digest_order(high: Uint64s, low: Uint64s, offsets: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset."""
+def digest_order(
+    high: Uint64s, low: Uint64s, offsets: NDArray[np.int64], ties: NDArray[np.int64] | None = None
+) -> NDArray[np.intp]:
+    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset, then by ``ties``."""
     order: NDArray[np.intp] = np.argsort(high)
     ranked = high[order]
     equal_next = ranked[1:] == ranked[:-1]
@@ -46,5 +58,6 @@ def digest_order(high: Uint64s, low: Uint64s, offsets: NDArray[np.int64]) -> NDA
     tied[1:] = equal_next
     tied[:-1] |= equal_next
     among = np.sort(order[tied])
-    order[tied] = among[np.lexsort((offsets[among], low[among], high[among]))]
+    keys = (offsets[among], low[among], high[among])
+    order[tied] = among[np.lexsort(keys if ties is None else (ties[among], *keys))]
     return order

@@ -205,7 +205,7 @@ def test_rows_without_coordinates_are_counted(tmp_path: Path) -> None:
 
 
 def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other formats, options, encodings, folders that are columns, globs, strange or damaged files, and paths that may be elsewhere."""
+    """Other formats, options, encodings, folders that are columns, globs, strange or encrypted files, and paths that may be elsewhere."""
     folder = tmp_path / "plain"
     write_parquet(folder, [Record("orders", 0, 0, BASE_MS, b"k", b"v", ())])
     assert plain_layout(options(folder), ("key",)) is not None
@@ -229,5 +229,17 @@ def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.
     named.mkdir()
     pq.write_table(kafka_table([]), named / "orders+0+0000000000.parquet")
     assert plain_layout(options(named), ("key",)) is None
-    (folder / "part-9.parquet").write_bytes(b"PAR1 no file")
+    (folder / "part-9.parquet").write_bytes(b"PARE encrypted PARE")
     assert plain_layout(options(folder), ("key",)) is None
+
+
+@pytest.mark.parametrize("column", ["Topic", "TOPIC", "Key", "Offset"])
+def test_columns_in_another_case_are_left_to_spark(tmp_path: Path, column: str) -> None:
+    """Spark takes ``Topic`` for ``topic``: without it the rows of all topics would be of the one that is asked for."""
+    has = kafka_table([Record("flights", 0, 0, BASE_MS, b"k")])
+    table = has.rename_columns([column if name == column.lower() else name for name in has.column_names])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert plain_layout(options(tmp_path), ("key",)) is None
+    both = has.append_column("TOPIC", has.column("topic"))
+    pq.write_table(both, tmp_path / "a.parquet")
+    assert plain_layout(options(tmp_path), ("key",)) is None

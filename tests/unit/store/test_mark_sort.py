@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
 from tests.support.marks import marks, random_marks
+
+if TYPE_CHECKING:
+    from random import Random
 
 # Few bytes, so that digests agree in their first 8 bytes, in the last 8, or altogether.
 DIGESTS = st.tuples(
@@ -26,10 +31,11 @@ def columns(rows: list[tuple[bytes, int, int, int]]) -> Marks:
 
 @given(ROWS)
 def test_the_highest_offset_of_each_digest_in_byte_order(rows: list[tuple[bytes, int, int, int]]) -> None:
-    """Sorting is what a plain dictionary and sorted() say: the last mark at the highest offset of each digest."""
+    """Sorting is what a plain dictionary and sorted() say: the earliest mark at the highest offset of each digest."""
     newest: dict[bytes, tuple[bytes, int, int, int]] = {}
     for row in rows:
-        if row[0] not in newest or newest[row[0]][1] <= row[1]:
+        known = newest.get(row[0])
+        if known is None or (known[1], -known[2]) <= (row[1], -row[2]):
             newest[row[0]] = row
     expected = [newest[key] for key in sorted(newest)]
     found = newest_per_digest(columns(rows))
@@ -38,6 +44,30 @@ def test_the_highest_offset_of_each_digest_in_byte_order(rows: list[tuple[bytes,
     assert found.offsets.tolist() == [row[1] for row in expected]
     assert found.timestamps.tolist() == [row[2] for row in expected]
     assert found.numbers.tolist() == [row[3] for row in expected]
+
+
+@given(ROWS, st.randoms(use_true_random=False), st.integers(0, 40))
+def test_the_order_and_the_parts_do_not_matter(
+    rows: list[tuple[bytes, int, int, int]], order: Random, cut: int
+) -> None:
+    """Two marks of one offset with different times give the same, in whatever order and parts they are folded."""
+    mixed = order.sample(rows, len(rows))
+    parts = [newest_per_digest(columns(part)) for part in (mixed[:cut], mixed[cut:])]
+    once, again = newest_per_digest(columns(rows)), newest_per_digest(join_marks(parts))
+    assert fingerprint([once]) == fingerprint([again])
+
+
+@given(ROWS)
+def test_the_last_given_of_one_offset(rows: list[tuple[bytes, int, int, int]]) -> None:
+    """Where the order says which counts, it stays whatever the timestamps are."""
+    newest: dict[bytes, tuple[int, int]] = {}
+    for digest, offset, timestamp, _ in rows:
+        if digest not in newest or newest[digest][0] <= offset:
+            newest[digest] = offset, timestamp
+    found = newest_given(columns(rows))
+    assert list(zip(found.offsets.tolist(), found.timestamps.tolist(), strict=True)) == [
+        newest[key] for key in sorted(newest)
+    ]
 
 
 def test_nothing_sorts_to_nothing() -> None:

@@ -1,0 +1,126 @@
+"""What Parquet files say of themselves: their columns, and what one of them is known by when it is read again later."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.errors import BackfillError
+
+_THREADS: Final = 8
+_ENCRYPTED: Final = b"PARE"
+"""How a file begins whose footer is encrypted."""
+
+
+class Stamp(NamedTuple):
+    """What a file is known by: its bytes, the time of its last change (ns), and the rows of each of its row groups."""
+
+    size: int
+    modified_ns: int
+    rows: tuple[int, ...]
+
+
+class Footer(NamedTuple):
+    """What a file says of itself."""
+
+    path: str
+    schema: pa.Schema
+    stamp: Stamp
+
+
+class OpenFile(NamedTuple):
+    """A file that is open."""
+
+    parquet: pq.ParquetFile
+    source: pa.OSFile
+
+    def stamp(self) -> Stamp:
+        """Return what it is known by now."""
+        told, metadata = os.fstat(self.source.fileno()), self.parquet.metadata
+        rows = tuple(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+        return Stamp(told.st_size, told.st_mtime_ns, rows)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[OpenFile]:
+    """Open a file for as long as the ``with`` block lasts; its name may lead to another one meanwhile."""
+    with (
+        pa.OSFile(path, "rb") as source,
+        pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+    ):
+        yield OpenFile(parquet, source)
+
+
+def read_footers(files: Sequence[str]) -> list[Footer] | None:
+    """Return the footer of each file; None where one has what only Spark may know to read.
+
+    Raises:
+        BackfillError: a file is empty, torn, or no Parquet file.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        footers = list(pool.map(_footer, files))
+    known = [footer for footer in footers if footer is not None]
+    return known if len(known) == len(footers) else None
+
+
+def check_alike(footers: Sequence[Footer], columns: Iterable[str]) -> None:
+    """Check that of these columns every file of a folder has the same; files without rows may have any.
+
+    Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or of none.
+
+    Raises:
+        ConfigurationError: two files differ; it names them, and the column.
+    """
+    filled = [footer for footer in footers if sum(footer.stamp.rows)]
+    names = [{name.casefold() for name in footer.schema.names} for footer in filled]
+    for column in columns:
+        has = [column.casefold() in each for each in names]
+        if any(has) and not all(has):
+            one, other = filled[has.index(True)], filled[has.index(False)]
+            raise ConfigurationError(
+                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column {column!r}; put those without "
+                "it into a folder of their own, and give both folders with --source"
+            )
+
+
+def broken(path: str, why: str) -> BackfillError:
+    """Return the error for a file that cannot be read."""
+    reason = " ".join(why.split())
+    return BackfillError(
+        f"archive file {path!r} cannot be read as Parquet ({reason}): write it again, or move it away if it is no part of the archive"
+    )
+
+
+def changed(path: str, what: str) -> BackfillError:
+    """Return the error for a file that is not what it was when the archive was looked through."""
+    return BackfillError(
+        f"archive file {path!r} {what} since the archive was looked through: run the backfill again when nothing writes there"
+    )
+
+
+def _footer(path: str) -> Footer | None:
+    try:
+        with opened(path) as file:
+            return Footer(path, file.parquet.schema_arrow, file.stamp())
+    except pa.ArrowNotImplementedError:
+        return None
+    except (OSError, pa.ArrowException) as error:
+        if _is_encrypted(path):
+            return None
+        raise broken(path, str(error)) from None
+
+
+def _is_encrypted(path: str) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_ENCRYPTED)) == _ENCRYPTED
+    except OSError:
+        return False

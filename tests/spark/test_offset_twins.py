@@ -1,0 +1,84 @@
+"""An offset that comes twice: the same record again is one sighting, another one ends the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dedup_sdk.marks import Marks
+from dedup_sdk.window import Window
+from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.fold import Packing, pack_rows, write_slots
+from spark_backfill.offset_twins import check_one_record
+from spark_backfill.runs import Rows, RunPacker
+from spark_backfill.slots import plan_slots
+from spark_backfill.stretch import Stretch
+from tests.support.naive_fold import Row, digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+STRETCHES = [Stretch(partition=0, low=0, begin=0, high=9, complete=True)]
+SAYS = "offset 5 of partition 0 is there twice with different contents"
+
+
+def marks(*rows: tuple[str, int, int]) -> Marks:
+    """Names, offsets and timestamps as marks."""
+    return Marks(
+        b"".join(digest_of(name) for name, _, _ in rows),
+        np.array([offset for _, offset, _ in rows], np.int64),
+        np.array([timestamp for _, _, timestamp in rows], np.int64),
+    )
+
+
+def test_the_same_record_may_come_again() -> None:
+    """Sinks write at least once: in any order, also at another time."""
+    check_one_record(0, marks())
+    check_one_record(0, marks(("a", 5, 1), ("b", 6, 1)))
+    check_one_record(0, marks(("a", 5, 1), ("b", 6, 1), ("a", 5, 2), ("a", 4, 1)))
+
+
+def test_another_record_may_not() -> None:
+    """Wherever the two stand, the offset and the partition are named."""
+    with pytest.raises(BackfillError, match=SAYS):
+        check_one_record(0, marks(("a", 5, 1), ("b", 6, 1), ("a", 5, 1), ("c", 5, 1)))
+
+
+def test_a_run_is_looked_through() -> None:
+    """Also where the two came in different batches, and beside one without an ID."""
+    packer = RunPacker(
+        plan_slots([*STRETCHES, replace(STRETCHES[0], partition=1)], split=True, parallelism=1), ordered=False
+    )
+    one, other = marks(("a", 5, 1), ("b", 6, 1)), marks(("c", 5, 1))
+    list(packer.add(0, Rows(one.offsets, one.timestamps, one.digests)))
+    list(packer.add(0, Rows.of_digests(one.offsets, one.timestamps, [None, digest_of("b")])))
+    list(packer.add(1, Rows(other.offsets, other.timestamps, other.digests)))
+    list(packer.add(0, Rows(other.offsets, other.timestamps, other.digests)))
+    with pytest.raises(BackfillError, match=SAYS):
+        list(packer.finish())
+
+
+def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
+    """The newest timestamps of the rows of each slot."""
+    window = Window(count=9) if ordered else Window(days=30)
+    plan = plan_slots(STRETCHES, split=not ordered, parallelism=2)
+    pieces = pack_rows(rows, Packing(plan, ordered=ordered))
+    return [each.newest_ms for each in write_slots(pieces, plan, STRETCHES, window, folder)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ordered", [True, False])
+def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, ordered: bool) -> None:
+    """In windows of either kind; the same record again at another time is none, by count of two times the earlier one is the record's."""
+    rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
+    again = Row(0, 5, 50, digest_of(5))
+    assert max(fold(frame([again, *rows]).coalesce(1), attempts, ordered=ordered)) == (8 if ordered else 50)
+    with pytest.raises(Exception, match=SAYS) as caught:
+        fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=ordered)
+    assert one_line(caught.value).startswith(SAYS)

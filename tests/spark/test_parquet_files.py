@@ -1,0 +1,268 @@
+"""Parquet files that are not as they should be: a run ends with the file's name, and never reads on as if nothing were."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import id_spec
+from dedup_sdk.record import Record
+from spark_backfill.archive import Archive
+from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.column_map import parse_columns
+from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.parquet_archive import ParquetArchive
+from spark_backfill.parquet_files import deal_out, plain_layout
+from spark_backfill.parquet_reader import ParquetReader
+from spark_backfill.stretch import Stretch
+from tests.support.archives import kafka_table, write_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+BASE_MS = 1_700_000_000_000
+
+
+def records(*offsets: int, topic: str = "orders") -> list[Record]:
+    """Records of one partition."""
+    return [Record(topic, 0, offset, BASE_MS + offset, b"%d" % offset) for offset in offsets]
+
+
+def options(*places: Path, columns: str = "", **read_options: str) -> ArchiveOptions:
+    """An archive of Parquet files."""
+    return ArchiveOptions(
+        places=tuple(map(str, places)),
+        format="parquet",
+        columns=parse_columns([columns]) if columns else {},
+        isolation="read_committed",
+        read_options=read_options,
+    )
+
+
+def write(path: Path, *offsets: int, without: str = "", **given: Any) -> Path:
+    """Write some records as one file, without one of its columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = kafka_table(records(*offsets))
+    pq.write_table(table.drop_columns([without]) if without else table, path, **given)
+    return path
+
+
+def reader_of(folder: Path) -> ParquetReader:
+    """A reader of what lies in a folder, as a worker gets it."""
+    layout = plain_layout(options(folder), ("key",))
+    assert layout is not None
+    reader = ParquetReader(
+        topic="orders", layout=layout, tasks=tuple(deal_out(layout.groups, 1)), names=("key",)
+    )
+    copied: ParquetReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 (what was just pickled)
+    return copied
+
+
+@pytest.mark.parametrize("column", ["topic", "key"])
+@pytest.mark.parametrize("first_lacks", [True, False])
+def test_files_that_have_not_the_same_columns_are_named(
+    tmp_path: Path, column: str, *, first_lacks: bool
+) -> None:
+    """Whose rows are those without a topic, or an ID's column? Nobody knows: the run ends before it begins."""
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    write(files[0], 0, 1, without=column if first_lacks else "")
+    write(files[1], 2, 3, without="" if first_lacks else column)
+    has, lacks = reversed(files) if first_lacks else files
+    says = f"archive files {str(has)!r} and {str(lacks)!r} differ: only the first has a column {column!r}"
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+        plain_layout(options(tmp_path), ("key",))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_columns_other_folders_and_empty_files_may_differ(tmp_path: Path) -> None:
+    """What the ID is not made of may be anywhere, each folder is for itself, and a file without rows says nothing."""
+    write(tmp_path / "a" / "1.parquet", 0, without="value")
+    write(tmp_path / "a" / "2.parquet", 1)
+    write(tmp_path / "a" / "3.parquet", without="topic")
+    layout = plain_layout(options(tmp_path / "a"), ("key",))
+    assert layout is not None
+    assert "topic" in layout.names
+    assert sum(group.rows for group in layout.groups) == 2
+    write(tmp_path / "b" / "1.parquet", 2, without="topic")
+    assert plain_layout(options(tmp_path / "a", tmp_path / "b"), ("key",)) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1xxxxPAR1", b"no Parquet at all"])
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, content: bytes) -> None:
+    """Spark would take an empty one for no rows, and not name a torn one."""
+    write(tmp_path / "a.parquet", 0)
+    torn = tmp_path / "b.parquet"
+    torn.write_bytes(content)
+    with pytest.raises(BackfillError, match=re.escape(f"{str(torn)!r} cannot be read as Parquet")) as caught:
+        plain_layout(options(tmp_path), ("key",))
+    assert "\n" not in str(caught.value)
+
+
+def _replace(path: Path) -> None:
+    other = write(path.with_name("other"), 0, 1, 2, 4)
+    other.replace(path)
+
+
+def _rewrite(path: Path) -> None:
+    told = path.stat()
+    write(path, 0, 1, 2, 3, row_group_size=1)
+    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+
+
+def _touch(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+@pytest.mark.parametrize("change", [_replace, _rewrite, _touch])
+def test_a_file_that_changes_before_it_is_read_is_named(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Row groups are numbers of the file that was looked at: in another they would be other rows."""
+    path = write(tmp_path / "a.parquet", 0, 1, 2, 3)
+    reader = reader_of(tmp_path)
+    assert sum(len(batch.offsets) for batch in reader.read(0)) == 4
+    change(path)
+    with pytest.raises(BackfillError, match=re.escape(f"{str(path)!r} is another since")):
+        list(reader.read(0))
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    """What is written over an open file may be read as something else."""
+    path = write(tmp_path / "a.parquet", 0, 1, 2, 3, row_group_size=2)
+    found = reader_of(tmp_path).read(0)
+    assert len(next(found).offsets) == 2
+    _touch(path)
+    with pytest.raises(BackfillError, match=re.escape(f"{str(path)!r} is another since")):
+        list(found)
+
+
+def test_a_file_that_is_gone_or_damaged_inside_is_named(tmp_path: Path) -> None:
+    """Also where only its pages are torn, which nobody sees before they are read."""
+    path = write(tmp_path / "a.parquet", *range(1_000))
+    reader = reader_of(tmp_path)
+    told, content = path.stat(), bytearray(path.read_bytes())
+    content[4:400] = bytes(396)
+    path.write_bytes(content)
+    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+    with pytest.raises(
+        BackfillError, match=re.escape(f"{str(path)!r} cannot be read as Parquet (")
+    ) as caught:
+        list(reader.read(0))
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(BackfillError, match=re.escape(f"{str(path)!r} is gone since")):
+        list(reader.read(0))
+
+
+def with_null_topic(path: Path) -> None:
+    """Write three rows, one of them without a topic."""
+    table = kafka_table(records(0, 1, 2))
+    topics = pa.array(["orders", None, "orders"])
+    pq.write_table(table.set_column(0, "topic", topics), path)
+
+
+@pytest.mark.spark
+def test_rows_without_a_topic_end_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Left out without a word they might be lost, taken for the asked topic's invented: by Arrow and by Spark they are counted."""
+    with_null_topic(tmp_path / "a.parquet")
+    layout = plain_layout(options(tmp_path), ("key",))
+    assert layout is not None
+    for archive in (
+        ParquetArchive(spark, "orders", id_spec("key"), layout),
+        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")),
+    ):
+        with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+            archive.survey({}, {})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path, order: str) -> None:
+    """Where Spark has to read, a topic that some files have is one that the others lack, whichever Spark looks at first."""
+    write_parquet(tmp_path / order[0], records(0, 1), files=1)
+    write(tmp_path / order[1] / "c.parquet", 2, 3, without="topic")
+    archive = Archive(
+        spark, options(tmp_path, recursiveFileLookup="true"), topic="orders", spec=id_spec("key")
+    )
+    with pytest.raises(BackfillError, match="2 rows of the archive have no topic"):
+        archive.survey({}, {})
+
+
+def test_another_topic_may_have_any_name(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are shown as such, and the rows of the asked topic are read; also where statistics have them."""
+    names = pa.array([b"orders", b"\xff\xfe", b"\xff\xfe"])
+    table = kafka_table(records(0, 1, 2)).set_column(0, "topic", names.view(pa.string()))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    batches = list(reader_of(tmp_path).read(0))
+    assert [len(batch.offsets) for batch in batches] == [1, 0, 0]
+    assert frozenset().union(*(batch.others for batch in batches)) == {"\ufffd\ufffd"}
+
+
+@pytest.mark.spark
+def test_a_dot_in_a_columns_name_is_quoted(spark: SparkSession, tmp_path: Path) -> None:
+    """A dot leads into a struct, by Arrow as by Spark; the line says how the other is written."""
+    table = kafka_table(records(0, 1))
+    pq.write_table(
+        table.rename_columns(["meta.offset" if name == "offset" else name for name in table.column_names]),
+        tmp_path / "a.parquet",
+    )
+    for columns in ("offset=meta.offset", "offset=`meta.offset`"):
+        assert plain_layout(options(tmp_path, columns=columns), ("key",)) is None
+    with pytest.raises(ConfigurationError, match=re.escape("has a dot write offset=`meta.offset`; it has")):
+        Archive(spark, options(tmp_path, columns="offset=meta.offset"), topic="orders", spec=id_spec("key"))
+    quoted = options(tmp_path, columns="offset=`meta.offset`")
+    assert Archive(spark, quoted, topic="orders", spec=id_spec("key")).survey({}, {})[0].end == 2
+
+
+@pytest.mark.spark
+def test_nanoseconds_are_numbers_for_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Arrow reads them as timestamps; where Spark has to read, the line says what to give it, and that is enough."""
+    table = kafka_table(records(0, 1))
+    nanoseconds = table.column("timestamp").cast(pa.timestamp("ns", "UTC"))
+    pq.write_table(table.set_column(3, "timestamp", nanoseconds), tmp_path / "a.parquet")
+    columns = "timestamp=timestamp:ns"
+    with pytest.raises(Exception, match="NANOS") as caught:
+        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")).survey({}, {})
+    assert "--columns timestamp=COLUMN:ns" in one_line(caught.value)
+    (setting,) = re.findall(r"--conf (\S+)=true", one_line(caught.value))
+    spark.conf.set(setting, "true")
+    try:
+        found = Archive(spark, options(tmp_path, columns=columns), topic="orders", spec=id_spec("key"))
+        assert found.survey({}, {})[0].end_ms == BASE_MS + 1
+    finally:
+        spark.conf.unset(setting)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("unit", "a_ms"), [("us", 1_000), ("ns", 1_000_000)])
+def test_times_before_1970_are_rounded_down(
+    spark: SparkSession, tmp_path: Path, unit: str, a_ms: int
+) -> None:
+    """Numbers become the same milliseconds by Arrow as by Spark, those of a timestamp column, too."""
+    numbers = [-a_ms - 1, -a_ms, -a_ms + 1, -1, 0, 1, a_ms - 1, a_ms, -(2**63), 2**63 - 1]
+    table = kafka_table(records(*range(len(numbers))))
+    pq.write_table(table.set_column(3, "timestamp", pa.array(numbers)), tmp_path / "a.parquet")
+    described = options(tmp_path, columns=f"timestamp=timestamp:{unit}")
+    layout = plain_layout(described, ("key",))
+    assert layout is not None
+    reader = ParquetReader(topic="orders", layout=layout, tasks=tuple(deal_out(layout.groups, 1)))
+    (batch,) = reader.read(0)
+    by_spark = (
+        Archive(spark, described, topic="orders", spec=id_spec("key"))
+        .records([Stretch(partition=0, low=0, begin=0, high=99, complete=True, archived=(0, 99))])
+        .orderBy("offset")
+        .collect()
+    )
+    expected = [number // a_ms for number in numbers]
+    assert batch.timestamps.tolist() == expected
+    assert [row["timestamp_ms"] for row in by_spark] == expected
