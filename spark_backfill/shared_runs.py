@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dedup_sdk.marks import Int64s, cut_marks, join_marks
 from dedup_sdk.store.mark_sort import newest_per_digest
+from spark_backfill.offset_twins import check_one_record
 from spark_backfill.runs import RUN_ROWS, Piece, Rows, Tally, by_partition
 from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Bounds
@@ -83,6 +84,7 @@ class SharedPacker:
         for part in parts:
             whole.add(part.tally(partition))
         marks = join_marks([part.marks() for part in parts])
+        check_one_record(partition, marks)
         if not self._ordered:
             marks = newest_per_digest(marks)
         for group in groups:
