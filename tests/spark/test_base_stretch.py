@@ -59,9 +59,31 @@ def test_a_history_that_begins_later_takes_less() -> None:
 
 def test_a_window_that_begins_behind_the_base_needs_none_of_it() -> None:
     """Where all of the base has expired only the window is read, as without it."""
-    stretch = on_base(above(begin=60, complete=False, known_from_ms=5_000), entry(), low=10, counted=False)
+    later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
+    stretch = on_base(later, entry(), low=10, counted=False)
     assert (stretch.base, stretch.low, stretch.begin) == (None, 10, 60)
     assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 5_000
+
+
+def test_old_records_behind_the_cut_do_not_cost_the_base() -> None:
+    """The first record that the window reaches lies behind the cut, and so do marks of the base: timestamps are in no order."""
+    late = above(begin=60, complete=False, keep_from_ms=800, known_from_ms=800)
+    stretch = on_base(late, entry(), low=10, counted=False)
+    assert stretch.base is not None
+    assert (stretch.low, stretch.begin, stretch.base.floor) == (10, 60, 10)
+    assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 800
+    assert on_base(late, entry(since_ms=850), low=10, counted=False).since_ms(6_000, None) == 850
+    assert on_base(late, entry(since_ms=None), low=10, counted=False).since_ms(6_000, None) == 800
+    unknown = on_base(late, entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
+    assert unknown.since_ms(6_000, None) == 6_000
+    assert on_base(late, entry(), low=10, counted=True).base is None
+
+
+def test_a_base_that_knows_less_than_the_window_reaches_says_so() -> None:
+    """It has no mark of use, and may lack some: what is missing of it is not taken for known."""
+    later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
+    stretch = on_base(later, entry(since_ms=5_500), low=10, counted=False)
+    assert stretch.since_ms(first_ms=5_200, forgotten_ms=None) == 5_500
 
 
 def test_behind_a_gap_nothing_is_known_before_the_first_record() -> None:
