@@ -78,17 +78,25 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         (["--group", ""], "--group is empty"),
         (["--over"], "--over"),
         ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
-        ([*WHOLE, "--partitions", "4"], "--partitions 4 needs --partitioner"),
-        ([*WHOLE, "--partitions", "0", "--partitioner", "murmur2"], "a topic has 1 to"),
-        ([*WHOLE, "--partitions", "four"], "--partitions"),
-        ([*WHOLE, "--partitions", "4", "--partitioner", "random"], "murmur2"),
+        ([*GROUP, "--partitions", "4"], "--partitions 4 needs --partitioner"),
+        ([*GROUP, "--partitions", "0", "--partitioner", "murmur2"], "a topic has 1 to"),
+        ([*GROUP, "--partitions", "four"], "--partitions"),
+        ([*GROUP, "--partitions", "4", "--partitioner", "random"], "murmur2"),
         (
-            [*WHOLE, "--partitions", "4", "--partitioner", "murmur2", "--window", "7d+5n"],
+            [*WHOLE, "--partitions", "4", "--partitioner", "murmur2"],
+            "may be hidden; leave --whole-topic out, and give --group GROUP",
+        ),
+        (
+            [*GROUP, "--assume-processed", "--partitions", "4", "--partitioner", "murmur2"],
+            "with --assume-processed messages that were never handled may be hidden",
+        ),
+        (
+            [*GROUP, "--partitions", "4", "--partitioner", "murmur2", "--window", "7d+5n"],
             "--window 7d+5n cannot be re-sharded",
         ),
         (
             [
-                *WHOLE,
+                *GROUP,
                 "--partitions",
                 "4",
                 "--partitioner",
