@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.kafka.error_text import masked_urls
 from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
@@ -81,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
     say: Callable[[str], None]
 
     def error(self, message: str) -> NoReturn:
-        self.say(f"error: {message}")
+        self.say(f"error: {masked_urls(message)}")
         sys.exit(USAGE_STATUS)
 
 
@@ -163,7 +164,7 @@ def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
     except ConfigurationError as error:
         parser.error(str(error))
     except SnapshotError as error:
-        parser.say(f"error: {error}")
+        parser.say(f"error: {masked_urls(str(error))}")
         sys.exit(1)
 
 

@@ -135,6 +135,17 @@ def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> N
     assert "\n" not in line
 
 
+def test_no_line_shows_the_password_of_an_archive() -> None:
+    """Nor does a failure later on: what names the archive names it without credentials."""
+    place = "s3a://app:hunter2@bucket/x"
+    said: list[str] = []
+    with pytest.raises(SystemExit):
+        parse_options([*GOOD, *WHOLE, "--source", place], said.append)
+    assert said[0].startswith("error: does 's3a://***@bucket/x' have records of aborted transactions?")
+    told = one_line(BackfillError(f"archive {place!r} has no column 'k': say --columns key=COLUMN"))
+    assert told == "archive 's3a://***@bucket/x' has no column 'k': say --columns key=COLUMN"
+
+
 def test_missing_options_are_named() -> None:
     """A call without anything names what is required."""
     said: list[str] = []
