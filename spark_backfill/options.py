@@ -203,7 +203,7 @@ def _parser() -> _Parser:
     add(
         "--output",
         metavar="DIR|URL",
-        help="folder of the snapshot, which must not exist or be empty; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
+        help="folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
     )
     add(
         "--scratch",

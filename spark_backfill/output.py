@@ -27,14 +27,23 @@ from spark_backfill.slots import SlotPlan
 REPORT_NAME: Final = "report.json"
 _LOCK: Final = "lock"
 _REPLACED: Final = "replaced"
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_PLACE_FIELD: Final = 4
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:
     """Refuse a place that a snapshot must not take.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot.
+        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; or the place is a link or
+            where a file system is mounted, which no rename can replace.
     """
+    what = "a symbolic link" if output.is_symlink() else "a mount point" if _is_mount(output) else ""
+    if what:
+        raise BackfillError(
+            f"output {str(output)!r} is {what}, and the snapshot comes into place by a rename: name "
+            + ("the folder itself" if output.is_symlink() else "a folder inside it")
+        )
     try:
         empty = not output.exists() or not any(output.iterdir())
         snapshot = not empty and (output / MANIFEST_NAME).is_file()
@@ -48,6 +57,21 @@ def check_output(output: Path, *, overwrite: bool) -> None:
         raise BackfillError(f"output {str(output)!r} holds a snapshot: choose another, or give --overwrite")
     raise BackfillError(
         f"output {str(output)!r} holds files that are no snapshot: choose an empty or a new folder"
+    )
+
+
+def _is_mount(output: Path) -> bool:
+    """Whether a file system is mounted there, also a part of the one around it (as containers have their volumes)."""
+    if output.is_mount():
+        return True
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    # The fifth field is the place, with blanks as octal numbers.
+    place = os.path.realpath(output).replace(" ", r"\040")
+    return any(
+        fields[_PLACE_FIELD] == place for fields in map(str.split, mounts) if len(fields) > _PLACE_FIELD
     )
 
 
