@@ -14,7 +14,7 @@ from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.kafka.error_text import masked_urls
 from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
-from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
+from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
@@ -126,6 +126,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
         spec, window = id_spec(given.id), Window.parse(given.window)
+        check_expiry(given.expire_before, window)
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
         admin = both | client_config("--admin-config", given.admin_config)
