@@ -5,7 +5,7 @@ from __future__ import annotations
 from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_stretch import entries_of, on_base, resumable
+from spark_backfill.base_stretch import entries_of, plan_on_base, resumable
 from spark_backfill.history import History
 
 
@@ -42,6 +42,5 @@ def archived_history(
             resumable(entry, low=max(low, 0), high=high, vouched=True, window=window)
             limits = horizons(window, entry.newest_ms if seen_ms is None else seen_ms, now_ms)
             part = LogPart(entry.high, high, high, None, None, complete=True)
-            above = plan_joined(number, part, known, window=window, limits=limits)
-            stretches.append(on_base(above, entry, low=low, counted=window.count is not None))
+            stretches.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
     return History(cluster=cluster, topic=topic, topic_id=topic_id, stretches=tuple(stretches))

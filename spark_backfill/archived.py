@@ -198,9 +198,16 @@ def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> li
         if each.gaps
     ]
     if lines and not allowed:
+        # What has records on both sides of the cut has what was written between them.
+        cut = (
+            "; right behind a base's cut there may have been no record (a transaction's marker): give the archive's files from before "
+            "the cut, too"
+            if any(each.gaps and each.base for each in stretches)
+            else ""
+        )
         more = f" and {len(lines) - _SHOWN_GAPS} more partitions" if len(lines) > _SHOWN_GAPS else ""
         raise BackfillError(
             f"history inside the window is gone: {'; '.join(lines[:_SHOWN_GAPS])}{more}: add an archive that has it with --source, "
-            "or go on with --allow-gap, so that coverage begins behind it"
+            f"or go on with --allow-gap, so that coverage begins behind it{cut}"
         )
     return lines

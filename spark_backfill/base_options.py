@@ -12,6 +12,7 @@ from typing import Any, Final
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
+from spark_backfill.stretch import GRACE
 
 _FROM_BASE: Final = ("topic", "id", "window")
 """What a base says where it is not given."""
@@ -87,6 +88,29 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
     return BaseOptions(place=given.base, compact=given.compact, expire_before_ms=expire_before_ms)
 
 
+def check_expiry(text: str | None, window: Window) -> None:
+    """Refuse an age to forget at that the window never reaches; a date is not refused, since it grows older by itself.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    age_ms = None if text is None else _age_ms(text)
+    if age_ms is None or window.time_ms is None or age_ms < window.time_ms + window.time_ms // GRACE:
+        return
+    raise ConfigurationError(
+        f"--expire-before {text} is longer than --window {window}, after which IDs are forgotten anyway: give a shorter age, or leave "
+        "it out"
+    )
+
+
+def _age_ms(text: str) -> int | None:
+    """The age (ms) that a text names; None: it names none."""
+    try:
+        return None if text.endswith("n") else Window.parse(text).time_ms
+    except ConfigurationError:
+        return None
+
+
 def parse_time(text: str) -> int:
     """Return the time that a text names, in ms since 1970: a date or a time in ISO's form, or how long ago it was.
 
@@ -97,11 +121,8 @@ def parse_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        try:
-            age_ms = Window.parse(text).time_ms
-        except ConfigurationError:
-            age_ms = None
-        if age_ms is None or text.endswith("n"):
+        age_ms = _age_ms(text)
+        if age_ms is None:
             raise ConfigurationError(
                 f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or an age such as 30d"
             ) from None

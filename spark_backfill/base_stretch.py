@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
+from spark_backfill.archived import Archived, Horizons, LogPart, plan_joined
 from spark_backfill.errors import BackfillError
 from spark_backfill.stretch import NOTHING_KNOWN_MS, BasePart, Stretch, horizon_ms
 
@@ -48,14 +49,32 @@ def resumable(
     )
 
 
+def plan_on_base(
+    entry: PartitionManifest,
+    log: LogPart,
+    archived: Archived | None,
+    *,
+    low: int,
+    window: Window,
+    limits: Horizons,
+) -> Stretch:
+    """Say what is read of ``[low, log.high)`` where ``log`` and ``archived`` are planned from the base's cut on."""
+    if not _expired(entry, limits.keep_from_ms):
+        # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks of the base be as new.
+        log = log._replace(first_kept=None)
+        archived = None if archived is None else archived._replace(first_kept=archived.begin)
+    above = plan_joined(entry.partition, log, archived, window=window, limits=limits)
+    return on_base(above, entry, low=low, counted=window.count is not None)
+
+
 def on_base(stretch: Stretch, entry: PartitionManifest, *, low: int, counted: bool) -> Stretch:
     """Return the stretch ``[low, high)`` of which only ``stretch``, planned from ``entry.high`` on, is to be read.
 
     ``counted``: the window has a count.
     """
     contiguous = stretch.begin == entry.high and not stretch.gaps
-    if not contiguous and (counted or not stretch.gaps):
-        # The window begins behind the base, or nobody knows what was accepted in between.
+    if not contiguous and (counted or (not stretch.gaps and _expired(entry, stretch.keep_from_ms))):
+        # Nobody knows what was accepted in between, or no mark of the base is of use any more.
         return replace(stretch, low=low, complete=False)
     part = BasePart(
         marks=entry.marks,
@@ -68,8 +87,19 @@ def on_base(stretch: Stretch, entry: PartitionManifest, *, low: int, counted: bo
     # Of a base that knows of nothing, what is read is the first to be known.
     since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
     if not contiguous:
-        return replace(stretch, low=low, complete=False, unknown_before_ms=since_ms, base=part)
+        # A base that knows nothing adds nothing to what is known.
+        known_ms = None if since_ms is None and entry.since_ms is not None else stretch.known_from_ms
+        return replace(
+            stretch, low=low, complete=False, known_from_ms=known_ms, unknown_before_ms=since_ms, base=part
+        )
     return replace(stretch, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
+
+
+def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
+    """Whether all that a base knows, and all that it does not know, is older than what the window reaches."""
+    if keep_from_ms is None or entry.newest_ms >= keep_from_ms:
+        return False
+    return entry.since_ms is None or entry.since_ms <= keep_from_ms
 
 
 def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[Stretch, ...]:

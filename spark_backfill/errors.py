@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.error_text import masked_text
+from dedup_sdk.kafka.error_text import masked_text, masked_urls
 
 _LONGEST = 500
 _DEEPEST = 20
@@ -22,10 +22,10 @@ def one_line(error: BaseException) -> str:
     """Return the innermost cause of an error as one line of at most 500 characters.
 
     Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root cause. What
-    looks like a credential is masked where the text is not ours.
+    looks like a credential is masked where the text is not ours, in our own texts what lies in URLs.
     """
     if isinstance(error, DedupError):
-        return _flat(str(error))
+        return _flat(masked_urls(str(error)))
     text = _root(error)
     if _NO_CONNECTOR in text:
         return (

@@ -11,7 +11,7 @@ from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_stretch import alone, entries_of, on_base, resumable
+from spark_backfill.base_stretch import alone, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
 from spark_backfill.stretch import Stretch
@@ -117,9 +117,8 @@ def resolve_history(
             cut, limits = max(cut, entry.high), _limits(last_ms.get(number), entry, window, now_ms)
             read = _Claim(entry.high, claim.high, complete=True, vouched=False)
             part = _log_part(log, number, read, cut, starts[number], known, window=window, limits=limits)
-            above = plan_joined(number, part, known, window=window, limits=limits)
             low = min(claim.low, entry.low) if claim.vouched else claim.low
-            stretches.append(on_base(above, entry, low=low, counted=window.count is not None))
+            stretches.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
             continue
         part = _log_part(log, number, claim, cut, starts[number], known, window=window, limits=limits)
         stretches.append(plan_joined(number, part, known, window=window, limits=limits))

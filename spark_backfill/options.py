@@ -11,9 +11,10 @@ from typing import NoReturn
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.kafka.error_text import masked_urls
 from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
-from spark_backfill.base_options import BaseOptions, add_base_options, read_base_options
+from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
 from spark_backfill.group_folder import group_folder
 from spark_backfill.group_options import add_group_options, read_groups
@@ -88,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
     say: Callable[[str], None]
 
     def error(self, message: str) -> NoReturn:
-        self.say(f"error: {message}")
+        self.say(f"error: {masked_urls(message)}")
         sys.exit(USAGE_STATUS)
 
 
@@ -119,6 +120,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     try:
         groups = read_groups(given)
         spec, window = id_spec(given.id), Window.parse(given.window)
+        check_expiry(given.expire_before, window)
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
         admin = both | client_config("--admin-config", given.admin_config)
@@ -157,7 +159,7 @@ def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
     except ConfigurationError as error:
         parser.error(str(error))
     except SnapshotError as error:
-        parser.say(f"error: {error}")
+        parser.say(f"error: {masked_urls(str(error))}")
         sys.exit(1)
 
 
@@ -196,7 +198,7 @@ def _parser() -> _Parser:
     add(
         "--output",
         metavar="DIR|URL",
-        help="folder of the snapshot, which must not exist or be empty; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
+        help="folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
     )
     add(
         "--scratch",

@@ -28,6 +28,8 @@ from spark_backfill.slots import SlotPlan
 REPORT_NAME: Final = "report.json"
 _LOCK: Final = "lock"
 _REPLACED: Final = "replaced"
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_PLACE_FIELD: Final = 4
 
 
 def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) -> None:
@@ -35,8 +37,15 @@ def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) 
 
     Raises:
         BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; a snapshot where several are to
-            be, or one that is not among the members.
+            be, or one that is not among the members; or the place is a link or where a file system is mounted, which no rename can
+            replace.
     """
+    what = "a symbolic link" if output.is_symlink() else "a mount point" if _is_mount(output) else ""
+    if what:
+        raise BackfillError(
+            f"output {str(output)!r} is {what}, and the snapshot comes into place by a rename: name "
+            + ("the folder itself" if output.is_symlink() else "a folder inside it")
+        )
     if members:
         _check_folder(output, members, overwrite=overwrite)
         return
@@ -80,6 +89,21 @@ def _check_folder(output: Path, members: Sequence[str], *, overwrite: bool) -> N
             f"output {str(output)!r} holds {others[0]!r}, the snapshot of a group that is not named now, and --overwrite would remove it: "
             "name all of its groups, or choose another"
         )
+
+
+def _is_mount(output: Path) -> bool:
+    """Whether a file system is mounted there, also a part of the one around it (as containers have their volumes)."""
+    if output.is_mount():
+        return True
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    # The fifth field is the place, with blanks as octal numbers.
+    place = os.path.realpath(output).replace(" ", r"\040")
+    return any(
+        fields[_PLACE_FIELD] == place for fields in map(str.split, mounts) if len(fields) > _PLACE_FIELD
+    )
 
 
 class Output:

@@ -23,7 +23,7 @@ def add_reshard_options(add: Callable[..., Any]) -> None:
         type=int,
         metavar="N",
         help="re-shard: the topic has N partitions now, so that IDs are also remembered in the partition where their record's key "
-        "goes now; with --partitioner",
+        "goes now; with --partitioner and --group",
     )
     add(
         "--partitioner",
@@ -47,6 +47,13 @@ def read_reshard_options(given: argparse.Namespace, window: Window, sources: Sou
     if given.partitioner is None:
         raise ConfigurationError(
             f"--partitions {given.partitions} needs --partitioner: say how the producers place keys, {' or '.join(PARTITIONERS)}"
+        )
+    if given.group is None or given.assume_processed:
+        vouching = "--assume-processed" if given.assume_processed else "--whole-topic"
+        raise ConfigurationError(
+            f"--partitions {given.partitions} needs --group alone: marks go to other partitions, where nobody sees how far a group is in "
+            f"theirs, so that with {vouching} messages that were never handled may be hidden; leave {vouching} out"
+            + (", and give --group GROUP" if given.group is None else "")
         )
     if not 0 < given.partitions <= _MOST_PARTITIONS:
         raise ConfigurationError(

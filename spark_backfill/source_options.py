@@ -220,5 +220,11 @@ def _check_identity(given: argparse.Namespace, kafka: str) -> None:
         raise ConfigurationError(
             "whose offsets does the archive have? give --bootstrap HOST:PORT, or both --cluster-id and --topic-id"
         )
+    for option in ("admin_config", "kafka_config"):
+        if getattr(given, option):
+            raise ConfigurationError(
+                f"--{option.replace('_', '-')} is for clients of Kafka, and without --bootstrap there is none: leave it out, or give "
+                "--bootstrap HOST:PORT"
+            )
     if given.group is not None:
         raise ConfigurationError("--group needs --bootstrap HOST:PORT: what it has committed is asked there")

@@ -48,6 +48,11 @@ def masked_text(told: str) -> str:
     return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
 
 
+def masked_urls(told: str) -> str:
+    """Return a text of ours with the credentials of its URLs masked, as `masked_text` does, and nothing else."""
+    return " ".join(map(_without_credentials, told.split(" ")))
+
+
 def _told(error: BaseException) -> str:
     try:
         return str(error)

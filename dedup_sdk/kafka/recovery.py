@@ -342,6 +342,13 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         buried=None if start.metadata is None else start.metadata.buried,
         writer="" if start.metadata is None else start.metadata.by,
     )
+    unknown = stored is not None and stored.committed is None and not start.reopened
+    if plan.keep and unknown and plan.progress.high > start.offset:
+        logger.warning(
+            "%s[%d]: its store takes offsets up to %d for processed, and the group has committed %d: those between were completed "
+            "here, or a restored snapshot vouches for them, and are not delivered; if nobody processed them, remove the store",
+            held.topic, held.partition, plan.progress.high, start.offset,
+        )  # fmt: skip
     if not plan.progress.writer:
         plan = replace(plan, progress=replace(plan.progress, writer=secrets.token_hex(_WRITER_BYTES)))
     if start.reopened:

@@ -16,7 +16,8 @@ def fitting_partition(
     """Return the entry of the snapshot for this partition store.
 
     It must be of the same cluster, topic, ID spec, digest and isolation level; of the same topic ID, unless one side does
-    not know it; of the same group, unless its maker vouches for it; with acceptance numbers where the lane needs them; and
+    not know it; of the same group, unless its maker vouches for it (which is not enough where marks come from other
+    partitions: how far the group is there is not known here); with acceptance numbers where the lane needs them; and
     its cut must not lie beyond ``high`` and ``committed`` of ``progress``, the progress to begin with. Raises `SnapshotError`
     naming what differs.
     """
@@ -34,6 +35,12 @@ def fitting_partition(
                 f"snapshot {folder} is of {name}={theirs!r}, not {ours!r}; give the snapshot of this history"
             )
             raise SnapshotError(message)
+    if manifest.vouched and manifest.resharded_from:
+        message = (
+            f"snapshot {folder} has marks of other partitions and names no group: how much of these partitions group "
+            f"{identity.group!r} has handled is not known; make one with --partitions and --group"
+        )
+        raise SnapshotError(message)
     entry = manifest.partition(identity.partition)
     if entry is None:
         message = f"snapshot {folder} has no partition {identity.partition}; it has {[one.partition for one in manifest.partitions]}"

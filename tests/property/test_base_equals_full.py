@@ -56,6 +56,23 @@ def logs(most_late_ms: int) -> st.SearchStrategy[list[Row]]:
     return st.lists(record, min_size=1, max_size=60).map(log_of)
 
 
+def drawn_records(others: list[str], most: int) -> st.SearchStrategy[list[tuple[int, int, str]]]:
+    """What `disordered` makes a log of."""
+    record = st.tuples(st.integers(0, 14), st.integers(0, 60), st.sampled_from(others))
+    return st.lists(record, min_size=1, max_size=most)
+
+
+def disordered(drawn: list[tuple[int, int, str]]) -> list[Row]:
+    """Such a log: of each record the ID, how many ms after the one before, and what is wrong with its timestamp."""
+    rows: list[Row] = []
+    now_ms = 10_000
+    for offset, (name, step_ms, other) in enumerate(drawn):
+        now_ms += step_ms
+        told = {"old": now_ms - 5_000, "future": 2 * NOW_MS, "none": -1}.get(other, now_ms)
+        rows.append(Row(0, offset, told, digest_of(name)))
+    return rows
+
+
 def entry_of(manifest: object) -> PartitionManifest:
     """What a manifest says of partition 0."""
     found = manifest.partition(0)  # type: ignore[attr-defined]
@@ -102,6 +119,41 @@ def test_what_is_said_to_be_known_is_known(rows: list[Row], cut: int, low: int, 
     assert {d: m for d, m in marks.items() if m.timestamp_ms >= since_ms}.items() <= ours.items()
     keep_from_ms = plan(rows, window, low=low, high=end).keep_from_ms or 0
     assert all(mark.timestamp_ms >= keep_from_ms for mark in ours.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    drawn_records(["", "", "", "old", "future", "none"], 12),
+    drawn_records(["old", "none"], 2),
+    drawn_records(["", "", "", "old", "future", "none"], 12),
+    st.integers(100, 700),
+    st.sampled_from(["all", "new"]),
+)
+def test_timestamps_in_no_order_cost_no_mark(
+    before: list[tuple[int, int, str]],
+    behind: list[tuple[int, int, str]],
+    after: list[tuple[int, int, str]],
+    window_ms: int,
+    there: str,
+) -> None:
+    """Old, future and missing timestamps, also right behind the base's cut: no mark but the last, and none missing that is known.
+
+    ``there``: whether all of the log is there, or only what came after the base.
+    """
+    rows, cut = disordered([*before, *behind, *after]), len(before)
+    end = len(rows)
+    window = Window(milliseconds=window_ms)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rebuild(rows, HOUR, folder / "base", high=cut)
+        start = cut if there == "new" else 0
+        grown = rebuild(rows, window, folder / "grown", high=end, base=folder / "base", start=start)
+        ours = marks_of(folder / "grown")
+    since_ms = entry_of(grown).since_ms
+    last: dict[bytes, int] = {row.digest: row.timestamp_ms for row in rows if row.digest is not None}
+    known = {digest for digest, last_ms in last.items() if last_ms >= (-1 if since_ms is None else since_ms)}
+    assert known <= set(ours)
+    assert {digest: mark.timestamp_ms for digest, mark in ours.items()}.items() <= last.items()
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from dedup_sdk.store.manifest import Gap, PartitionManifest
+from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
-from spark_backfill.base_stretch import on_base, resumable
+from spark_backfill.archive_history import archived_history
+from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
+from spark_backfill.base import Base
+from spark_backfill.base_stretch import on_base, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
 from spark_backfill.given_up import GivenUpRecords
 from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, expire
@@ -59,9 +63,73 @@ def test_a_history_that_begins_later_takes_less() -> None:
 
 def test_a_window_that_begins_behind_the_base_needs_none_of_it() -> None:
     """Where all of the base has expired only the window is read, as without it."""
-    stretch = on_base(above(begin=60, complete=False, known_from_ms=5_000), entry(), low=10, counted=False)
+    later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
+    stretch = on_base(later, entry(), low=10, counted=False)
     assert (stretch.base, stretch.low, stretch.begin) == (None, 10, 60)
     assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 5_000
+
+
+def test_old_records_behind_the_cut_do_not_cost_the_base() -> None:
+    """The first record that the window reaches lies behind the cut, and so do marks of the base: timestamps are in no order."""
+    late = above(begin=60, complete=False, keep_from_ms=800, known_from_ms=800)
+    stretch = on_base(late, entry(), low=10, counted=False)
+    assert stretch.base is not None
+    assert (stretch.low, stretch.begin, stretch.base.floor) == (10, 60, 10)
+    assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 800
+    assert on_base(late, entry(since_ms=850), low=10, counted=False).since_ms(6_000, None) == 850
+    assert on_base(late, entry(since_ms=None), low=10, counted=False).since_ms(6_000, None) == 800
+    unknown = on_base(late, entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
+    assert unknown.since_ms(6_000, None) == 6_000
+    assert on_base(late, entry(), low=10, counted=True).base is None
+
+
+def test_an_archive_alone_is_read_from_the_cut_on() -> None:
+    """Also what is too old for the window: an ID's last record may be among it, and its mark in the base be newer."""
+    manifest = Manifest(
+        cluster="c", topic="t", topic_id="", id_spec="key", digest="d", isolation="read_committed", window="100n",
+        group=None, vouched=True, created_ms=0, partitions=(entry(),),
+    )  # fmt: skip
+    base = cast("Base", SimpleNamespace(manifest=manifest))
+    # The first three records behind the cut are old.
+    found = {3: Archived(3, 50, 80, 30, first_ms=5, last_ms=1_000, first_kept=53, oldest_ms=5)}
+    (stretch,) = archived_history(
+        lambda _cuts, _horizons: found,
+        Window(milliseconds=320),
+        cluster="c",
+        topic="t",
+        topic_id="",
+        now_ms=2_000,
+        base=base,
+    ).stretches
+    assert stretch.base is not None
+    assert (stretch.keep_from_ms, stretch.archived, stretch.begin) == (660, (50, 80), 50)
+
+
+def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
+    """What its writer wrote between two records is all there was; an archive that begins behind the cut may lack some, and says so."""
+    window, limits = Window(milliseconds=10_000), Horizons(keep_from_ms=500, exact_ms=600)
+    log = LogPart(50, 80, 80, None, None, complete=True)
+    for begin, gaps in ((49, ()), (50, ()), (51, ((50, 51),))):
+        archived = Archived(3, begin, 80, 20, first_ms=900, last_ms=1_000, first_kept=begin)
+        stretch = plan_on_base(entry(), log, archived, low=10, window=window, limits=limits)
+        assert (stretch.base is not None, stretch.gaps) == (True, gaps)
+        assert stretch.archived == (max(begin, 50), 80)
+        if not gaps:
+            assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 700
+            check_gaps("orders", [stretch], allowed=False)
+            continue
+        with pytest.raises(
+            BackfillError,
+            match=r"lacks offsets 50 to 50: .*give the archive's files from before the cut, too$",
+        ):
+            check_gaps("orders", [stretch], allowed=False)
+
+
+def test_a_base_that_knows_less_than_the_window_reaches_says_so() -> None:
+    """It has no mark of use, and may lack some: what is missing of it is not taken for known."""
+    later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
+    stretch = on_base(later, entry(since_ms=5_500), low=10, counted=False)
+    assert stretch.since_ms(first_ms=5_200, forgotten_ms=None) == 5_500
 
 
 def test_behind_a_gap_nothing_is_known_before_the_first_record() -> None:

@@ -69,7 +69,7 @@ def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
     window = Window(count=9) if ordered else Window(days=30)
     plan = plan_slots(STRETCHES, split=not ordered, parallelism=2)
     pieces = pack_rows(rows, Packing(plan, ordered=ordered))
-    return [each.newest_ms for each in write_slots(pieces, plan, STRETCHES, window, folder)]
+    return [each.newest_ms for each in write_slots(pieces, plan, [STRETCHES], window, folder)]
 
 
 @pytest.mark.spark

@@ -110,18 +110,27 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
             "--assume-processed and 2 groups do not go together",
         ),
         (["--over"], "--over"),
+        ([*WHOLE, "--expire-before", "30d"], "--expire-before 30d is longer than --window 7d"),
         ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
-        ([*WHOLE, "--partitions", "4"], "--partitions 4 needs --partitioner"),
-        ([*WHOLE, "--partitions", "0", "--partitioner", "murmur2"], "a topic has 1 to"),
-        ([*WHOLE, "--partitions", "four"], "--partitions"),
-        ([*WHOLE, "--partitions", "4", "--partitioner", "random"], "murmur2"),
+        ([*GROUP, "--partitions", "4"], "--partitions 4 needs --partitioner"),
+        ([*GROUP, "--partitions", "0", "--partitioner", "murmur2"], "a topic has 1 to"),
+        ([*GROUP, "--partitions", "four"], "--partitions"),
+        ([*GROUP, "--partitions", "4", "--partitioner", "random"], "murmur2"),
         (
-            [*WHOLE, "--partitions", "4", "--partitioner", "murmur2", "--window", "7d+5n"],
+            [*WHOLE, "--partitions", "4", "--partitioner", "murmur2"],
+            "may be hidden; leave --whole-topic out, and give --group GROUP",
+        ),
+        (
+            [*GROUP, "--assume-processed", "--partitions", "4", "--partitioner", "murmur2"],
+            "with --assume-processed messages that were never handled may be hidden",
+        ),
+        (
+            [*GROUP, "--partitions", "4", "--partitioner", "murmur2", "--window", "7d+5n"],
             "--window 7d+5n cannot be re-sharded",
         ),
         (
             [
-                *WHOLE,
+                *GROUP,
                 "--partitions",
                 "4",
                 "--partitioner",
@@ -158,6 +167,40 @@ def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> N
     assert line.startswith("error: ")
     assert names in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("option", ["--kafka-config", "--admin-config"])
+def test_settings_of_clients_that_are_not_there_are_refused(option: str) -> None:
+    """An archive alone is read without Kafka."""
+    asked = ["--source", "x", *COMMITTED, "--cluster-id", "c", "--topic-id", "t", *WHOLE]
+    said: list[str] = []
+    with pytest.raises(SystemExit) as end:
+        parse_options([*GOOD[2:], *asked, option, "client.id=x"], said.append)
+    assert end.value.code == 2
+    assert said == [
+        f"error: {option} is for clients of Kafka, and without --bootstrap there is none: leave it out, or give --bootstrap HOST:PORT"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "window"), [("6d", "7d"), ("7d", "7d"), ("2020-01-01", "7d"), ("30d", "9n")]
+)
+def test_what_expires_earlier_or_on_a_day_is_taken(before: str, window: str) -> None:
+    """A window keeps what is a little late; a date grows older, and a command with it stays right."""
+    given = [window if each == "7d" else each for each in GOOD]
+    options = parse_options([*given, *WHOLE, "--expire-before", before], print)
+    assert options.base.expire_before_ms is not None
+
+
+def test_no_line_shows_the_password_of_an_archive() -> None:
+    """Nor does a failure later on: what names the archive names it without credentials."""
+    place = "s3a://app:hunter2@bucket/x"
+    said: list[str] = []
+    with pytest.raises(SystemExit):
+        parse_options([*GOOD, *WHOLE, "--source", place], said.append)
+    assert said[0].startswith("error: does 's3a://***@bucket/x' have records of aborted transactions?")
+    told = one_line(BackfillError(f"archive {place!r} has no column 'k': say --columns key=COLUMN"))
+    assert told == "archive 's3a://***@bucket/x' has no column 'k': say --columns key=COLUMN"
 
 
 def test_missing_options_are_named() -> None:

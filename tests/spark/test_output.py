@@ -17,6 +17,7 @@ from typing import cast
 
 import pytest
 
+from spark_backfill import output as output_module
 from spark_backfill.errors import BackfillError
 from spark_backfill.output import Output, check_output
 from spark_backfill.slot_outcome import SlotOutcome
@@ -48,6 +49,38 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     target.mkdir()
     published(target, "new")
     assert (target / "manifest.json").read_text() == "new"
+
+
+def test_a_link_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """The rename would take the link's place, on a disk that nobody chose."""
+    (tmp_path / "big").mkdir()
+    (tmp_path / "home").mkdir()
+    link = tmp_path / "home" / "snapshot"
+    for place in (tmp_path / "big", tmp_path / "nowhere"):
+        link.symlink_to(place)
+        with pytest.raises(BackfillError, match=r"is a symbolic link.*: name the folder itself$"):
+            Output(link, overwrite=True)
+        assert list(link.parent.iterdir()) == [link]
+        link.unlink()
+    published(tmp_path / "home" / ".." / "big", "new")
+    assert (tmp_path / "big" / "manifest.json").read_text() == "new"
+
+
+def test_a_mount_point_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be renamed over it; that would be found out when all the work is done."""
+    with pytest.raises(BackfillError, match=r"output '/proc' is a mount point.*: name a folder inside it$"):
+        check_output(Path("/proc"), overwrite=True)
+    volume = tmp_path / "my snapshots"
+    volume.mkdir()
+    mounts = tmp_path / "mounts"
+    mounts.write_text(rf"36 35 98:0 /data {tmp_path}/my\040snapshots rw,noatime - ext4 /dev/sda rw")
+    monkeypatch.setattr(output_module, "_MOUNTS", mounts)
+    with pytest.raises(BackfillError, match="is a mount point"):
+        Output(volume, overwrite=False)
+    published(volume / "today", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mounts", "my snapshots"]
 
 
 def test_a_snapshot_is_replaced_only_on_request(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.partitioner import partitions_of
+from spark_backfill.reshard import Reshard
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import kafka_table, write_parquet
 from tests.support.consuming import make_consumer, poll_quiet, poll_some, values
@@ -116,45 +118,56 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
 
 
 def test_a_partitioner_that_is_not_the_producers_is_told(
-    broker: Broker, spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+    broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
 ) -> None:
     """Keys of the last partition that would lie elsewhere speak against it; the snapshot is made, and nothing of it is wrong."""
     topic = make_topic(2)
     send(broker, topic, NAMES, partitioner="consistent_random")
-    report, lines = job(
-        broker,
-        spark,
-        topic,
-        tmp_path / "snapshot",
-        "--whole-topic",
-        "--partitions",
-        "2",
-        "--partitioner",
-        "murmur2",
-    )
+    with make_consumer(broker.bootstrap, group, tmp_path / "store") as consumer:
+        consumer.subscribe([topic])
+        assert len(poll_some(consumer, 40)) == 40
+    asked = ["--group", group, "--partitions", "2", "--partitioner", "murmur2"]
+    report, lines = job(broker, spark, topic, tmp_path / "snapshot", *asked)
     assert report.moved > 0
     (line,) = [line for line in lines if line.startswith("warning")]
     assert f"records with a key in {topic}[1] would lie elsewhere by murmur2 among 2 partitions" in line
 
 
 def test_fewer_partitions_than_there_are_is_an_error(
-    broker: Broker, spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+    broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
 ) -> None:
     """Kafka's topics only grow: one line says how many there are, and nothing is made."""
     topic = make_topic(3)
+    send(broker, topic, NAMES)
+    with make_consumer(broker.bootstrap, group, tmp_path / "store") as consumer:
+        consumer.subscribe([topic])
+        assert len(poll_some(consumer, 40)) == 40
+    asked = ["--group", group, "--partitions", "2", "--partitioner", "murmur2"]
     with pytest.raises(BackfillError, match="has 3 partitions, and --partitions 2 is fewer"):
-        job(
-            broker,
-            spark,
-            topic,
-            tmp_path / "snapshot",
-            "--whole-topic",
-            "--partitions",
-            "2",
-            "--partitioner",
-            "murmur2",
-        )
+        job(broker, spark, topic, tmp_path / "snapshot", *asked)
     assert not (tmp_path / "snapshot").exists()
+
+
+def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
+    broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
+) -> None:
+    """A group that lags in the old partition: what comes again to the new one is delivered, unless the group completed it before."""
+    topic = make_topic(1)
+    send(broker, topic, NAMES[:20])
+    with make_consumer(broker.bootstrap, group, tmp_path / "one") as consumer:
+        consumer.subscribe([topic])
+        assert len(poll_some(consumer, 20)) == 20
+    send(broker, topic, NAMES[20:])
+    widen(broker, topic, 2)
+    asked = ["--group", group, "--partitions", "2", "--partitioner", "murmur2"]
+    job(broker, spark, topic, tmp_path / "snapshot", *asked)
+    send(broker, topic, NAMES)
+    places = partitions_of(pa.array([f"key of {name}".encode() for name in NAMES], pa.binary()), "murmur2", 2)
+    elsewhere = [name for name, place in zip(NAMES, places.tolist(), strict=True) if place == 1]
+    expected = sorted([*NAMES[20:], *(name for name in elsewhere if name in NAMES[20:])])
+    with make_consumer(broker.bootstrap, group, tmp_path / "two", snapshot=tmp_path / "snapshot") as consumer:
+        consumer.subscribe([topic])
+        assert sorted(values(poll_quiet(consumer))) == expected
 
 
 def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) -> Any:
@@ -170,7 +183,10 @@ def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) 
         "t",
     ]
     asked = ["--topic", "orders", "--id", "key", "--window", "7d", "--whole-topic", "--output", str(output)]
-    options = parse_options([*given, *asked, "--partitions", "4", "--partitioner", "murmur2", *more], print)
+    # Without a broker no group is asked, and nobody may re-shard: what is shown is how an archive is read.
+    options = replace(
+        parse_options([*given, *asked, *more], print), reshard=Reshard(partitions=4, partitioner="murmur2")
+    )
     return backfill(options, lambda: spark)
 
 

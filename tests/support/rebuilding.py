@@ -12,7 +12,7 @@ from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk.store.snapshot_reader import read_snapshot
 from spark_backfill.archived import LogPart, horizons, plan_joined
 from spark_backfill.base_reader import BaseReader
-from spark_backfill.base_stretch import on_base, resumable
+from spark_backfill.base_stretch import plan_on_base, resumable
 from spark_backfill.history import History
 from spark_backfill.output import Output
 from spark_backfill.runs import Rows, RunPacker, to_batch
@@ -34,19 +34,30 @@ NOW_MS = 10**9
 
 
 def plan(
-    rows: Sequence[Row], window: Window, *, low: int, high: int, base: Manifest | None = None
+    rows: Sequence[Row],
+    window: Window,
+    *,
+    low: int,
+    high: int,
+    base: Manifest | None = None,
+    start: int = 0,
 ) -> Stretch:
-    """Plan the history ``[low, high)`` of partition 0, as Kafka's answers would have it."""
+    """Plan the history ``[low, high)`` of partition 0, as Kafka's answers would have it when its log begins at ``start``."""
     inside = [row for row in rows if low <= row.offset < high]
     limits = horizons(window, inside[-1].timestamp_ms if inside else None, NOW_MS)
     keep = limits.keep_from_ms
-    kept = [row.offset for row in rows if keep is not None and row.timestamp_ms >= keep > 0]
+    kept = [
+        row.offset
+        for row in rows
+        if keep is not None and row.timestamp_ms >= keep > 0 and row.offset >= start
+    ]
     entry = None if base is None else base.partition(0)
     entry = resumable(entry, low=low, high=high, vouched=False, window=window)
     begin = low if entry is None else entry.high
-    part = LogPart(begin, high, 0, None, kept[0] if kept else None, complete=True)
-    stretch = plan_joined(0, part, None, window=window, limits=limits)
-    return stretch if entry is None else on_base(stretch, entry, low=low, counted=window.count is not None)
+    part = LogPart(begin, high, start, None, kept[0] if kept else None, complete=True)
+    if entry is None:
+        return plan_joined(0, part, None, window=window, limits=limits)
+    return plan_on_base(entry, part, None, low=low, window=window, limits=limits)
 
 
 def rebuild(
@@ -59,11 +70,12 @@ def rebuild(
     base: Path | None = None,
     given_up: Mapping[int, Sequence[int]] | None = None,
     run_rows: int = 7,
+    start: int = 0,
 ) -> Manifest:
     """Make the snapshot of ``[low, high)`` of partition 0 in ``folder``, on top of that in ``base``; return its manifest."""
     known = None if base is None else read_manifest(base)
     return write(
-        plan(rows, window, low=low, high=high, base=known),
+        plan(rows, window, low=low, high=high, base=known, start=start),
         rows,
         window,
         folder,

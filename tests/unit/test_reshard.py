@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
@@ -20,6 +21,7 @@ from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill.history import NOTHING_COMMITTED, History
@@ -114,6 +116,22 @@ def test_a_sighting_elsewhere_is_believed_until_the_group_goes_back_before_its_c
         held.start(plan_start(replace(stored.progress, committed=7), committed=2, low=0, complete=True))
         (verdict,) = engine.admit([Record("t", 1, 2, NOW_MS, b"a")])
         assert verdict.deliver
+
+
+def test_marks_of_other_partitions_are_believed_of_the_group_itself_only(tmp_path: Path) -> None:
+    """Whoever vouches says nothing of how far this group is in the others: its snapshot is refused by a line, also by the store."""
+    write_manifest(tmp_path, replace(manifest_of({}), group=None, vouched=True))
+    held = Deduplicator(Lookup(id=key(), window=WINDOW), clock=lambda: NOW_MS / 1000).attach("t", 2)
+    identity = Identity(cluster="", group="billing", topic="t", partition=2, id_spec="key")
+    progress = plan_start(None, committed=5, low=5, new=True).progress
+    with pytest.raises(SnapshotError, match="has marks of other partitions and names no group") as caught:
+        fitting_partition(tmp_path, read_manifest(tmp_path), identity, progress, numbered=False)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SnapshotError, match="make one with --partitions and --group"):
+        held.store.install(str(tmp_path), progress)
+    of_another = replace(manifest_of({}), group="shipping")
+    with pytest.raises(SnapshotError, match="is of group='shipping', not 'billing'"):
+        fitting_partition(tmp_path, of_another, identity, progress, numbered=False)
 
 
 def test_the_later_sighting_counts_and_the_one_here_where_both_are_as_late() -> None:

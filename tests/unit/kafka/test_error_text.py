@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS, error_text
+from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS, error_text, masked_urls
 
 SECRET = "hunter2"
 
@@ -123,3 +123,9 @@ def test_an_error_that_cannot_tell_itself_has_a_text() -> None:
             raise AttributeError("no such thing: password=hunter2")
 
     assert error_text(BrokenError()) == "<its text raises AttributeError>"
+
+
+def test_in_a_text_of_ours_only_urls_are_masked() -> None:
+    """What we say of keys and columns is to be read as it is."""
+    told = f"archive 's3a://app:{SECRET}@bucket/x' has no column 'k': say --columns key=COLUMN"
+    assert masked_urls(told) == told.replace(f"app:{SECRET}", "***")

@@ -1,0 +1,42 @@
+"""A store that was restored by somebody's word, and reaches beyond what the group has committed."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dedup_sdk.kafka import recovery
+from dedup_sdk.kafka.assigned import Start
+from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.progress import Progress
+
+SETTINGS = RecoverySettings(snapshot=(), on_rewind="reprocess", history="none")
+
+
+def lines_at_start(
+    caplog: pytest.LogCaptureFixture, *, committed: int, known: int | None, reopened: bool = False
+) -> list[str]:
+    """What is logged when a store of offsets 0 to 9 meets a group that has committed ``committed``."""
+    progress = Progress(low=0, high=10, committed=known)
+    held = SimpleNamespace(topic="orders", partition=3, loaded=SimpleNamespace(progress=progress))
+    start = Start(offset=committed, metadata=CommitMetadata(low=0), reopened=reopened)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="dedup_sdk"):
+        recovery._plan(cast("Any", held), start, cast("Any", None), SETTINGS)
+    return [each.getMessage() for each in caplog.records]
+
+
+def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says which offsets are not delivered; where the group got as far, or the store knows its commits, there is none."""
+    (line,) = lines_at_start(caplog, committed=4, known=None)
+    assert line.startswith(
+        "orders[3]: its store takes offsets up to 10 for processed, and the group has committed 4: those between"
+    )
+    assert "are not delivered" in line
+    assert lines_at_start(caplog, committed=10, known=None) == []
+    assert lines_at_start(caplog, committed=4, known=4) == []
+    assert lines_at_start(caplog, committed=4, known=None, reopened=True) == []
