@@ -25,7 +25,6 @@ from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.session import make_session
 from spark_backfill.stage_watch import watched_stages
-from spark_backfill.warm_up import warm_up
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +49,6 @@ def _session(settings: Mapping[str, str]) -> SparkSession:
     session = make_session(settings)
     # A new session takes SIGINT for itself, and asks a JVM to cancel that may be on its way out too.
     end_in_order()
-    warm_up(session)
     return session
 
 
