@@ -25,6 +25,7 @@ from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
 
 _NO_OFFSET: Final = 2**63 - 1
+_NO_TIME: Final = 2**63 - 1
 _MERGED: Final = "mergeSchema"
 
 
@@ -75,6 +76,9 @@ class Archive:
         below = offset < _by_partition(cuts, _NO_OFFSET)
         kept = below & (timestamp >= _by_partition(horizons_ms, _NO_OFFSET))
         nameless = F.col("topic").isNull()
+        # Of an offset that comes twice the earlier timestamp counts, any before none.
+        known_ms = F.when(timestamp < 0, _NO_TIME).otherwise(timestamp)
+        by_offset, from_the_end = F.struct(offset, known_ms), F.struct(-offset, known_ms)
         found = (
             self._rows.where((F.col("topic") == self._topic) | nameless)
             .groupBy("partition", nameless.alias("nameless"))
@@ -84,15 +88,17 @@ class Archive:
                 F.min("offset").alias("begin"),
                 (F.max("offset") + 1).alias("end"),
                 F.max("timestamp_ms").alias("newest_ms"),
-                F.min_by("timestamp_ms", "offset").alias("first_ms"),
-                F.max_by(F.when(below, timestamp), F.when(below, offset)).alias("last_ms"),
+                F.min_by(timestamp, by_offset).alias("first_ms"),
+                F.min_by(F.when(below, timestamp), F.when(below, from_the_end)).alias("last_ms"),
                 F.min(F.when(kept, offset)).alias("first_kept"),
-                F.max_by("timestamp_ms", "offset").alias("end_ms"),
+                F.min_by(timestamp, from_the_end).alias("end_ms"),
                 F.min("timestamp_ms").alias("oldest_ms"),
             )
             .collect()
         )
-        if lost := sum(row["rows"] for row in found if row["nameless"]):
+        lost = sum(row["rows"] for row in found if row["nameless"])
+        # Where no line has one all are of this topic.
+        if lost and not (self._lines and self._rows.where(~nameless).limit(1).isEmpty()):
             raise without_topic(lost)
         if not found:
             raise self._nothing_of_topic()
@@ -108,7 +114,8 @@ class Archive:
         # The plain bounds reach the statistics that files keep of their columns.
         coarse = (offset >= min(begins.values(), default=0)) & (offset < max(ends.values(), default=0))
         exact = (offset >= _by_partition(begins, _NO_OFFSET)) & (offset < _by_partition(ends, 0))
-        rows = self._rows.where((F.col("topic") == self._topic) & coarse & exact)
+        topic = F.coalesce("topic", F.lit(self._topic)) if self._lines else F.col("topic")
+        rows = self._rows.withColumn("topic", topic).where((topic == self._topic) & coarse & exact)
         return rows.withColumn("partition", F.col("partition").cast("int"))
 
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
@@ -146,10 +153,7 @@ class Archive:
         return frame.select(*(column.alias(name) for name, column in columns.items()))
 
     def _topic_column(self, found: KafkaColumns) -> Column:
-        if not found.has("topic"):
-            return F.lit(self._topic)
-        # A field that a line does not have says nothing.
-        return F.coalesce(found.topic(), F.lit(self._topic)) if self._lines else found.topic()
+        return found.topic() if found.has("topic") else F.lit(self._topic)
 
     @property
     def _lines(self) -> bool:
@@ -162,7 +166,9 @@ class Archive:
         if self._lines:
             wanted = ("topic", "partition", "offset", "timestamp", *self._names)
             return read_json_lines(self._spark, place, places, wanted, options)
-        if self._options.format == "parquet" and _MERGED.casefold() not in map(str.casefold, options):
+        if self._options.format in ("parquet", "orc") and _MERGED.casefold() not in map(
+            str.casefold, options
+        ):
             # Else the columns of one file are taken for those of all.
             options = {_MERGED: "true", **options}
         return self._spark.read.format(self._options.format).options(**options).load(place), places

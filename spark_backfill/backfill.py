@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base, check_base, open_base
@@ -45,6 +46,8 @@ def backfill(
     watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
     """Do as `backfill_groups` for one group, or none, and return what the snapshot holds."""
+    if len(options.groups) > 1:
+        raise ConfigurationError(f"{len(options.groups)} groups have a report each: call backfill_groups")
     (report,) = backfill_groups(options, make_session, say=say, around=around, watch=watch).groups
     return report
 
@@ -118,6 +121,11 @@ def backfill_groups(
         for number, each in enumerate(made):
             write_manifest(output.snapshot(number), each.manifest)
         output.publish()
+    for each in made:
+        if each.report.records and each.report.records == each.report.unkeyed:
+            say(
+                f"warning: none of the {each.report.records:,} records has an ID by {options.id}: is --id right?"
+            )
     if options.report is not None:
         _draw(made[0].document, options.report, options.shown_output, say)
     return RunReport(

@@ -101,7 +101,8 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
         found = read_footers(files)
         if found is None:
             return None
-        check_alike(found, (_root(place_of(options.columns, name).column) for name in (*PLACE, *id_columns)))
+        columns = {name: _root(place_of(options.columns, name).column) for name in (*PLACE, *id_columns)}
+        check_alike(found, columns.values(), columns["topic"])
         footers += found
     # The columns of files without rows say nothing.
     filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers

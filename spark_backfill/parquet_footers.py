@@ -16,6 +16,7 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
 
 _THREADS: Final = 8
+_BUFFER_BYTES: Final = 2**20
 _ENCRYPTED: Final = b"PARE"
 """How a file begins whose footer is encrypted."""
 
@@ -54,7 +55,10 @@ def opened(path: str) -> Iterator[OpenFile]:
     """Open a file for as long as the ``with`` block lasts; its name may lead to another one meanwhile."""
     with (
         pa.OSFile(path, "rb") as source,
-        pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+        # As it is read, and not a whole row group ahead.
+        pq.ParquetFile(
+            source, coerce_int96_timestamp_unit="us", pre_buffer=False, buffer_size=_BUFFER_BYTES
+        ) as parquet,
     ):
         yield OpenFile(parquet, source)
 
@@ -71,14 +75,21 @@ def read_footers(files: Sequence[str]) -> list[Footer] | None:
     return known if len(known) == len(footers) else None
 
 
-def check_alike(footers: Sequence[Footer], columns: Iterable[str]) -> None:
+def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str = "topic") -> None:
     """Check that of these columns every file of a folder has the same; files without rows may have any.
 
     Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or of none.
+    ``topic``: which of the columns has it.
 
     Raises:
         ConfigurationError: two files differ; it names them, and the column.
     """
+
+    def remedy(column: str) -> str:
+        if column == topic:
+            return "put those without it into a folder of their own, and give both folders with --source"
+        return "with --read-option mergeSchema=true the records of those without it have it empty, and perhaps no ID"
+
     filled = [footer for footer in footers if sum(footer.stamp.rows)]
     names = [{name.casefold() for name in footer.schema.names} for footer in filled]
     for column in columns:
@@ -86,8 +97,7 @@ def check_alike(footers: Sequence[Footer], columns: Iterable[str]) -> None:
         if any(has) and not all(has):
             one, other = filled[has.index(True)], filled[has.index(False)]
             raise ConfigurationError(
-                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column {column!r}; put those without "
-                "it into a folder of their own, and give both folders with --source"
+                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column {column!r}; {remedy(column)}"
             )
 
 

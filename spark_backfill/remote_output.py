@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.remote_snapshot import shown
 from dedup_sdk.store.snapshot_copy import UrlTarget
@@ -73,7 +74,8 @@ class _RemoteOutput(Output):
         """Upload what was made.
 
         Raises:
-            SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest.
+            SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest, or the
+                error names the snapshots that are there nevertheless.
         """
         sources = [self._upload(group, target) for group, target in enumerate(self._targets)]
         begun: list[UrlTarget] = []
@@ -81,9 +83,12 @@ class _RemoteOutput(Output):
             for target, source in zip(self._targets, sources, strict=True):
                 begun.append(target)
                 target.finish(source)
-        except BaseException:
-            for target in begun:
-                target.take_back()
+        except BaseException as error:
+            stay = [target.place for target in begun if not target.take_back()]
+            if stay and isinstance(error, SnapshotError):
+                raise SnapshotError(
+                    f"{error}; of the same run {', '.join(stay)} may be there and whole: remove them, or choose another URL"
+                ) from error
             raise
 
     def _upload(self, group: int, target: UrlTarget) -> Source:

@@ -42,17 +42,17 @@ class PartSurvey:
         if not len(offsets):
             return cls(rows=nulls, nulls=nulls)
 
-        def row(index: np.intp) -> Row:
-            return int(offsets[index]), int(timestamps[index])
+        def row(offset: int) -> Row:
+            return min(((offset, each) for each in timestamps[offsets == offset].tolist()), key=_by_time)
 
         below = np.flatnonzero(offsets < cut)
         kept = below[timestamps[below] >= horizon_ms]
         return cls(
             rows=len(offsets) + nulls,
             nulls=nulls,
-            first=row(offsets.argmin()),
-            last=row(offsets.argmax()),
-            last_below=row(below[offsets[below].argmax()]) if len(below) else None,
+            first=row(int(offsets.min())),
+            last=row(int(offsets.max())),
+            last_below=row(int(offsets[below].max())) if len(below) else None,
             first_kept=int(offsets[kept].min()) if len(kept) else None,
             oldest_ms=int(timestamps.min()),
             newest_ms=int(timestamps.max()),
@@ -63,9 +63,9 @@ class PartSurvey:
         return PartSurvey(
             rows=self.rows + other.rows,
             nulls=self.nulls + other.nulls,
-            first=min(_there(self.first, other.first), default=None),
-            last=max(_there(self.last, other.last), default=None),
-            last_below=max(_there(self.last_below, other.last_below), default=None),
+            first=min(_there(self.first, other.first), key=_by_time, default=None),
+            last=min(_there(self.last, other.last), key=_from_the_end, default=None),
+            last_below=min(_there(self.last_below, other.last_below), key=_from_the_end, default=None),
             first_kept=min(_there(self.first_kept, other.first_kept), default=None),
             oldest_ms=min(_there(self.oldest_ms, other.oldest_ms), default=None),
             newest_ms=max(_there(self.newest_ms, other.newest_ms), default=None),
@@ -87,6 +87,18 @@ class PartSurvey:
             "last_ms": None if self.last_below is None else self.last_below[1],
             "first_kept": self.first_kept,
         }
+
+
+def _by_time(row: Row) -> tuple[int, bool, int]:
+    """Lower offsets first; of one that comes twice the earlier timestamp, any before none."""
+    offset, timestamp_ms = row
+    return offset, timestamp_ms < 0, timestamp_ms
+
+
+def _from_the_end(row: Row) -> tuple[int, bool, int]:
+    """Higher offsets first, else as `_by_time`."""
+    offset, late, timestamp_ms = _by_time(row)
+    return -offset, late, timestamp_ms
 
 
 def _there(*values: _Value | None) -> list[_Value]:

@@ -8,14 +8,16 @@ from numpy.typing import NDArray
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.words import Uint64s, digest_words, take_digests
 
+_NO_TIME = np.iinfo(np.int64).min
+
 
 def newest_per_digest(marks: Marks) -> Marks:
     """Return ``marks`` ascending by digest (unsigned bytes), of each digest only the mark with the highest offset.
 
     Of marks with the same digest and offset the one with the earliest timestamp stays, which is forgotten first, so that it does
-    not hang on the order in which they come; of those with the same timestamp, too, the last one given.
+    not hang on the order in which they come (any timestamp before none); of those with the same timestamp, too, the last one given.
     """
-    return _last_per_digest(marks, -marks.timestamps)
+    return _last_per_digest(marks, np.where(marks.timestamps < 0, _NO_TIME, -marks.timestamps))
 
 
 def newest_given(marks: Marks) -> Marks:

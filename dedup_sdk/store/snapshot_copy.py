@@ -139,10 +139,15 @@ class UrlTarget:
             write_manifest(scratch, source.manifest)
             self.put(Path(scratch) / MANIFEST_NAME)
 
-    def take_back(self) -> None:
-        """Remove the manifest, if that is possible: what is left is no snapshot."""
+    def take_back(self) -> bool:
+        """Remove the manifest; what is left is no snapshot. False when nobody knows whether it is gone."""
+        place = f"{self._path}/{MANIFEST_NAME}"
         with suppress(Exception):
-            self._filesystem.rm_file(f"{self._path}/{MANIFEST_NAME}")
+            self._filesystem.rm_file(place)
+        try:
+            return not self._filesystem.exists(place)
+        except Exception:  # noqa: BLE001 (whatever the file system's driver raises)
+            return False
 
     def put(self, local: Path, below: str = "") -> None:
         """Put one file there under its own name; ``below`` is a folder with a slash at its end.

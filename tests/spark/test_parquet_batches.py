@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.parquet_batches import MOST_BYTES, MOST_ROWS, USUAL_BYTES
 from spark_backfill.parquet_files import deal_out, plain_layout
+from spark_backfill.parquet_footers import opened
 from spark_backfill.parquet_reader import ParquetReader
 from tests.support.archives import HEADERS
 
@@ -51,6 +53,19 @@ def test_large_values_come_in_small_batches(tmp_path: Path, written: dict[str, A
     found = batches(tmp_path, "value", values, **written)
     assert max(batch.nbytes for batch in found) <= bound
     assert len(found) < 20
+
+
+def test_a_large_row_group_is_not_held_as_a_whole(tmp_path: Path) -> None:
+    """What a task has allocated beside a batch is small, and so is what it reads ahead."""
+    values = pa.array([os.urandom(2_000) for _ in range(20_000)])
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"value": values}), path, compression="none", use_dictionary=False)
+    before = pa.total_allocated_bytes()
+    with opened(str(path)) as file:
+        most = max(
+            pa.total_allocated_bytes() - before for _ in file.parquet.iter_batches(1_000, use_threads=False)
+        )
+    assert most < 15_000_000 < path.stat().st_size / 2
 
 
 def test_one_large_value_in_a_dictionary_bounds_the_batch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -36,6 +37,11 @@ BASE_MS = 1_700_000_000_000
 def records(*offsets: int, topic: str = "orders") -> list[Record]:
     """Records of one partition."""
     return [Record(topic, 0, offset, BASE_MS + offset, b"%d" % offset) for offset in offsets]
+
+
+def record(offset: int, timestamp_ms: int) -> Record:
+    """A record of the same ID at a time; -1 is none."""
+    return Record("orders", 0, offset, timestamp_ms, b"a")
 
 
 def options(*places: Path, columns: str = "", **read_options: str) -> ArchiveOptions:
@@ -183,6 +189,51 @@ def test_rows_without_a_topic_end_the_run(spark: SparkSession, tmp_path: Path) -
     ):
         with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
             archive.survey({}, {})
+
+
+@pytest.mark.spark
+def test_lines_without_a_topic_end_the_run_beside_such_that_have_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They may be of any topic; where no line has one they are of the topic that is asked for."""
+
+    def survey(*topics: str | None) -> Any:
+        lines = [
+            {"partition": 0, "offset": number, "timestamp": BASE_MS, "key": "a"}
+            | ({} if topic is None else {"topic": topic})
+            for number, topic in enumerate(topics)
+        ]
+        path = tmp_path / "a.json"
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        columns = parse_columns(("timestamp=timestamp:ms",))
+        described = ArchiveOptions(
+            places=(str(path),), format="json", columns=columns, isolation="read_committed"
+        )
+        return Archive(spark, described, topic="orders", spec=id_spec("key")).survey({}, {})
+
+    assert survey(None, None)[0].rows == 2
+    with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+        survey(None, "orders")
+    with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+        survey(None, "payments")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_an_offset_that_comes_twice_the_earlier_time_counts(
+    spark: SparkSession, tmp_path: Path, *, turned: bool
+) -> None:
+    """For horizons as for marks, whatever the order of rows and files, by both readers; any time before none."""
+    twins = [record(2, 50), record(2, 5), record(2, -1), record(0, 7), record(0, 3)]
+    write_parquet(tmp_path, twins[::-1] if turned else twins, files=2)
+    layout = plain_layout(options(tmp_path), ("key",))
+    assert layout is not None
+    for archive in (
+        ParquetArchive(spark, "orders", id_spec("key"), layout),
+        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")),
+    ):
+        [found] = archive.survey({}, {}).values()
+        assert (found.first_ms, found.last_ms, found.end_ms) == (3, 5, 5)
 
 
 @pytest.mark.spark

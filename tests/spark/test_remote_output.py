@@ -128,6 +128,29 @@ def test_nothing_is_half_published(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_taken_back_is_named(
+    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write and not remove learns which snapshots of a failed run are there."""
+    finish = UrlTarget.finish
+
+    def failing(target: UrlTarget, source: Any) -> None:
+        if target.place.endswith("c"):
+            raise SnapshotError(f"{target.place} cannot be written")
+        finish(target, source)
+        # The methods of this driver are each instance's own.
+        monkeypatch.setattr(target._filesystem, "rm_file", _refused)
+
+    monkeypatch.setattr(UrlTarget, "finish", failing)
+    with pytest.raises(SnapshotError, match=r"c cannot be written; of the same run s3://\S+b may be there"):
+        publish_both(tmp_path)
+    assert bucket.find("snapshots")
+
+
+def _refused(*_: Any) -> None:
+    raise PermissionError("denied")
+
+
 def test_what_cannot_be_written_is_known_before_anything_is_read(
     bucket: s3fs.S3FileSystem, tmp_path: Path
 ) -> None:
