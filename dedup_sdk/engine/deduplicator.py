@@ -263,13 +263,8 @@ class Deduplicator:
                 judged = self._admit(held, batch[run], Ids(ids.digests[run], missing), find)
                 for index, verdict in zip(indexes[run], judged, strict=True):
                     verdicts[index] = verdict
-        try:
-            for held, _ in ready:
-                # Duplicates complete by themselves, and what may be committed has to be in the store.
-                held.persist()
-            self.trim()
-        except StoreError as error:
-            self._late = error
+        # Duplicates complete by themselves, and what may be committed has to be in the store.
+        self._late = self._written(held for held, _ in ready)
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _ready(self, batch: list[Record], ids: Ids) -> tuple[Partition, Find]:
@@ -289,6 +284,16 @@ class Deduplicator:
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
         return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
 
+    def _written(self, ended: Iterable[Partition]) -> StoreError | None:
+        """Write what was completed; return what failed."""
+        try:
+            for held in ended:
+                held.persist()
+            self.trim()
+        except StoreError as error:
+            return error
+        return None
+
     def _raise_late(self) -> None:
         late, self._late = self._late, None
         if late is not None:
@@ -306,7 +311,8 @@ class Deduplicator:
     def complete(self, records: Iterable[Record]) -> list[Settled]:
         """Remember records as done; return the parked ones that are judged now, ascending by offset in each partition.
 
-        Those whose verdict says ``deliver`` are to be delivered before new ones; the others were duplicates after all.
+        Those whose verdict says ``deliver`` are to be delivered before new ones; the others were duplicates after all. Raises
+        `StoreError` where it cannot be written; where there is something to return, the next `admit` does so.
         """
         return self._end(records, Partition.complete)
 
@@ -327,7 +333,7 @@ class Deduplicator:
         offsets: dict[tuple[str, int], list[int]] = {}
         for record in records:
             offsets.setdefault((record.topic, record.partition), []).append(record.offset)
-        settled = []
+        settled, touched = [], []
         for coordinates, ended in offsets.items():
             held = self.partitions.get(coordinates)
             if held is None:
@@ -337,8 +343,12 @@ class Deduplicator:
             settled += [
                 Settled(chunk.items[row], chunk.verdict(row)) for _, (chunk, row) in sorted(places.items())
             ]
-            held.persist()
-        self.trim()
+            touched.append(held)
+        failed = self._written(touched)
+        if failed is not None and not settled:
+            raise failed
+        # Else it waits: with it what settled would be gone.
+        self._late = failed or self._late
         return settled
 
     def next_offset(self, topic: str, partition: int) -> int | None:

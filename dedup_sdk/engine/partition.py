@@ -247,7 +247,7 @@ class Partition(Durable):
         """Hand records back: each is to be delivered again, its attempt counted up."""
         self.judged = []
         offered: list[Place] = []
-        for offset in offsets:
+        for offset in dict.fromkeys(offsets):
             if self._refuses(1):
                 continue
             place = self.lane.place(offset)

@@ -62,6 +62,8 @@ class Start:
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
     reprocess: bool = False
+    before_us: bool = False
+    """The group committed ``offset`` without metadata of ours, or of another log: it was here before this package."""
     suspect: bool = False
     """The broker says that the log is another one before this offset, or ends there."""
     same_until: int | None = None

@@ -95,6 +95,10 @@ class Crew:
         if self._tasks.add(task):
             self._workers.put(task)
 
+    def has(self, message: Any) -> bool:
+        """Whether a message is in flight."""
+        return any(task.message is message for task in self._tasks.of())
+
     def over(self, timeout_s: float = 0) -> list[Task]:
         """Return the tasks whose handler is over, after at most so many seconds; those let go meanwhile are left out.
 

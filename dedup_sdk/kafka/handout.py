@@ -84,9 +84,9 @@ class HandOut:
         self._queue(place.chunk.items[place.row] for place in places)
 
     def put_back(self, messages: Sequence[Any]) -> None:
-        """Queue messages that were given out before all others, in this order; each then ends by itself."""
+        """Queue messages that were given out before all others, in this order; each then ends by itself. Those that wait stay."""
         for message in reversed(messages):
-            if self.take_out(message):
+            if not self.waits(message) and self.take_out(message):
                 aside = self._aside.get(_coordinates(message))
                 if aside is None:
                     self.apart.appendleft(message)

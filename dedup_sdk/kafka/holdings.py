@@ -145,7 +145,8 @@ class Holdings:
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata, committed=committed.offset)
             if asked is None or asked == committed.offset:
-                return Start(offset=committed.offset, metadata=metadata, at_once=metadata is None)
+                theirs = metadata is None
+                return Start(offset=committed.offset, metadata=metadata, at_once=theirs, before_us=theirs)
             if metadata is not None and asked < committed.offset:
                 return Start(offset=asked, metadata=_set_back(metadata, asked), at_once=True)
             return Start(offset=asked, at_once=True)

@@ -220,7 +220,7 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
         "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
     )  # fmt: skip
-    return replace(start, metadata=None, at_once=True)
+    return replace(start, metadata=None, at_once=True, before_us=True)
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
@@ -328,7 +328,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
-    elif chosen.history == "assume-processed" and not start.new:
+    elif chosen.history == "assume-processed" and start.before_us:
         low = client.bounds(held.topic, held.partition)[0]
     on_rewind: OnRewind = "reprocess" if start.reprocess else chosen.on_rewind
     plan = plan_start(

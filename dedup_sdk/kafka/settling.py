@@ -37,6 +37,14 @@ class Settling(Completing):
     _settings: ClientSettings
     _crew: Crew | None
 
+    def release(self, message: Any) -> None:
+        """Hand a message back, as without `run`; one that it is handling is its own: what the handler returns or raises counts."""
+        with self._lock:
+            ours = self._crew is not None and self._crew.has(message)
+            self._engine.counters.stale += ours
+        if not ours:
+            super().release(message)
+
     def _settle(self, crew: Crew, timeout_s: float) -> bool:
         """Draw the conclusions from what is over, after at most so many seconds; True when there was something."""
         over = crew.over(timeout_s)

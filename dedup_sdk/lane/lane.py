@@ -30,9 +30,12 @@ class Lane(Judging, Saving):
 
     def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
         """Complete some records of a chunk; return what is to be delivered next. What is parked stays so."""
-        ended = [index for index in indexes if chunk.states[index] in (OFFERED, APART)]
-        for index in ended:
-            chunk.finish(index)
+        ended: list[int] = []
+        for index in indexes:
+            # Asked of each when its turn comes: one that is named twice ends once.
+            if chunk.states[index] in (OFFERED, APART):
+                chunk.finish(index)
+                ended.append(index)
         return self._completed(chunk, [chunk.digests[index] for index in ended])
 
     def _completed(self, chunk: Chunk, ended: Collection[bytes | None]) -> list[Place]:
