@@ -143,6 +143,10 @@ class Judging(LaneState):
         chunk.find_duplicates(rows, seen, seen_ms, completed=not self.reveals)
         hits = rows.tolist()
         known: list[Any] = chunk.digests
+        if self.reveals:
+            for row in hits:
+                self.recent.fly(known[row], chunk.offsets[row])
+            return others
         self.recent.offsets.update(
             zip(map(known.__getitem__, hits), map(chunk.offsets.__getitem__, hits), strict=True)
         )
@@ -245,11 +249,13 @@ class Judging(LaneState):
         return True, mark
 
     def _repeat(self, chunk: Chunk, index: int, stored: Mark | None) -> None:
-        """Move the mark of an ID to its duplicate, which is completed by itself."""
+        """Move the mark of an ID to its duplicate, which is completed by itself; one that is offered may yet be given up."""
         digest, offset = digest_of(chunk, index), chunk.offsets[index]
-        if not self.reveals:
+        if self.reveals:
+            self.recent.fly(digest, offset)
+        else:
             chunk.finish(index)
-        self.recent.offsets[digest] = offset
+            self.recent.offsets[digest] = offset
         if self.ring is not None:
             self.ring.forget(digest, offset)
             if stored is not None:
