@@ -93,7 +93,8 @@ def _check_folder(output: Path, members: Sequence[str], *, overwrite: bool) -> N
 
 def _is_mount(output: Path) -> bool:
     """Whether a file system is mounted there, also a part of the one around it (as containers have their volumes)."""
-    if output.is_mount():
+    # Unlike the path's own method it takes what goes meanwhile for none.
+    if os.path.ismount(output):
         return True
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
