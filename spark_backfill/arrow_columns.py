@@ -33,12 +33,17 @@ def bytes_list(column: pa.Array) -> list[bytes | None]:
     return found
 
 
-def headers_list(column: pa.ListArray) -> list[Headers | None]:
-    """Return the headers of each record, None where there are none; entries without a name are left out."""
+def _entries(column: pa.ListArray) -> tuple[Any, dict[str, pa.Array]]:
+    """Where the headers of each record begin and end, shape ``(n + 1,)``, and the fields of all that lie between."""
     ends = np.asarray(column.offsets)
     flat = column.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
     # With what a null struct lacks taken from its fields.
-    fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+    return ends, dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+
+
+def headers_list(column: pa.ListArray) -> list[Headers | None]:
+    """Return the headers of each record, None where there are none; entries without a name are left out."""
+    ends, fields = _entries(column)
     keys = pc.dictionary_encode(fields["key"])
     words = keys.dictionary.to_pylist()
     values = bytes_list(fields["value"])
@@ -65,15 +70,12 @@ def headers_list(column: pa.ListArray) -> list[Headers | None]:
 
 def last_values(column: pa.ListArray, name: str) -> list[bytes | None]:
     """Return the value of each record's last header of exactly this name, None where there is none."""
-    ends = np.asarray(column.offsets)
-    flat = column.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
-    # With what a null struct lacks taken from its fields.
-    fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+    ends, fields = _entries(column)
     named = pc.equal(fields["key"], name)
     if (
-        len(flat) == len(column)
+        len(named) == len(column)
         and not column.null_count
-        and named.true_count == len(flat)
+        and named.true_count == len(named)
         and (np.diff(ends) == 1).all()
     ):
         return bytes_list(fields["value"])

@@ -37,9 +37,6 @@ class Running(Settling):
     _dead_letters: str
     _held_back: bool
     _client: Client
-    _torn: Doubt
-    _implicit: bool
-    _by_commit: bool
 
     def run(
         self,

@@ -17,7 +17,7 @@ def newest_per_digest(marks: Marks) -> Marks:
     Of marks with the same digest and offset the one with the earliest timestamp stays, which is forgotten first, so that it does
     not hang on the order in which they come (any timestamp before none); of those with the same timestamp, too, the last one given.
     """
-    return _last_per_digest(marks, np.where(marks.timestamps < 0, _NO_TIME, -marks.timestamps))
+    return _last_per_digest(marks, marks.timestamps)
 
 
 def newest_given(marks: Marks) -> Marks:
@@ -25,11 +25,11 @@ def newest_given(marks: Marks) -> Marks:
     return _last_per_digest(marks, None)
 
 
-def _last_per_digest(marks: Marks, ties: NDArray[np.int64] | None) -> Marks:
+def _last_per_digest(marks: Marks, timestamps: NDArray[np.int64] | None) -> Marks:
     if not marks.count:
         return marks
     high, low = digest_words(marks.digests)
-    order = digest_order(high, low, marks.offsets, ties)
+    order = digest_order(high, low, marks.offsets, timestamps)
     high, low = high[order], low[order]
     last = np.ones(len(order), dtype=np.bool_)
     np.logical_or(high[1:] != high[:-1], low[1:] != low[:-1], out=last[:-1])
@@ -47,9 +47,15 @@ def select(marks: Marks, indexes: NDArray[np.intp]) -> Marks:
 
 
 def digest_order(
-    high: Uint64s, low: Uint64s, offsets: NDArray[np.int64], ties: NDArray[np.int64] | None = None
+    high: Uint64s,
+    low: Uint64s,
+    offsets: NDArray[np.int64],
+    timestamps: NDArray[np.int64] | None = None,
 ) -> NDArray[np.intp]:
-    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset, then by ``ties``."""
+    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset.
+
+    With ``timestamps`` (ms) those of an offset come from none (below 0) over the latest to the earliest.
+    """
     order: NDArray[np.intp] = np.argsort(high)
     ranked = high[order]
     equal_next = ranked[1:] == ranked[:-1]
@@ -60,6 +66,9 @@ def digest_order(
     tied[1:] = equal_next
     tied[:-1] |= equal_next
     among = np.sort(order[tied])
-    keys = (offsets[among], low[among], high[among])
-    order[tied] = among[np.lexsort(keys if ties is None else (ties[among], *keys))]
+    keys = [offsets[among], low[among], high[among]]
+    if timestamps is not None:
+        times = timestamps[among]
+        keys.insert(0, np.where(times < 0, _NO_TIME, -times))
+    order[tied] = among[np.lexsort(keys)]
     return order

@@ -86,10 +86,8 @@ def test_a_run_goes_to_a_bucket(
         backfill(options("s3://snapshots/today"), lambda: spark)
 
 
-def test_the_manifest_goes_up_last(
-    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the manifest is written all other files are there; then it is a snapshot, and this machine keeps nothing."""
+def seen_before_manifests(bucket: s3fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What lies in the bucket right before each manifest goes up, as it comes to pass."""
     seen: list[list[str]] = []
     finish = UrlTarget.finish
 
@@ -98,6 +96,14 @@ def test_the_manifest_goes_up_last(
         finish(target, source)
 
     monkeypatch.setattr(UrlTarget, "finish", watched)
+    return seen
+
+
+def test_the_manifest_goes_up_last(
+    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the manifest is written all other files are there; then it is a snapshot, and this machine keeps nothing."""
+    seen = seen_before_manifests(bucket, monkeypatch)
     publish(tmp_path)
     files = [f"3/{number:04}.{suffix}" for number in range(2) for suffix in ("filter", "sst")]
     assert seen == [[f"snapshots/today/{file}" for file in files]]
@@ -190,14 +196,7 @@ def test_manifests_of_all_groups_go_up_last(
     bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files of all groups are there before the first manifest; then each is found where its group's name says."""
-    seen: list[list[str]] = []
-    finish = UrlTarget.finish
-
-    def watched(target: UrlTarget, source: Any) -> None:
-        seen.append(sorted(bucket.find("snapshots")))
-        finish(target, source)
-
-    monkeypatch.setattr(UrlTarget, "finish", watched)
+    seen = seen_before_manifests(bucket, monkeypatch)
     publish_both(tmp_path)
     places = ["snapshots/today/a%2Fb", "snapshots/today/c"]
     files = [f"{place}/3/0000.{suffix}" for place in places for suffix in ("filter", "sst")]
