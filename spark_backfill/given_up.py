@@ -25,7 +25,7 @@ class GivenUpRecords:
 
     ``since_ms``: of records older than that (ms) nobody knows any more whether they were, because the beginning of the
     dead-letter topic is gone; None: it is known of all. ``known_from``: the same by partition and offset, of records before that one,
-    because the topic is not there.
+    because the topic is not there, or lacks dead letters that are named (`dedup_sdk.kafka.dead_letter_log`).
     """
 
     offsets: Mapping[int, Sequence[int]]
@@ -109,21 +109,28 @@ def read_given_up(
         raise BackfillError(
             f"dead-letter topic {letters!r} does not exist at {bootstrap}: check --dead-letters"
         )
-    known_from = {} if log.there else buried
-    if known_from:
+    if buried and not log.there:
         say(
             f"group {group} has given up messages and there is no topic {letters}: records before the last of them are left out; "
             "give --dead-letters if it has another name"
         )
+    known_from: dict[int, int] = {}
     offsets: dict[int, list[int]] = {}
     since_ms = None
     for each in stretches:
-        known = log.known(topic, each.partition)
+        known = log.known(topic, each.partition, buried.get(each.partition))
         since_ms = known.since_ms
+        if known.known_from:
+            known_from[each.partition] = known.known_from
         begin = each.begin if each.base is None else each.low
         found = sorted(offset for offset in known.digests if begin <= offset < each.high)
         if found:
             offsets[each.partition] = found
+    if known_from and log.there:
+        say(
+            f"dead letters of group {group} are missing in topic {letters}, in partitions {sorted(known_from)} of {topic}: records before "
+            "those are left out; was it deleted and made anew, is it compacted, or had it another name?"
+        )
     if since_ms is not None:
         say(
             f"the beginning of dead-letter topic {letters} is gone: sightings older than what is left of it are left out; "

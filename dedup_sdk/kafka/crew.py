@@ -75,6 +75,7 @@ class Crew:
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self.halt = self._workers.halt
         self._reports: dict[Task, KafkaError | None] = {}
+        self._sent: dict[Coordinates, int] = {}
 
     def __contains__(self, task: Task) -> bool:
         return task in self._tasks
@@ -149,6 +150,13 @@ class Crew:
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
+    def sent_before(self, coordinates: Coordinates, buried: int | None) -> int | None:
+        """Return the offset after the last message of a partition whose dead letter was sent; ``buried``: as far as is confirmed.
+
+        Those under way count: where the topic is made anew in between, only a later one tells of them.
+        """
+        return max(self._sent.get(coordinates, 0), buried or 0) or None
+
     def bury(self, task: Task, letter: DeadLetter) -> None:
         """Send a dead letter; the task stays in flight until its report is among `buried`."""
         if self.letters is None:
@@ -157,6 +165,7 @@ class Crew:
             # Else it would come again, and fail again, for ever.
             self._report(task, _ITSELF)
             return
+        self._sent[task.coordinates] = max(self._sent.get(task.coordinates, 0), task.offset + 1)
         try:
             self.letters.send(task.message, letter, partial(self._report, task))
         except KafkaException as error:

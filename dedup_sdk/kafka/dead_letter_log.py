@@ -4,6 +4,9 @@ Recovery folds records of the source topic into marks, as if each had been handl
 among them, or sending them again would be taken for a duplicate, and lost. So their coordinates are left out. Where the
 dead-letter topic has lost its beginning, what was given up before cannot be known: older records are left out as a whole,
 and coverage begins later. The same where the topic is not to be found, and the group's commits say that it gave something up.
+
+The dead letters of a partition are a chain: each names the one before it, and the commits name the last. So what a topic of the same
+name no longer has, because it was deleted and made anew, is missed, also by who never saw the old one.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ class GivenUp:
     since_ms: int | None = None
     timestamps: dict[int, int] = field(default_factory=dict)
     known_from: int = 0
+    named: set[int] = field(default_factory=set)
+    """What dead letters say that was given up before them (`DeadLetter.before`)."""
 
     def add(self, letter: DeadLetter) -> None:
         """Take in a dead letter of this partition."""
@@ -75,6 +80,16 @@ class GivenUp:
         elif said != (self.digests.get(offset), self.timestamps.get(offset)):
             self.timestamps.pop(offset, None)
         self.digests[offset] = letter.digest
+        if letter.before is not None:
+            self.named.add(letter.before)
+
+    def missing(self, buried: int | None) -> set[int]:
+        """Return what the chain lacks: offsets after records that are named as given up, and have no dead letter.
+
+        ``buried``: the one that the group's commits name, if any.
+        """
+        named = self.named if buried is None else {buried, *self.named}
+        return {end for end in named if end - 1 not in self.digests}
 
     @property
     def unknown(self) -> bool:
@@ -166,6 +181,8 @@ class DeadLetterLog:
         self._expected = expected
         self._positions: dict[int, int] = {}
         self._cut: set[int] = set()
+        self._missed: set[tuple[Coordinates, int]] = set()
+        """What is not there, by a reading of the whole topic."""
         self._since_ms: int | None = None
         self._given_up: dict[Coordinates, GivenUp] = {}
         self._unreadable = 0
@@ -186,16 +203,42 @@ class DeadLetterLog:
             partitions = yield from self._found(reader, missed=self._expected or buried is not None)
             self.there = bool(partitions)
             if self.there:
-                ends = self._bounds(reader, partitions)
-                yield
-                yield from self._read_to(reader, ends)
+                anew = not self._positions
+                yield from self._read_on(reader, partitions, anew=anew)
+                if not anew and not self._missing(topic, partition, buried) <= self._missed:
+                    # It was made anew, perhaps, and has grown beyond where the old one was read to.
+                    yield from self._read_on(reader, partitions, anew=True)
+                self._missed |= self._missing(topic, partition, buried)
         except BaseException:
             reader.close()
             raise
         self._readers.give_back(reader)
         if not self._shared:
             self._readers.close()
-        return self.known(topic, partition) if self.there else self._without_topic(topic, partition, buried)
+        if not self.there:
+            return self._without_topic(topic, partition, buried)
+        known = self.known(topic, partition, buried)
+        if known.known_from:
+            logger.warning(
+                "%s[%d]: dead letters of this group of messages before offset %d are missing in topic %s: what hangs on older records is "
+                "unverified until the window has filled; was it deleted and made anew, is it compacted, or had dead_letters= another name?",
+                topic, partition, known.known_from, self._topic,
+            )  # fmt: skip
+        return known
+
+    def _missing(self, topic: str, partition: int, buried: int | None) -> set[tuple[Coordinates, int]]:
+        found = self._given_up.get((topic, partition), GivenUp())
+        return {((topic, partition), end) for end in found.missing(buried)}
+
+    def _read_on(self, reader: Consumer, partitions: list[int], *, anew: bool) -> Generator[None, None, None]:
+        """Read on to the end, ``anew`` from the beginning. Several recoveries may be at it by turns, each from its own position."""
+        positions = {} if anew else dict(self._positions)
+        try:
+            ends = self._bounds(reader, partitions, positions)
+            yield
+            yield from self._read_to(reader, positions, ends)
+        finally:
+            self._positions.update(positions)
 
     def _found(self, reader: Consumer, *, missed: bool) -> Generator[None, None, list[int]]:
         """Return the topic's partitions, none when it is not there; raises `KafkaException` when the broker cannot say."""
@@ -217,20 +260,21 @@ class DeadLetterLog:
                 time.sleep(_PAUSE_S)
         return []
 
-    def known(self, topic: str, partition: int) -> GivenUp:
-        """Return what was given up of a partition, as far as the dead-letter topic was read."""
+    def known(self, topic: str, partition: int, buried: int | None) -> GivenUp:
+        """Return what was given up of a partition, as far as the dead-letter topic was read; ``buried`` as in `read`."""
         found = self._given_up.get((topic, partition), GivenUp())
-        return replace(found, since_ms=self._since_ms)
+        # A letter names the highest offset of all before it: what else is missing lies before the highest that is.
+        return replace(found, since_ms=self._since_ms, known_from=max(found.missing(buried), default=0))
 
     def _without_topic(self, topic: str, partition: int, buried: int | None) -> GivenUp:
-        known = self.known(topic, partition)
+        known = self.known(topic, partition, buried)
         if buried is not None and not self._expected:
             logger.warning(
                 "%s[%d]: this group has given up messages before offset %d, and its dead-letter topic %s is not there: what hangs on "
                 "older records is unverified until the window has filled; was it deleted, or may the group not read it?",
                 topic, partition, buried, self._topic,
             )  # fmt: skip
-            return replace(known, known_from=buried)
+            return replace(known, known_from=max(buried, known.known_from))
         if not self._expected:
             if not self._absence_told:
                 self._absence_told = True
@@ -245,14 +289,14 @@ class DeadLetterLog:
         )  # fmt: skip
         return replace(known, since_ms=NOTHING_KNOWN)
 
-    def _bounds(self, reader: Consumer, partitions: list[int]) -> dict[int, int]:
+    def _bounds(self, reader: Consumer, partitions: list[int], positions: dict[int, int]) -> dict[int, int]:
         """Return where to read each partition to; note what is gone of it."""
         ends = {}
         for number in partitions:
             asked = TopicPartition(self._topic, number)
             low, high = reader.get_watermark_offsets(asked, timeout=self._readers.answer_s)
             ends[number] = high
-            position = self._positions.get(number, 0)
+            position = positions.get(number, 0)
             if position > high:
                 # It was made anew, and what it said before still counts.
                 position = 0
@@ -261,16 +305,18 @@ class DeadLetterLog:
                 if low >= high:
                     self._since_ms = NOTHING_KNOWN
                 position = low
-            self._positions[number] = position
+            positions[number] = position
         return ends
 
-    def _read_to(self, reader: Consumer, ends: dict[int, int]) -> Generator[None, None, None]:
-        behind = [number for number, end in ends.items() if self._positions[number] < end]
+    def _read_to(
+        self, reader: Consumer, positions: dict[int, int], ends: dict[int, int]
+    ) -> Generator[None, None, None]:
+        behind = [number for number, end in ends.items() if positions[number] < end]
         if not behind:
             return
-        reader.assign([TopicPartition(self._topic, number, self._positions[number]) for number in behind])
+        reader.assign([TopicPartition(self._topic, number, positions[number]) for number in behind])
         heard = time.monotonic()
-        while any(self._positions[number] < ends[number] for number in behind):
+        while any(positions[number] < ends[number] for number in behind):
             arrived: list[Any] = reader.consume(_BATCH, _SLICE_S)
             if arrived:
                 heard = time.monotonic()
@@ -278,18 +324,18 @@ class DeadLetterLog:
                 said = f"dead-letter topic {self._topic}: nothing came for {SILENCE_S:g} s; is the broker up?"
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, said, retriable=True))  # noqa: SLF001 (that is its public name)
             for message in arrived:
-                self._take(message)
+                self._take(message, positions)
             yield
 
-    def _take(self, message: Any) -> None:
+    def _take(self, message: Any, positions: dict[int, int]) -> None:
         number, error = message.partition(), message.error()
         if message.topic() is not None and message.topic() != self._topic:
             return
         if error is None:
-            self._positions[number] = max(self._positions[number], message.offset() + 1)
+            positions[number] = max(positions[number], message.offset() + 1)
             self._note(message)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
-            self._positions[number] = max(self._positions[number], message.offset())
+            positions[number] = max(positions[number], message.offset())
         elif not (error.retriable() or error.code() in _PASSING):
             raise RecoveryError(
                 f"dead-letter topic {self._topic} cannot be read: {error}; check access rights"

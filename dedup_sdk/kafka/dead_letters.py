@@ -8,6 +8,8 @@ begins with ``dedup-dead-letter-``:
     group                       the consumer group that gave it up
     attempts                    how often its handler was called by then
     id                          the digest of its dedup ID, 32 hex digits; absent when it had none
+    before                      the offset after the last message of its partition that the group had given up before it; absent
+                                when it had given up none: so one that is missing in the topic is missed
     error-type, error           what the handler raised in the end, shortened, credentials masked
 """
 
@@ -36,7 +38,8 @@ class DeadLetter:
     """Which message was given up, by whom, and why.
 
     ``timestamp_ms`` is -1 for a message without a timestamp, ``digest`` (16 bytes) None for one without an ID. ``error`` is
-    one line of at most 1,000 characters.
+    one line of at most 1,000 characters. ``before``: the offset after the last message of the partition whose dead letter was sent
+    before this one, None where there was none.
     """
 
     topic: str
@@ -48,35 +51,45 @@ class DeadLetter:
     digest: bytes | None
     error_type: str
     error: str
+    before: int | None = None
 
     @classmethod
     def of(
-        cls, message: Any, error: BaseException, *, group: str, attempts: int, digest: bytes | None
+        cls,
+        message: Any,
+        error: BaseException,
+        *,
+        group: str,
+        attempts: int,
+        digest: bytes | None,
+        before: int | None = None,
     ) -> Self:
         """Describe a message whose handler failed for good."""
         return cls(
             topic=message.topic(), partition=message.partition(), offset=message.offset(),
             timestamp_ms=message.timestamp()[1], group=group, attempts=attempts, digest=digest,
             error_type=type(error).__qualname__, error=error_text(error),
+            before=before,
         )  # fmt: skip
 
     @classmethod
     def read(cls, message: Any) -> Self | None:
         """Read the description off a message; None when it is no dead letter (or not one of ours).
 
-        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0.
+        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0, ``before`` None.
         """
         said = _description(message)
         topic, group, digest = said.get("topic"), said.get("group"), said.get("id")
         partition, offset = _number(said.get("partition")), _number(said.get("offset"))
         if topic is None or group is None or partition is None or offset is None:
             return None
-        timestamp_ms = _number(said.get("timestamp-ms"))
+        timestamp_ms, before = _number(said.get("timestamp-ms")), _number(said.get("before"))
         return cls(
             topic=topic, partition=partition, offset=offset, timestamp_ms=-1 if timestamp_ms is None else timestamp_ms,
             group=group, attempts=_number(said.get("attempts")) or 0,
             digest=bytes.fromhex(digest) if digest is not None and _DIGEST.fullmatch(digest) else None,
             error_type=said.get("error-type") or "", error=said.get("error") or "",
+            before=None if before is None or before < 0 else before,
         )  # fmt: skip
 
     def headers(self, message: Any) -> Headers:
@@ -85,7 +98,7 @@ class DeadLetter:
             "topic": self.topic, "partition": self.partition, "offset": self.offset,
             "timestamp-ms": self.timestamp_ms, "group": self.group, "attempts": self.attempts,
             "id": None if self.digest is None else self.digest.hex(),
-            "error-type": self.error_type, "error": self.error,
+            "error-type": self.error_type, "error": self.error, "before": self.before,
         }  # fmt: skip
         described = [
             (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None

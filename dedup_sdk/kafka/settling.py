@@ -102,14 +102,14 @@ class Settling(Completing):
             return
         partition = self._partition_of(*task.coordinates)
         place = partition.lane.place(task.offset) if partition is not None else None
-        if place is None:
+        if partition is None or place is None:
             crew.end(task)
             self._engine.counters.stale += 1
             return
         released = place.chunk.attempts.get(place.row, 1) - 1
         letter = DeadLetter.of(
             task.message, error, group=self._settings.group, attempts=released + task.attempts,
-            digest=place.chunk.digests[place.row],
+            digest=place.chunk.digests[place.row], before=crew.sent_before(task.coordinates, partition.lane.buried),
         )  # fmt: skip
         logger.warning(
             "%s[%d]@%d is given up after %d attempts: %s",

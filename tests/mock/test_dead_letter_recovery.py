@@ -13,6 +13,7 @@ from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka import dead_letter_log, readers
 from dedup_sdk.kafka.dead_letter_log import DISORDER_MS, DeadLetterLog, GivenUp
 from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.settings import client_settings
 from tests.support.consuming import PATIENCE_S, committed_metadata, poll_quiet, values
 
 if TYPE_CHECKING:
@@ -127,12 +128,18 @@ def send_letters(kafka: MockKafka, *letters: DeadLetter, age_ms: int = 0) -> Non
 
 
 def letter_of(
-    offset: int, group: str = "g", topic: str = "orders", name: str | None = None, timestamp_ms: int = 0
+    offset: int,
+    group: str = "g",
+    topic: str = "orders",
+    name: str | None = None,
+    timestamp_ms: int = 0,
+    before: int | None = None,
 ) -> DeadLetter:
     """A dead letter."""
     return DeadLetter(
         topic=topic, partition=0, offset=offset, timestamp_ms=timestamp_ms, group=group, attempts=1,
         digest=None if name is None else digest_one(name.encode()), error_type="ValueError", error="no",
+        before=before,
     )  # fmt: skip
 
 
@@ -289,6 +296,83 @@ def test_a_second_recovery_reads_on(make: Make, send: Send, kafka: MockKafka, le
     kafka.delete_records(letters, 0, 1)
     assert result(log.read("orders", 0)).digests.keys() == {1}
     assert log._positions == {0: 1}
+
+
+def log_of(kafka: MockKafka, topic: str) -> DeadLetterLog:
+    """What the group reads of a dead-letter topic."""
+    settings = client_settings({"bootstrap.servers": kafka.bootstrap, "group.id": "g"})
+    return DeadLetterLog(settings, topic, expected=True)
+
+
+def test_a_dead_letter_topic_that_was_made_anew_between_two_starts_is_noticed(
+    make: Make, send: Send, kafka: MockKafka, letters: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its letters name one that it does not have: what lies before that is delivered, unverified; what comes after it is known.
+
+    Another topic stands for the one of the same name: it has what was given up since, and nothing else.
+    """
+    anew = kafka.create_topic("anew")
+    send("a", "b", "c")
+    give_up(make, "b", dead_letters=letters)
+    send("d", "e", "f", "g")
+    give_up(make, "d", "f", dead_letters=anew)
+    send("b", "f", "e", "g")
+
+    consumer = make("orders", store=MemoryStore(), dead_letters=anew)
+    assert values(poll_quiet(consumer)) == ["b", "f"]
+    assert consumer.counters.verdicts["unverified"] == 2
+    assert consumer.counters.verdicts["duplicate"] == 2
+    assert f"before offset 2 are missing in topic {anew}" in caplog.text
+
+
+def test_each_dead_letter_names_the_one_before_it(
+    make: Make, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """In one run, and in the next one, on another disk."""
+    send("a", "b", "c")
+    give_up(make, "b", "c", dead_letters=letters)
+    send("d")
+    give_up(make, "d", dead_letters=letters, store=MemoryStore())
+
+    assert result(log_of(kafka, letters).read("orders", 0)).named == {2, 3}
+
+
+def test_a_dead_letter_topic_that_was_made_anew_under_a_consumer_is_read_from_its_beginning(
+    make: Make, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """It has grown beyond where the old one was read to: what the new one has there, and what the old one had, is given up."""
+    anew = kafka.create_topic("anew")
+    send("a", "b", "c")
+    give_up(make, "b", dead_letters=letters)
+    log = log_of(kafka, letters)
+    assert result(log.read("orders", 0, buried=2)).digests.keys() == {1}
+
+    send("d", "e", "f")
+    give_up(make, "d", "f", dead_letters=anew)
+    log._topic = anew
+    found = result(log.read("orders", 0, buried=6))
+    assert (set(found.digests), found.known_from) == ({1, 3, 5}, 0)
+
+
+def test_what_the_commits_name_and_the_topic_lacks_is_looked_for_once(
+    kafka: MockKafka, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that lost its letters is read from the beginning when that is found out, and not with every recovery."""
+    send_letters(kafka, letter_of(3), letter_of(8, before=4))
+    log = log_of(kafka, letters)
+    taken: list[int] = []
+    take = DeadLetterLog._take
+
+    def noting(self: DeadLetterLog, message: Any, positions: dict[int, int]) -> None:
+        if message.error() is None:
+            taken.append(message.offset())
+        take(self, message, positions)
+
+    monkeypatch.setattr(DeadLetterLog, "_take", noting)
+    for buried, read, known_from in ((9, [0, 1], 0), (7, [0, 1], 7), (7, [], 7), (9, [], 0)):
+        taken.clear()
+        assert result(log.read("orders", 0, buried=buried)).known_from == known_from
+        assert taken == read
 
 
 Answer = Callable[[ClusterMetadata], None]

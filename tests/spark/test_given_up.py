@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
 
-def letter(topic: str, offset: int, name: str, group: str) -> Outgoing:
+def letter(topic: str, offset: int, name: str, group: str, before: int | None = None) -> Outgoing:
     """A dead letter as `DedupConsumer.run` sends it."""
     said = DeadLetter(
         topic=topic, partition=0, offset=offset, timestamp_ms=1, group=group, attempts=2,
         digest=digest_one(name.encode()), error_type="ConnectionError", error="closed",
+        before=before,
     )  # fmt: skip
 
     class Message:
@@ -139,6 +140,19 @@ def test_without_the_topic_of_a_group_that_gave_up_older_records_are_left_out(
     consumer.close()
 
     assert rebuild()[0] == {"a": 2, "b": None, "c": 3}
+
+
+def test_of_a_topic_made_anew_older_records_are_left_out(
+    broker: Broker,
+    produce: Callable[..., int],
+    rebuild: Callable[..., tuple[dict[str, int | None], Report]],
+    handled: str,
+    group: str,
+) -> None:
+    """Its dead letter names one that it does not have: what lies before that leaves no mark, what comes after it does."""
+    letters = broker.create_topic(f"{group}.dead-letters", 1, None)
+    produce(letters, [letter(handled, 3, "c", group, before=2)])
+    assert rebuild()[0] == {"a": 2, "b": None, "c": None}
 
 
 def test_where_dead_letters_are_gone_marks_are_too() -> None:
