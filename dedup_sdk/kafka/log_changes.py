@@ -2,7 +2,7 @@
 
 Nothing is lost: what cannot be told from work that was done is delivered again. Marks stay, because their IDs were handled,
 whatever became of the log; ``high``, the completions above it and the committed offset go back to where the log ceases to be
-the one that the store knows.
+the one that the store knows. A window by count cannot tell how many IDs of its own were in what is gone, so that its coverage begins anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.undecided import wait_until_decided
+from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.marks import NO_MARKS, Int64s, elsewhere
 from dedup_sdk.observe import PartitionEvent
@@ -141,6 +142,9 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
     progress = replace(
         progress, low=min(progress.low, end), high=high, done=done, committed=None, epoch=None, delta=False
     )
+    if held.window.count is not None and high < loaded.progress.high:
+        # How many of the accepted ones lay behind the cut nobody knows. Their numbers stay given, so that what is left seems to be longer ago.
+        progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
         # Among recent marks an offset that is read again is in flight; what had it before would be taken for that.

@@ -120,9 +120,9 @@ class Machine:
         self.session.give_back([TopicPartition(TOPIC, 0)])
 
 
-def lived(cluster: Cluster) -> MemoryStore:
+def lived(cluster: Cluster, window: Window = DAY) -> MemoryStore:
     """The disk of a machine that has handled the whole log."""
-    machine = Machine(cluster)
+    machine = Machine(cluster, window=window)
     machine.handle_all()
     machine.leave()
     return machine.memory

@@ -40,6 +40,20 @@ def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
     assert cluster.committed.offset == 5
 
 
+@pytest.mark.parametrize("window", [Window(count=4), Window(count=4, days=1)])
+def test_a_count_window_does_not_vouch_for_numbers_of_lost_records(window: Window) -> None:
+    """IDs that the log no longer has took numbers, and put others out of the window: these are delivered in doubt, until it has filled."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster, window)
+    cluster.log[3:] = []
+    machine = Machine(cluster, memory, window=window)
+    kinds = []
+    for value in (b"x", b"a", b"y", b"z", b"b", b"y"):
+        cluster.log.append(value)
+        kinds += [kind for _, kind in machine.handle_all()]
+    assert kinds == [*[VerdictKind.UNVERIFIED] * 4, VerdictKind.FRESH]
+
+
 @pytest.mark.parametrize("more", [[], [b"x"], [b"a"]])
 def test_records_without_an_id_are_handled_where_the_log_parts(more: list[bytes | None]) -> None:
     """Nothing says that such a record is the old one: it is handled, also where a record behind it was seen before."""
