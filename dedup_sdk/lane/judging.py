@@ -203,7 +203,10 @@ class Judging(LaneState):
         chunk.reasons[index] = "in-flight"
         if leader != offset:
             chunk.seen[index] = (leader, self.recent.timeline.at(leader))
-        self.recent.offsets[digest] = offset
+        if self._is_open(leader) and leader != offset:
+            self.recent.cover(digest, offset)
+        else:
+            self.recent.fly(digest, offset)
         if self.ring is not None:
             self.ring.forget(digest, offset)
 

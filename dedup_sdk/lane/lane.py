@@ -11,6 +11,7 @@ from typing import Any
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Find, Judging
+from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.saving import Saving, Step
 from dedup_sdk.marks import NO_MARKS, Int64s
 
@@ -25,7 +26,7 @@ class Lane(Judging, Saving):
         if not chunk.open:
             return []
         chunk.finish_offered()
-        waiting = [*self.parked, *self.recent.behind]
+        waiting = [*self.parked, *self.recent.behind, *self.recent.beneath]
         return self._completed(chunk, waiting if len(waiting) < len(chunk.offsets) else chunk.digests)
 
     def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
@@ -43,7 +44,9 @@ class Lane(Judging, Saving):
         if chunk not in self._dirty:
             self._dirty.append(chunk)
         digests = [digest for digest in ended if digest is not None]
-        for digest in digests if self.recent.behind else ():
+        for digest in digests if self.recent.behind or self.recent.beneath else ():
+            if digest in self.recent.beneath:
+                self.recent.land_beneath(digest, self._is_open)
             offset = self.recent.offsets.get(digest)
             if offset is not None and not self._is_open(offset):
                 self.recent.land(digest, offset)
@@ -68,10 +71,19 @@ class Lane(Judging, Saving):
         self.buried = max(self.buried or 0, place.offset + 1)
         if index not in chunk.unmarked:
             chunk.unmarked.add(index)
-            self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
+            digest = digest_of(chunk, index)
+            self.recent.drop(digest, place.offset)
             if self.ring is not None:
-                self.ring.forget(digest_of(chunk, index), chunk.offsets[index])
+                self._leave_number(self.ring, digest, place.offset)
         return self._completed(chunk, [chunk.digests[index]])
+
+    def _leave_number(self, ring: Ring, digest: bytes, offset: int) -> None:
+        """Take no number for a record; one of its ID that was offered as its duplicate is the accepted one then."""
+        accepted = ring.takes_number(digest, offset)
+        ring.forget(digest, offset)
+        heir = self.recent.first_after(digest, offset) if accepted and self.reveals else None
+        if heir is not None:
+            ring.offer(digest, heir)
 
     def _settle(self, ended: Iterable[bytes]) -> list[Place]:
         """Judge the parked records whose turn has come; return those to deliver, ascending by offset.

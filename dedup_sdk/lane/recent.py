@@ -23,12 +23,14 @@ class RecentMarks:
     """Digest -> offset of the newest record with that ID, completed or in flight.
 
     ``behind`` keeps the completed mark that an ID in flight stands in front of: it comes back if the record is
-    dead-lettered, and it wins if it lies above the record.
+    dead-lettered, and it wins if it lies above the record. ``beneath`` has the offsets (ascending) of an ID's other records in
+    flight, below its newest: only where twins are not parked.
     """
 
     def __init__(self) -> None:
         self.offsets: dict[bytes, int] = {}
         self.behind: dict[bytes, Mark] = {}
+        self.beneath: dict[bytes, list[int]] = {}
         self.timeline = Timeline()
 
     def __len__(self) -> int:
@@ -53,9 +55,44 @@ class RecentMarks:
         if behind is not None and behind.offset > offset:
             self.restore(digest, behind)
 
+    def cover(self, digest: bytes, offset: int) -> None:
+        """Put a twin in front of an ID that is in flight, and in flight stays."""
+        self.beneath.setdefault(digest, []).append(self.offsets[digest])
+        self.offsets[digest] = offset
+
+    def land_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
+        """Put the newest completed of an ID's covered records behind the one that covers them, unless a higher mark is there."""
+        covered = self.beneath[digest]
+        ended = [offset for offset in covered if not is_open(offset)]
+        self._cover_again(digest, [offset for offset in covered if offset not in ended])
+        behind = self.behind.get(digest)
+        if ended and (behind is None or behind.offset < ended[-1]):
+            self.behind[digest] = Mark(ended[-1], self.timeline.at(ended[-1]))
+
+    def first_after(self, digest: bytes, offset: int) -> int | None:
+        """Return the offset of the first record of an ID after ``offset`` that is in flight or completed, as far as it is known here."""
+        known = [self.offsets.get(digest, -1), *self.beneath.get(digest, ())]
+        if digest in self.behind:
+            known.append(self.behind[digest].offset)
+        return min((other for other in known if other > offset), default=None)
+
+    def _cover_again(self, digest: bytes, offsets: list[int]) -> None:
+        if offsets:
+            self.beneath[digest] = offsets
+        else:
+            del self.beneath[digest]
+
     def drop(self, digest: bytes, offset: int) -> None:
-        """Take the ID in flight at ``offset`` out again; the mark behind it comes back."""
+        """Take the ID in flight at ``offset`` out again; what it covered comes back, else the mark behind it."""
+        covered = self.beneath.get(digest, [])
+        if offset in covered:
+            self._cover_again(digest, [other for other in covered if other != offset])
+            return
         if self.offsets.get(digest) != offset:
+            return
+        if covered:
+            self.offsets[digest] = covered[-1]
+            self._cover_again(digest, covered[:-1])
             return
         behind = self.behind.pop(digest, None)
         if behind is None:
@@ -105,5 +142,7 @@ class RecentMarks:
             columns = np.asarray(list(self.behind.values()), np.int64)
             offsets, times = np.concatenate((offsets, columns[:, 0])), np.concatenate((times, columns[:, 1]))
         self.offsets = kept
+        # What a mark covers is older than it, whatever becomes of it.
+        self.beneath = {digest: under for digest, under in self.beneath.items() if digest in kept}
         self.timeline.clear()
         return Marks(b"".join(digests), offsets, times)

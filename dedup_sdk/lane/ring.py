@@ -54,6 +54,10 @@ class Ring:
             if self._pending and self._pending[0] <= before < offset:
                 self._unnumbered[digest] = before
 
+    def takes_number(self, digest: bytes, offset: int) -> bool:
+        """Whether the ID's record at ``offset`` takes a number if it is completed."""
+        return self._unnumbered.get(digest) == offset
+
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
         at = bisect_left(self._pending, offset)
