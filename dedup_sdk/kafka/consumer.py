@@ -74,7 +74,8 @@ class DedupConsumer(Offsets):
         snapshot: a folder made by ``dedup backfill``, one that holds several, a URL (``s3://...``, with ``dedup-sdk[remote]`` and
             fsspec's driver), or a list of these; where the local store is missing, the one that fits and leaves the least to be
             replayed is taken.
-        on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed.
+        on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed, but
+            for what was given up.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
         dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found

@@ -100,10 +100,12 @@ class LaneState:
     def progress(self) -> Progress:
         """The whole state, to be written beside marks."""
         ranges: tuple[tuple[int, int], ...] = ()
-        if self.ring is None and (self._chunks or self._restored):
+        if self._chunks or self._restored:
+            # What a lane with a count window completes above the watermark has no number yet, so that it is written later.
+            numbered = self._chunks if self.ring is None else ()
             ranges = merged(
                 [r for r in self._restored if r[1] > self.high]
-                + [r for chunk in self._chunks for r in chunk.done_ranges(self.high)]
+                + [r for chunk in numbered for r in chunk.done_ranges(self.high)]
             )
         return self._progress(ranges)
 
