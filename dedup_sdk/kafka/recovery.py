@@ -27,6 +27,7 @@ from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.kafka.suppressed import without_what_was_given_up
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Identity
@@ -156,6 +157,7 @@ def _start_and_replay(
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":
         news.rewound(start.offset)
+        plan = yield from without_what_was_given_up(held, plan, chosen.dead_letters)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
         given_up = yield from chosen.dead_letters.read(
