@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 CORE = (
     "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window",
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",
@@ -34,7 +34,7 @@ OUTSIDE = (
     "typer",
 )
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
-PUBLIC = ("dedup_sdk", "dedup_sdk.testing")
+PUBLIC = ("dedup_sdk", "dedup_sdk.orders", "dedup_sdk.testing")
 
 
 class Layer(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 
 import dedup_adapters
 import dedup_sdk
+import dedup_sdk.orders
 import dedup_sdk.testing
 import spark_backfill
 
@@ -71,6 +72,8 @@ def test_the_public_names_are_these() -> None:
     assert all(hasattr(dedup_sdk, name) for name in PUBLIC)
     assert dedup_sdk.testing.__all__ == ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
     assert all(getattr(dedup_sdk.testing, name) for name in dedup_sdk.testing.__all__)
+    assert dedup_sdk.orders.__all__ == sorted(dedup_sdk.orders.__all__)
+    assert all(getattr(dedup_sdk.orders, name).__doc__ for name in dedup_sdk.orders.__all__)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -1,0 +1,65 @@
+"""Orders of IDs: whether a new ID is newer than the last one, the same, older, or not to be compared with it.
+
+    from dedup_sdk import orders
+    orders.integer().compare(b"41", b"42")     # Comparison.NEWER
+    orders.order_of(my_function)                # my_function(last, new) -> 1 | 0 | -1 | None
+
+An order gives each ID a `Place`: an origin and a rank in it. Places of two origins cannot be compared, and neither can
+malformed IDs: whatever is doubtful is delivered. Nothing here knows Kafka, a store or a clock.
+"""
+
+from dedup_sdk.orders.builders import (
+    big_endian,
+    dotted_version,
+    epoch_sequence,
+    epoch_sequence_bytes,
+    hybrid_clock,
+    integer,
+    kafka_coordinates,
+    little_endian,
+    mongodb_resume_token,
+    mysql_gtid,
+    mysql_gtid_set,
+    oracle_scn,
+    postgresql_lsn,
+    rfc3339,
+    snowflake,
+    ulid,
+    unix_time,
+    uuid1,
+    uuid6,
+    uuid7,
+)
+from dedup_sdk.orders.comparison import Comparison, compare_places
+from dedup_sdk.orders.order import Order
+from dedup_sdk.orders.partial_order import PartialOrder, order_of
+from dedup_sdk.orders.place import Place
+
+__all__ = [
+    "Comparison",
+    "Order",
+    "PartialOrder",
+    "Place",
+    "big_endian",
+    "compare_places",
+    "dotted_version",
+    "epoch_sequence",
+    "epoch_sequence_bytes",
+    "hybrid_clock",
+    "integer",
+    "kafka_coordinates",
+    "little_endian",
+    "mongodb_resume_token",
+    "mysql_gtid",
+    "mysql_gtid_set",
+    "oracle_scn",
+    "order_of",
+    "postgresql_lsn",
+    "rfc3339",
+    "snowflake",
+    "ulid",
+    "unix_time",
+    "uuid1",
+    "uuid6",
+    "uuid7",
+]

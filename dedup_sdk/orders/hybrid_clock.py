@@ -1,0 +1,36 @@
+"""Hybrid logical clocks: a physical time, and a count of what happened in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dedup_sdk.orders.decimals import MAX_UINT64, unsigned
+from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
+from dedup_sdk.orders.sequences import check_separator
+
+_MAX_UINT32 = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HybridClock(Order):
+    """``physical.logical`` in decimal text; see `dedup_sdk.orders.hybrid_clock`."""
+
+    separator: str
+
+    def __post_init__(self) -> None:
+        """Refuse a separator that does not part them."""
+        check_separator(self.separator)
+
+    @property
+    def name(self) -> str:
+        """The identity of this order."""
+        return named("hybrid-clock", separator=self.separator)
+
+    def place(self, dedup_id: bytes, /) -> Place | None:
+        """Return the place of e.g. ``1532379923319195777.0000000003``."""
+        left, _, right = dedup_id.partition(self.separator.encode())
+        physical, logical = unsigned(left, MAX_UINT64), unsigned(right, _MAX_UINT32)
+        if physical is None or logical is None:
+            return None
+        return Place(ONLY_ORIGIN, physical << 32 | logical)

@@ -1,0 +1,122 @@
+"""Timestamps, as texts of RFC 3339 and as numbers since 1970."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.orders.decimals import digits_only
+from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+
+_NS_DIGITS = 9
+_NS = 10**_NS_DIGITS
+_LAST_HOUR = 23
+_LAST_MINUTE = 59
+_LEAP_SECOND = 60
+_MINUTES_A_DAY = 1440
+_SECONDS_A_DAY = 86_401  # one more than usual, so that a leap second has a place of its own
+
+_MOMENT = re.compile(
+    rb"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    rb"([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rfc3339(Order):
+    """Timestamps of RFC 3339; see `dedup_sdk.orders.rfc3339`.
+
+    The rank is a number of nanoseconds in days of 86,401 seconds: no time since 1970, but it has room for leap seconds.
+    """
+
+    @property
+    def name(self) -> str:
+        """The identity of this order."""
+        return "rfc3339"
+
+    def place(self, dedup_id: bytes, /) -> Place | None:
+        """Return the place of e.g. ``1990-12-31T15:59:60-08:00``."""
+        found = _MOMENT.fullmatch(dedup_id)
+        if found is None:
+            return None
+        until_minute, second_text, fraction, zone = found.groups()
+        begins = _minute(until_minute, zone)
+        second = int(second_text)
+        if begins is None or second > (_LEAP_SECOND if begins.may_leap else _LEAP_SECOND - 1):
+            return None
+        return Place(
+            ONLY_ORIGIN, (begins.second + second) * _NS + int((fraction or b"").ljust(_NS_DIGITS, b"0"))
+        )
+
+
+class _Minute(NamedTuple):
+    """Where a minute begins, in seconds of days that have 86,401 of them, and whether it may have 61."""
+
+    second: int
+    may_leap: bool
+
+
+@lru_cache(maxsize=1024)  # neighbours are of one minute, and the calendar costs ten times the rest
+def _minute(text: bytes, zone: bytes) -> _Minute | None:
+    """Return the minute ``1990-12-31T23:59`` of a zone, None for one that no calendar or clock has."""
+    hour, minute = int(text[11:13]), int(text[14:])
+    ahead, more = (int(zone[1:3]), int(zone[4:6])) if len(zone) > 1 else (0, 0)
+    if max(hour, ahead) > _LAST_HOUR or max(minute, more) > _LAST_MINUTE:
+        return None
+    try:
+        day = int(np.datetime64(text[:10].decode("ascii"), "D").astype(np.int64))
+    except ValueError:
+        return None
+    offset = (ahead * 60 + more) * (-1 if zone.startswith(b"-") else 1)
+    carry, minutes = divmod(hour * 60 + minute - offset, _MINUTES_A_DAY)
+    day += carry
+    ends_a_month = minutes == _MINUTES_A_DAY - 1 and str(np.datetime64(day + 1, "D")).endswith("-01")
+    return _Minute(day * _SECONDS_A_DAY + minutes * 60, ends_a_month)
+
+
+_MOST_DIGITS = 20
+_UNIT_DIGITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
+_UNIX = {
+    unit: re.compile(rb"-?[0-9]{1,%d}" % _MOST_DIGITS + (rb"(?:\.[0-9]{1,%d})?" % digits if digits else b""))
+    for unit, digits in _UNIT_DIGITS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnixTime(Order):
+    """Numbers of a unit of time since 1970; see `dedup_sdk.orders.unix_time`."""
+
+    unit: str
+
+    def __post_init__(self) -> None:
+        """Refuse a unit that is none."""
+        unit: object = self.unit
+        if not isinstance(unit, str) or unit not in _UNIT_DIGITS:
+            raise ConfigurationError(f"unit={self.unit!r} is no unit; choose s, ms, us or ns")
+
+    @property
+    def name(self) -> str:
+        """The identity of this order."""
+        return named("unix-time", unit=self.unit)
+
+    def place(self, dedup_id: bytes, /) -> Place | None:
+        """Return the place of e.g. ``1700000000.25``: the rank is in nanoseconds."""
+        if not _UNIX[self.unit].fullmatch(dedup_id):
+            return None
+        whole, _, fraction = dedup_id.partition(b".")
+        return Place(ONLY_ORIGIN, int(whole + fraction.ljust(_UNIT_DIGITS[self.unit], b"0")))
+
+    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
+        """Return the places of many, quickly where all are whole and none has a sign."""
+        numbers = digits_only(dedup_ids, _MOST_DIGITS)
+        if numbers is None:
+            return Order.places(self, dedup_ids)
+        unit_ns = 10 ** _UNIT_DIGITS[self.unit]
+        return cast("list[Place | None]", places_of(ONLY_ORIGIN, [int(each) * unit_ns for each in numbers]))
