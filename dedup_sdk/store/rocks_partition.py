@@ -16,9 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from shutil import disk_usage
 from traceback import clear_frames
-from typing import Final
 
 import numpy as np
 from rocksdict import Rdict, WriteBatch, WriteOptions
@@ -28,7 +26,6 @@ from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, jo
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values, encode_step
 from dedup_sdk.store.database import (
-    IDENTITY,
     JOURNAL,
     PROGRESS,
     STATE,
@@ -39,7 +36,6 @@ from dedup_sdk.store.database import (
     sequence_key,
 )
 from dedup_sdk.store.generations import Generation, State
-from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.open_files import OPEN_FILES
@@ -48,15 +44,14 @@ from dedup_sdk.store.paths import make_files_private
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating, unexpected_damage
 from dedup_sdk.store.rocks_generations import RocksGenerations
+from dedup_sdk.store.rocks_identity import recognise
 from dedup_sdk.store.rocks_install import copy_in
 from dedup_sdk.store.rocks_scan import read_journal
-from dedup_sdk.store.rocks_stats import live_bytes, stats_of
+from dedup_sdk.store.rocks_stats import has_room, live_bytes, stats_of
 from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
-
-_LEAST_ROOM_BYTES: Final = 2**20
 
 
 class RocksPartition:
@@ -120,7 +115,10 @@ class RocksPartition:
             try:
                 self._journal = self._database.get_column_family(JOURNAL)
                 last = last_key(self._journal)
-                state = self._recognise(is_new=last is None and not (had_tables or self._was_open))
+                is_new = last is None and not (had_tables or self._was_open)
+                state = recognise(
+                    self._database, folder, self._identity, self._window, self._write_options, is_new=is_new
+                )
                 self._first = state.first_step or 0
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
@@ -255,11 +253,10 @@ class RocksPartition:
         return max(entry.newest_ms for entry in dropped)
 
     def revive(self) -> bool:
-        """See `PartitionStore.revive`; opening writes what is in the log into sorted files, and wants room for that."""
+        """See `PartitionStore.revive`."""
         self._open_journal()
         with self._translating():
-            logged = sum(path.stat().st_size for path in self._folder.glob("*.log"))
-            if disk_usage(self._folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+            if not has_room(self._folder):
                 return False
         self.close()
         try:
@@ -319,11 +316,8 @@ class RocksPartition:
             generations.adopt(self._settle(state, progress))
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",
-            snapshot,
-            entry.marks,
-            entry.high,
-            self._folder,
-        )
+            snapshot, entry.marks, entry.high, self._folder,
+        )  # fmt: skip
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
@@ -373,26 +367,6 @@ class RocksPartition:
         if isinstance(better, StoreCorruptError):
             self._report_damage(better)
         return better
-
-    def _recognise(self, *, is_new: bool) -> State:
-        where = f"store {self._folder}"
-        identity_bytes, state_bytes = self._database.get(IDENTITY), self._database.get(STATE)
-        current = encode_identity(self._identity, self._window)
-        if identity_bytes is None and state_bytes is None and is_new:
-            batch = WriteBatch(raw_mode=True)
-            batch.put(IDENTITY, current)
-            batch.put(STATE, State().encode())
-            self._database.write(batch, self._write_options)
-            return State()
-        if identity_bytes is None or state_bytes is None:
-            message = f"{where} has lost its identity or its state; move it away and rebuild it from a snapshot or the topic"
-            raise StoreCorruptError(message)
-        identity, numbered = decode_identity(identity_bytes, self._folder)
-        check_identity(identity, self._identity, where)
-        check_numbered(stored=numbered, window=self._window, where=where)
-        if current != identity_bytes:
-            self._database.put(IDENTITY, current, self._write_options)
-        return State.decode(state_bytes, where)
 
     def _settle(self, state: State, progress: Progress) -> State:
         """Make state and progress valid and drop the journal, in one write; return the state as it is then."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shutil import disk_usage
+from typing import Final
 
 from rocksdict import Rdict
 
 from dedup_sdk.store.protocol import StoreStats
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX
+
+_LEAST_ROOM_BYTES: Final = 2**20
 
 
 def live_bytes(folder: Path, database: Rdict) -> int:
@@ -20,6 +24,12 @@ def live_bytes(folder: Path, database: Rdict) -> int:
             with suppress(FileNotFoundError):
                 size += path.stat().st_size
     return size
+
+
+def has_room(folder: Path) -> bool:
+    """Whether there is room to open the database: what is in its log is written into sorted files then."""
+    logged = sum(path.stat().st_size for path in folder.glob("*.log"))
+    return disk_usage(folder).free >= _LEAST_ROOM_BYTES + 2 * logged
 
 
 def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:

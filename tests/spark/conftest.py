@@ -11,6 +11,8 @@ import pytest
 
 from dedup_sdk.errors import KafkaHelperError
 from tests.support.naive_fold import Row
+from tests.support.s3 import bucket as bucket  # noqa: PLC0414 (a fixture of the tests here)
+from tests.support.s3 import server as server  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,33 +21,11 @@ from spark_backfill.options import Options, parse_options
 from spark_backfill.remote_output import check_shared, open_output
 from tests.support.archives import write_parquet
 from tests.support.marks import random_marks, write_snapshot
-from tests.support.s3 import s3_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 BASE_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server for the tests of this module, and the environment that clients find it by."""
-    with pytest.MonkeyPatch.context() as patch, s3_server() as (address, environment):
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        yield address
-
-
-@pytest.fixture
-def bucket(server: str) -> Iterator[s3fs.S3FileSystem]:
-    """A client of the server, and an empty bucket "snapshots"."""
-    assert server
-    client = s3fs.S3FileSystem(skip_instance_cache=True)
-    client.mkdir("snapshots")
-    yield client
-    client.rm("snapshots", recursive=True)
 
 
 def options(url: str, *more: str) -> Options:

@@ -1,18 +1,24 @@
-"""An S3 server in this process, for what reads and writes objects by the real protocol."""
+"""An S3 server in this process, for what reads and writes objects by the real protocol; its libraries are imported by who uses it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import s3fs
-from moto.server import ThreadedMotoServer
+import pytest
+
+if TYPE_CHECKING:
+    import s3fs
 
 
 @contextmanager
 def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     """Run a server on a free port of 127.0.0.1; give its address, and what clients read of it in the environment."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -36,3 +42,24 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server for the tests of this module, and the environment that clients find it by."""
+    with pytest.MonkeyPatch.context() as patch, s3_server() as (address, environment):
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield address
+
+
+@pytest.fixture
+def bucket(server: str) -> Iterator[s3fs.S3FileSystem]:
+    """A client of the server, and an empty bucket "snapshots"."""
+    import s3fs
+
+    assert server
+    client = s3fs.S3FileSystem(skip_instance_cache=True)
+    client.mkdir("snapshots")
+    yield client
+    client.rm("snapshots", recursive=True)

@@ -1,4 +1,4 @@
-"""Snapshots made from what a consumer has stored, and what a store holds, for comparing."""
+"""A store with one partition, snapshots made from what a consumer has stored, and what a store holds, for comparing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk.progress import Progress
+    from dedup_sdk.store.rocks_partition import RocksPartition
+
+
+def open_store(root: Path, **settings: int) -> RocksPartition:
+    """Open the partition of `IDENTITY`, with a window of a week."""
+    return RocksStore(root, **settings).open(IDENTITY, Window(days=7))  # type: ignore[arg-type]
+
+
+def only_folder(root: Path) -> Path:
+    """Return the folder of the only partition."""
+    (entry,) = list_partitions(root)
+    return entry.path
 
 
 def stored_marks(disk: Path, partition: int = 0) -> list[tuple[str, int, int]]:

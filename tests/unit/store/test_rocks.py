@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -16,27 +15,13 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_partition import RocksPartition
-from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
-
-WINDOW = Window(days=7)
-
-
-def open_store(root: Path, **settings: int) -> RocksPartition:
-    """Open the partition of these tests."""
-    return RocksStore(root, **settings).open(IDENTITY, WINDOW)  # type: ignore[arg-type]
-
-
-def only_folder(root: Path) -> Path:
-    """Return the folder of the only partition."""
-    (entry,) = list_partitions(root)
-    return entry.path
+from tests.support.stored import only_folder, open_store
 
 
 def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) -> None:
@@ -72,95 +57,6 @@ def test_looking_into_nothing_is_an_error(tmp_path: Path) -> None:
         read_partition(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert list_partitions(tmp_path / "missing") == []
-
-
-def test_options_survive_a_reopening(root: Path, store: RocksPartition) -> None:
-    """After reopening, every generation still has RocksDB's Bloom filter, by RocksDB's own account."""
-    store.flush(progress(1), marks(("a", 0, 0)))
-    assert store.stats().details == {"generations": 1, "bloom_generations": 1}
-    store.close()
-    again = open_store(root)
-    assert again.stats().details == {"generations": 1, "bloom_generations": 1}
-    again.close()
-
-
-def test_a_store_without_bloom_filters_says_so(
-    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where RocksDB's Bloom filters are off, the store works, logs an error and counts it."""
-    store = open_store(root)
-    store.flush(progress(1), marks(("a", 0, 0)))
-    store.close()
-    monkeypatch.setattr(
-        "dedup_sdk.store.database.generation_options", lambda *_, **__: Options(raw_mode=True)
-    )
-    with caplog.at_level(logging.ERROR):
-        again = open_store(root)
-    assert "Bloom filters are off" in caplog.text
-    assert again.stats().details["bloom_generations"] == 0
-    assert again.find(digest("a"), 1).offsets == [0]
-    again.close()
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "empty"])
-def test_damaged_filter_words_are_made_again(
-    root: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Filter words that are missing or damaged are made again from the keys, with a warning, and nothing is missed."""
-    store = open_store(root)
-    held = random_marks(5_000, 1)
-    store.flush(progress(5_000), held)
-    store.close()
-    (path,) = (only_folder(root) / "filters").glob("*.filter")
-    (path.parent / "image").unlink()
-    data = path.read_bytes()
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(
-            {"cut": data[:-10], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}[damage]
-        )
-    with caplog.at_level(logging.WARNING):
-        again = open_store(root)
-    assert "is made again from its keys" in caplog.text
-    assert len(again.find(held.digests, 5_000).indexes) == 5_000
-    again.flush(progress(5_001), marks(("a", 5_000, 0)))
-    again.close()
-    caplog.clear()
-    once_more = open_store(root)
-    assert caplog.text == ""
-    assert len(once_more.find(held.digests + digest("a"), 5_001).indexes) == 5_001
-    once_more.close()
-
-
-def test_filters_are_there_at_once_when_a_store_opens_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that was closed in order opens without reading filter words; after a flush and a crash it reads them, and misses nothing."""
-    held, later = random_marks(5_000, 1), random_marks(5_000, 2)
-    store = open_store(root)
-    store.flush(progress(5_000), held)
-    store.close()
-    read: list[int] = []
-    real = FilterSet.load
-
-    def load(filters: FilterSet, generation: int, size: int) -> int:
-        read.append(generation)
-        return real(filters, generation, size)
-
-    monkeypatch.setattr(FilterSet, "load", load)
-    again = open_store(root)
-    assert read == []
-    assert len(again.find(held.digests, 5_000).indexes) == 5_000
-    image = (only_folder(root) / "filters" / "image").read_bytes()
-    again.flush(progress(10_000), later)
-    again.close()
-    # As if it had died after the flush, or an older file had come back.
-    (only_folder(root) / "filters" / "image").write_bytes(image)
-    once_more = open_store(root)
-    assert read == [1]
-    assert len(once_more.find(held.digests + later.digests, 10_000).indexes) == 10_000
-    once_more.close()
 
 
 def test_a_lost_head_is_no_empty_store(root: Path) -> None:

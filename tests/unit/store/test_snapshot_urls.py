@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,30 +19,8 @@ from dedup_sdk.store.snapshot_diff import diff_snapshots
 from dedup_sdk.store.snapshot_family import one_family, remove_snapshot, superfluous
 from dedup_sdk.store.snapshot_source import find_snapshots
 from tests.support.marks import random_marks, rows, write_snapshot
-from tests.support.s3 import s3_server
 
 HELD = random_marks(20_000, 1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server for the tests of this module, and the environment that clients find it by."""
-    before = dict(os.environ)
-    with s3_server() as (address, environment):
-        os.environ.update(environment)
-        yield address
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture
-def bucket(server: str) -> Iterator[s3fs.S3FileSystem]:
-    """A client of the server, and an empty bucket "snapshots"."""
-    assert server
-    client = s3fs.S3FileSystem(skip_instance_cache=True)
-    client.mkdir("snapshots")
-    yield client
-    client.rm("snapshots", recursive=True)
 
 
 @pytest.fixture
