@@ -11,15 +11,15 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
-from dedup_sdk.engine.foresight import looked_up
+from dedup_sdk.engine.foresight import columns_of, looked_up
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.upkeep import Upkeep
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
 from dedup_sdk.lane.chunk import Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.marks import Int64s
 from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
@@ -33,7 +33,7 @@ RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
 
 
-class Deduplicator:
+class Deduplicator(Upkeep):
     """Gives each record a verdict, and remembers what is completed.
 
     Records of a partition are admitted in offset order. A record that is to be delivered is *in flight* until
@@ -42,7 +42,7 @@ class Deduplicator:
 
     Args:
         strategy: how duplicates are recognised.
-        store: where it is remembered; in memory by default.
+        store: where it is remembered; in memory by default. Several engines may share one, each with partitions of its own.
         cluster, group, isolation: whose memory it is, and at which isolation level it reads; part of the store's identity.
         observers: called with every final verdict.
         recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each.
@@ -73,18 +73,19 @@ class Deduplicator:
             raise ConfigurationError(
                 f"recent_marks={recent_marks}: at least one mark is kept; leave it out for {RECENT_MARKS}"
             )
+        super().__init__(
+            MemoryStore() if store is None else store,
+            recent_marks=recent_marks,
+            forgets_unwritten=forgets_unwritten,
+        )
         self.strategy = strategy
         self.counters = Counters()
-        self.partitions: dict[tuple[str, int], Partition] = {}
-        self._store = MemoryStore() if store is None else store
         self._cluster = cluster
         self._group = group
         self._isolation = isolation
         self._observers = list(observers)
-        self._recent_marks = recent_marks
         self._clock = clock
         self._bears_full_disk = bears_full_disk
-        self._forgets_unwritten = forgets_unwritten
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
         """The store of each partition as it was opened last."""
@@ -209,9 +210,14 @@ class Deduplicator:
             held.abandon()
 
     def shut(self) -> None:
-        """Close every partition and the store, all of them, and then raise the first error there was."""
+        """Close every partition, all of them, and then raise the first error there was.
+
+        The store stays as open as others have it: they may use the same one for other partitions.
+        """
         with contextlib.ExitStack() as closing:
-            closing.callback(self._store.close)
+            for store in self._opened.values():
+                # One whose closing was interrupted is open still.
+                closing.callback(store.close)
             for topic, partition in list(self.partitions):
                 closing.callback(self.close, topic, partition)
 
@@ -240,27 +246,33 @@ class Deduplicator:
         """Judge records; the verdicts have their length and order.
 
         A partition that is not open is opened as that of a new group. A record that is in flight already is `PARKED`
-        and ends with the first of it. All of them are admitted, or none: raises `MissingIdError` when the strategy says
-        ``on_missing_id="fail"`` and a record has no ID, and `StoreError` when a store cannot be opened, read or written. What is
-        found out too late for that, because it fails after the verdicts are known, is raised by the next call.
+        and ends with the first of it. All of them are admitted, or none: raises `ConfigurationError` for an offset or a timestamp that
+        is no number of 64 bits, `MissingIdError` when the strategy says ``on_missing_id="fail"`` and a record has no ID, and
+        `StoreError` when a store cannot be opened, read or written. What is found out too late for that, because it fails after the
+        verdicts are known, is raised by the next call.
         """
         self._raise_late()
+        offsets, timestamps = columns_of(records)
         lanes: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):
             lanes.setdefault((record.topic, record.partition), []).append(index)
         batches: list[tuple[list[int], list[Record], Ids]] = []
         for indexes in lanes.values():
-            indexes.sort(key=lambda index: records[index].offset)
+            indexes.sort(key=offsets.__getitem__)
             batch = [records[index] for index in indexes]
             ids = self.strategy.id.digests(RecordFields(batch))
-            self.refuse_missing(ids, batch[0].topic, batch[0].partition, [record.offset for record in batch])
+            self.refuse_missing(
+                ids, batch[0].topic, batch[0].partition, [offsets[index] for index in indexes]
+            )
             batches.append((indexes, batch, ids))
         ready = [self._ready(batch, ids) for _, batch, ids in batches]
         verdicts: list[Verdict | None] = [None] * len(records)
         for (indexes, batch, ids), (held, find) in zip(batches, ready, strict=True):
             for run in _ascending(batch):
                 missing = {i - run.start: why for i, why in ids.missing.items() if run.start <= i < run.stop}
-                judged = self._admit(held, batch[run], Ids(ids.digests[run], missing), find)
+                judged = self._admit(
+                    held, batch[run], timestamps[indexes[run]], Ids(ids.digests[run], missing), find
+                )
                 for index, verdict in zip(indexes[run], judged, strict=True):
                     verdicts[index] = verdict
         # Duplicates complete by themselves, and what may be committed has to be in the store.
@@ -278,8 +290,9 @@ class Deduplicator:
         held.persist()
         return held, looked_up(held.store.find, ids.digests)
 
-    def _admit(self, held: Partition, batch: list[Record], ids: Ids, find: Find) -> list[Verdict]:
-        timestamps = np.asarray([record.timestamp_ms for record in batch], np.int64)
+    def _admit(
+        self, held: Partition, batch: list[Record], timestamps: Int64s, ids: Ids, find: Find
+    ) -> list[Verdict]:
         offsets = [record.offset for record in batch]
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
         return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
@@ -358,49 +371,6 @@ class Deduplicator:
         """
         held = self.partitions.get((topic, partition))
         return held.lane.high if held is not None and held.begun else None
-
-    def trim(self) -> None:
-        """Flush partitions to sorted files while too many marks are in memory, or a journal is too long."""
-        for held in self.partitions.values():
-            if held.started and held.flush_due(self._recent_marks):
-                held.flush()
-        while sum(held.recent for held in self.partitions.values()) > self._recent_marks:
-            fullest = max(self.partitions.values(), key=lambda held: held.recent)
-            before = fullest.recent
-            fullest.flush()
-            if fullest.recent == before:
-                break
-        for held in self.partitions.values():
-            if held.choked and self._forgets_unwritten and held.unwritten > 4 * self._recent_marks:
-                held.forget_unwritten()
-        self._relieve()
-
-    def _relieve(self) -> None:
-        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest."""
-        while self._store.excess_bytes():
-            held = max(self.partitions.values(), key=lambda held: held.reach_ms, default=None)
-            if held is None or not held.shed():
-                return
-
-    @property
-    def choked(self) -> bool:
-        """Whether some partition's disk is full, so that what is completed is in memory only."""
-        return any(held.choked for held in self.partitions.values())
-
-    def write_again(self) -> bool:
-        """Try to write what full disks refused; True when everything is written.
-
-        Raises `StoreError` when a store cannot be opened again.
-        """
-        # All of them are tried: one that is still full says nothing of another's disk.
-        written = [held.write_again() for held in self.partitions.values() if held.choked]
-        return all(written)
-
-    @property
-    def effective_window_ms(self) -> int | None:
-        """The shortest time in ms over which marks are known, of all open partitions; None without a window by time."""
-        known = [held.effective_window_ms for held in self.partitions.values() if held.started]
-        return min((window_ms for window_ms in known if window_ms is not None), default=None)
 
 
 def _ascending(batch: list[Record]) -> list[slice]:

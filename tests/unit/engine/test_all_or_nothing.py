@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window, key
-from dedup_sdk.errors import StoreError, StoreLockedError
+from dedup_sdk.errors import ConfigurationError, StoreError, StoreLockedError
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import Identity
 
@@ -54,6 +55,35 @@ def test_a_look_up_that_fails_admits_nothing(monkeypatch: pytest.MonkeyPatch, fa
             deduplicator.admit(records(2, 3))
     assert [held.lane.in_flight for held in deduplicator.partitions.values()] == [0, 0]
     assert kinds(deduplicator, records(2, 3)) == ["fresh"] * 4
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.parametrize(
+    ("offset", "timestamp_ms"),
+    [(2, None), (2, 2**63), (2, 1.5), (2, "0"), (2**63 - 1, 0), (2**63, 0), (-1, 0), (None, 0), (2.0, 0), ([2], 0)],
+)  # fmt: skip
+def test_a_record_that_is_none_admits_nothing(partition: int, offset: object, timestamp_ms: object) -> None:
+    """An offset or a timestamp that no record has is refused by name, and the good records beside it come again."""
+    deduplicator = engine(MemoryStore())
+    kinds(deduplicator, records(0))
+    deduplicator.complete(records(0))
+    bad = Record("t", partition, offset, timestamp_ms, key=b"x")  # type: ignore[arg-type]
+    for batch in ([*records(1), bad], [bad, *records(1)]):
+        with pytest.raises(ConfigurationError, match=rf"t\[{partition}\]@.*(offset|timestamp_ms)="):
+            deduplicator.admit(batch)
+    assert [held.lane.in_flight for held in deduplicator.partitions.values()] == [0, 0]
+    assert kinds(deduplicator, records(1)) == ["fresh"] * 2
+
+
+def test_the_largest_numbers_are_numbers() -> None:
+    """Also those that numpy makes, and none at all."""
+    deduplicator = engine(MemoryStore())
+    largest = Record("t", 0, 2**63 - 2, 2**63 - 1, key=b"a")
+    numbers = Record("t", 1, np.uint64(3), np.int32(7), key=b"a")  # type: ignore[arg-type]
+    assert kinds(deduplicator, [numbers, largest]) == ["fresh", "fresh"]
+    assert kinds(deduplicator, []) == []
+    deduplicator.complete([numbers, largest])
+    assert kinds(deduplicator, [largest]) == ["redelivered"]
 
 
 def test_a_partition_that_cannot_be_opened_admits_nothing() -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
 from dedup_sdk.progress import Coverage
 from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.records import DAY_MS, engine, kinds, record
 
 FUTURE_MS = 10**15
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
+    """Each of the stores, empty."""
+    return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store", generation_marks=1)
 
 
 def test_a_new_group_begins_with_its_first_record() -> None:
@@ -173,3 +183,21 @@ def test_what_is_forgotten_by_age_is_doubted_whatever_its_number() -> None:
     deduplicator.complete(batch)
     assert kinds(deduplicator.admit([record(3, "a", 1000)])) == ["unverified"]
     assert kinds(deduplicator.admit([record(4, "d", 2000)])) == ["fresh"]
+
+
+def test_an_engine_closes_what_it_has_opened_and_no_more(key_store: KeyStore) -> None:
+    """Two engines over one store: each partition belongs to the one that opened it, until that one lets it go."""
+    first, second = engine(store=key_store), engine(store=key_store)
+    first.admit([record(0)])
+    with pytest.raises(StoreLockedError, match="close"):
+        second.admit([record(0, "b")])
+    second.admit([record(5, partition=1)])
+    with first:
+        first.complete([record(0)])
+    second.complete([record(5, partition=1)])
+    assert kinds(second.admit([record(5, partition=1), record(0), record(1, "#0")])) == [
+        "redelivered",
+        "redelivered",
+        "duplicate",
+    ]
+    second.shut()
