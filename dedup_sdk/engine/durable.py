@@ -167,11 +167,18 @@ class Durable:
             raise
         self._forget_steps()
         self._note_flush()
-        horizon_ms = lane.horizon_ms(self._clock_ms) if self.window.time_ms else None
-        dropped_ms = self.store.expire(horizon_ms, lane.ring.accepted - lane.ring.size if lane.ring else None)
-        if dropped_ms is not None and horizon_ms is not None:
-            # What went for its number alone is inside no window, so that the horizon is bound enough.
-            lane.forgot_before(min(dropped_ms + 1, horizon_ms))
+        before = lane.since_ms, lane.since_number
+        if lane.ring is not None:
+            # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
+            dropped_ms = self.store.expire(None, lane.ring.accepted - lane.ring.size)
+            if dropped_ms is not None:
+                lane.forgot_numbers(min(dropped_ms, self._clock_ms))
+        if self.window.time_ms is not None:
+            horizon_ms = lane.horizon_ms(self._clock_ms)
+            dropped_ms = self.store.expire(horizon_ms)
+            if dropped_ms is not None:
+                lane.forgot_before(min(dropped_ms + 1, horizon_ms))
+        if before != (lane.since_ms, lane.since_number):
             self._append(lane.progress, NO_MARKS)
 
     @property

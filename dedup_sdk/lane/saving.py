@@ -80,7 +80,8 @@ class Saving(LaneState):
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """Remove the recent marks for a flush and return those still inside the window at ``clock_ms``.
 
-        What is left out lies before the window of every record that is not older than the clock; coverage says so.
+        What is left out lies before the window of every record that is not older than the clock, or has left a window by count; coverage
+        says so, also of what the store may drop for its number after that.
         Nothing is left out that hides an older mark of the store, whose timestamp may be a later one.
         """
         marks = (
@@ -89,10 +90,16 @@ class Saving(LaneState):
         for chunk in self._chunks:
             self.recent.timeline.extend(chunk.column, chunk.timestamps)
         live = np.ones(marks.count, np.bool_)
+        if self.ring is not None and marks.numbers is not None:
+            out = marks.numbers <= self.ring.accepted - self.ring.size
+            live &= ~out
+            self.forgot_numbers(min(int(marks.timestamps[out].max()), clock_ms) if out.any() else None)
         if self.window.time_ms is not None:
             horizon = self.horizon_ms(clock_ms)
-            live &= marks.timestamps >= horizon
-            aged = np.flatnonzero(~live)
+            old = marks.timestamps < horizon
+            # What went for its number has left the window, whatever its age.
+            aged = np.flatnonzero(old & live)
+            live &= ~old
             if aged.size:
                 try:
                     hidden = find(_select(marks.digests, aged), aged.size).indexes
@@ -101,8 +108,6 @@ class Saving(LaneState):
                     raise
                 live[aged[hidden]] = True
                 self.forgot_before(horizon)
-        if self.ring is not None and marks.numbers is not None:
-            live &= marks.numbers > self.ring.accepted - self.ring.size
         if bool(live.all()):
             return marks
         numbers = None if marks.numbers is None else marks.numbers[live]

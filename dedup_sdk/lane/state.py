@@ -255,6 +255,17 @@ class LaneState:
         if self.ring is not None:
             self.since_number = self.ring.accepted
 
+    def forgot_numbers(self, newest_ms: int | None = None) -> None:
+        """Note that marks whose number left the window may be gone, of which the newest was of that timestamp.
+
+        To this window that is nothing: it makes a difference where a later owner's reaches further.
+        """
+        if self.ring is None or self.ring.accepted <= self.ring.size:
+            return
+        self.since_number = max(self.since_number or 0, self.ring.accepted - self.ring.size)
+        if newest_ms is not None:
+            self.since_ms = newest_ms + 1 if self.since_ms is None else max(self.since_ms, newest_ms + 1)
+
     def know_from(self, timestamps: Int64s) -> None:
         """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known."""
         if self.since_ms == NOTHING_KNOWN:

@@ -6,11 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
+from dedup_sdk.ids import key
+from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill import slots
 from spark_backfill.base_stretch import alone
@@ -22,6 +28,7 @@ from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dedup_sdk.progress import Progress
     from dedup_sdk.store.manifest import PartitionManifest
 
 HOUR = Window(milliseconds=320)
@@ -98,6 +105,44 @@ def test_in_any_number_of_steps(rows: list[Row], cuts: list[int], window: Window
     assert ours.newest_ms == max(row.timestamp_ms for row in rows)
     assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
     assert (ours.since_number or 0) == (theirs.since_number or 0)
+
+
+def folded_in_turn(rows: list[Row], window: Window, cuts: list[int]) -> Progress:
+    """What a store says that folded a log up to each of these offsets, and was closed there."""
+    store, begin, progress = MemoryStore(), 0, None
+    for cut in cuts:
+        engine = Deduplicator(Lookup(id=key(), window=window), store=store, clock=lambda: NOW_MS / 1000)
+        held = engine.attach("orders", 0)
+        stored = None if held.loaded is None else held.loaded.progress
+        held.start(plan_start(stored, committed=cut, low=0, complete=True))
+        taken = [row for row in rows if begin <= row.offset < cut]
+        times = np.asarray([row.timestamp_ms for row in taken], np.int64)
+        held.fold([row.offset for row in taken], times, [row.digest for row in taken], cut)
+        held.flush()
+        progress = held.lane.progress
+        engine.close("orders", 0)
+        begin = cut
+    assert progress is not None
+    return progress
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs(0), st.integers(1, 60), st.integers(1, 9))
+def test_a_store_knows_of_numbers_what_a_snapshot_knows(rows: list[Row], cut: int, count: int) -> None:
+    """Ranks begin behind what went for its number in both, so that a longer window doubts as much over either.
+
+    Of times a store may know more, where an ID that had gone came again before its marks were written.
+    """
+    end, window = rows[-1].offset + 1, Window(count=count)
+    cut = min(cut, end)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = rebuild(rows, window, folder / "base", high=cut)
+        grown = rebuild(rows, window, folder / "grown", high=end, base=folder / "base")
+    for manifest, cuts in ((base, [cut]), (grown, [cut, end]), (grown, [end])):
+        ours, theirs = folded_in_turn(rows, window, cuts), entry_of(manifest)
+        assert (ours.accepted, ours.since_number) == (theirs.accepted, theirs.since_number)
+        assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -201,3 +201,43 @@ def test_an_engine_closes_what_it_has_opened_and_no_more(key_store: KeyStore) ->
         "duplicate",
     ]
     second.shut()
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize(
+    ("shorter", "longer", "doubted"),
+    [
+        (Window(count=4), Window(count=8), 8 - 4),
+        (Window(count=4), Window(count=4, hours=1), 0),
+        (Window(count=4, hours=1), Window(count=8, hours=1), 8 - 4),
+        (Window(count=4, hours=1), Window(count=8), 8 - 4),
+        (Window(count=4, hours=1), Window(hours=1), 10),
+        (Window(seconds=4), Window(seconds=8), 3),
+    ],
+    ids=str,
+)
+def test_a_longer_window_knows_less_than_a_new_one(
+    key_store: KeyStore,
+    shorter: Window,
+    longer: Window,
+    doubted: int,
+    in_files: bool,  # noqa: FBT001 (a parameter of the test)
+) -> None:
+    """What the shorter one dropped, for its number or its age, is in doubt until the longer one has filled."""
+    now = (DAY_MS + 60_000) / 1_000
+    first = engine(shorter, store=key_store, recent_marks=1 if in_files else 100, clock=lambda: now)
+    for offset in range(12):
+        each = record(offset, f"id-{offset}", DAY_MS + 1_000 * offset)
+        first.admit([each])
+        first.complete([each])
+    first.partitions["t", 0].flush()
+    first.close("t", 0)
+
+    second = engine(longer, store=key_store, clock=lambda: now)
+    told = []
+    for offset in range(12, 22):
+        each = record(offset, f"id-{offset}", DAY_MS + 1_000 * offset)
+        told += kinds(second.admit([each]))
+        second.complete([each])
+    assert told == ["unverified"] * doubted + ["fresh"] * (10 - doubted)
+    second.close("t", 0)
