@@ -128,13 +128,14 @@ def unix_time(*, unit: Literal["s", "ms", "us", "ns"]) -> Order:
     return UnixTime(unit)
 
 
-def hybrid_clock(*, separator: str = ".") -> Order:
+def hybrid_clock(*, separator: str = ".", logical_digits: int | None = None) -> Order:
     """Hybrid logical clocks (Kulkarni et al. 2014): ``physical.logical``, unsigned decimals of 64 and of 32 bits.
 
-    By physical time, then by the logical count. Both are whole numbers: CockroachDB's decimals, whose fraction has always ten
-    digits, are read right. A clock packed into 64 bits (48 of time, 16 of count) is compared by `big_endian` or `integer`.
+    By physical time, then by the logical count; both are whole numbers. ``logical_digits``: the count has exactly so many digits, else
+    it is malformed. Give 10 for CockroachDB's decimals (``1532379923319195777.0000000010``): where something on the way has cut the zeros
+    at their end, ten would pass for one. A clock packed into 64 bits (48 of time, 16 of count) is compared by `big_endian` or `integer`.
     """
-    return HybridClock(separator)
+    return HybridClock(separator, logical_digits)
 
 
 def postgresql_lsn() -> Order:

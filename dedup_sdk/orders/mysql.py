@@ -25,6 +25,7 @@ _GTID = re.compile(rb"(%s(?::%s)?):([0-9]{1,20})" % (_UUID, _TAG))
 _SERVER = re.compile(_UUID)
 _TAG_ONLY = re.compile(_TAG)
 _BLANKS = b" \t\r\n"
+_SHORT_BYTES = 2_048
 _SETS_KEPT = 128  # mostly the last of some lanes, which is asked for with every record
 
 
@@ -60,11 +61,14 @@ def compare_gtid_sets(last: bytes, new: bytes) -> Comparison:
     return Comparison.OLDER if _is_within(after, before) else Comparison.UNCOMPARABLE
 
 
-@lru_cache(maxsize=_SETS_KEPT)
 def read_gtid_set(text: bytes) -> GtidSet | None:
     """Return the intervals of each server (and tag), in order and apart from each other; None for what is no set."""
     if len(text) > MAX_SET_BYTES:
         return None
+    return _read(text) if len(text) > _SHORT_BYTES else _read_short(text)
+
+
+def _read(text: bytes) -> GtidSet | None:
     found: dict[str, list[tuple[int, int]]] = {}
     for one_server in text.split(b","):
         server, *rest = (part.strip(_BLANKS) for part in one_server.split(b":"))
@@ -81,6 +85,10 @@ def read_gtid_set(text: bytes) -> GtidSet | None:
             else:
                 return None
     return {origin: _merged(intervals) for origin, intervals in found.items()}
+
+
+# What is read takes some fifty times its text, so that long ones are not kept.
+_read_short = lru_cache(maxsize=_SETS_KEPT)(_read)
 
 
 def _interval(text: bytes) -> tuple[int, int] | None:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 Answer: TypeAlias = int | Comparison | None
 Compare: TypeAlias = Callable[[bytes, bytes], Answer]
 
-_MEANINGS = {-1: Comparison.OLDER, 0: Comparison.SAME, 1: Comparison.NEWER}
+_ANSWERS = (int, Comparison, type(None))
+_MEANINGS: dict[Answer, Comparison] = {
+    -1: Comparison.OLDER,
+    0: Comparison.SAME,
+    1: Comparison.NEWER,
+    None: Comparison.UNCOMPARABLE,
+    **{each: each for each in Comparison},
+}
 _MOST_SHOWN = 200
 _LIKE_THIS = "give one of dedup_sdk.orders, e.g. orders.integer(), or a function of (last, new)"
 
@@ -70,19 +77,16 @@ class PartialOrder(Order):
     def compare(self, last: bytes, new: bytes, /) -> Comparison:
         """Return what the function says of them."""
         try:
-            answer: object = self.function(last, new)
+            answer = self.function(last, new)
+            # Only what is exactly one of these: True and False are no 1 and 0, for "not newer" is no "the same".
+            meaning = _MEANINGS.get(answer) if type(answer) in _ANSWERS else None
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises must not end the loop
             self.failures.note(f"{type(error).__name__} raised")
             return Comparison.UNCOMPARABLE
-        if isinstance(answer, Comparison):
-            return answer
-        if answer is None:
+        if meaning is None:
+            self.failures.note(f"a {type(answer).__name__} returned that is no answer")
             return Comparison.UNCOMPARABLE
-        # True and False would be taken for 1 and 0: "not newer" is no "the same".
-        if isinstance(answer, int) and not isinstance(answer, bool) and answer in _MEANINGS:
-            return _MEANINGS[answer]
-        self.failures.note(f"a {type(answer).__name__} returned that is no answer")
-        return Comparison.UNCOMPARABLE
+        return meaning
 
 
 def order_of(value: Order | Compare) -> Order:

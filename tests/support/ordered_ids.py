@@ -136,6 +136,7 @@ KINDS = [
     Kind(orders.unix_time(unit="us"), _TIMES),
     Kind(orders.unix_time(unit="ns"), _text(_numbers(-(10**18), 10**18))),
     Kind(orders.hybrid_clock(separator=":"), _PAIRS),
+    Kind(orders.hybrid_clock(logical_digits=10), st.builds(lambda time, count: b"%d.%010d" % (time, count), NUMBERS, FEW | st.integers(0, 2**32 - 1))),
     Kind(orders.postgresql_lsn(), st.builds(lambda high, low: f"{high:X}/{low:x}".encode(), FEW, st.integers(0, 2**32 - 1))),
     Kind(orders.oracle_scn(), _SNOWFLAKES),
     Kind(orders.mysql_gtid(), _text(st.sampled_from([*SERVERS, f"{SERVERS[0]}:Blue"]), st.just(":"), _numbers(1, 2**63 - 1).filter(lambda text: len(text) < 20))),

@@ -39,6 +39,7 @@ def test_names_are_what_a_store_keeps() -> None:
         "dotted-version",
         "epoch-sequence(separator=:)",
         "epoch-sequence-bytes(epoch_bytes=1, sequence_bytes=2)",
+        "hybrid-clock(separator=., logical_digits=10)",
         "hybrid-clock(separator=:)",
         "integer",
         "kafka-coordinates(separator=-)",
@@ -124,6 +125,37 @@ def test_what_a_function_raises_is_uncomparable() -> None:
     assert (order.failures.count, order.failures.last) == (1, "ValueError raised")
 
 
+class Untouchable:
+    """An answer that raises whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __hash__(self) -> int:
+        raise RuntimeError
+
+
+class Pretender(int):
+    """A number that says it is another."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return hash(0)
+
+
+@pytest.mark.parametrize("answer", [Untouchable, lambda: Pretender(7)], ids=["untouchable", "pretender"])
+def test_an_answer_that_resists_is_uncomparable(answer: Callable[[], Any]) -> None:
+    """What is returned is not asked what it is."""
+    order = PartialOrder("odd", lambda _last, _new: answer())
+    assert order.compare(b"a", b"b") is Comparison.UNCOMPARABLE
+    assert order.failures.count == 1
+
+
 def test_an_interruption_is_not_an_answer() -> None:
     """What is no Exception goes through: Ctrl-C ends the program, not the comparison."""
 
@@ -198,6 +230,8 @@ def test_a_function_in_c_may_be_one() -> None:
         (lambda: orders.snowflake(epoch_ms=-1), "epoch_ms=-1"),
         (lambda: orders.snowflake(machine_bits=50, sequence_bits=13), "machine_bits=50"),
         (lambda: orders.snowflake(sequence_bits=63), "sequence_bits=63"),
+        (lambda: orders.hybrid_clock(logical_digits=11), "logical_digits=11"),
+        (lambda: orders.hybrid_clock(logical_digits=True), "logical_digits=True"),
         (lambda: orders.unix_time(unit="minutes"), "unit='minutes'"),  # type: ignore[arg-type]
         (lambda: orders.unix_time(unit=["s"]), "unit="),  # type: ignore[arg-type]
     ],

@@ -120,6 +120,8 @@ def test_a_snowflake_taken_apart() -> None:
         (orders.mysql_gtid_set(), SERVER + b":1-5," + OTHER_SERVER + b":1", OTHER_SERVER + b":1-2," + SERVER + b":1-4", UNCOMPARABLE),
         (orders.mysql_gtid_set(), SERVER + b":1:blue:1-2", SERVER + b":1,%s:blue:1-3" % SERVER, NEWER),
         (orders.mysql_gtid_set(), SERVER + b":blue:1-2", SERVER + b":1-2", UNCOMPARABLE),
+        # a set that is too long to be kept
+        (orders.mysql_gtid_set(), SERVER + b"".join(b":%d" % n for n in range(1, 1500, 2)), SERVER + b":1-1500", NEWER),
         # change streams
         (orders.mongodb_resume_token(), TOKEN, b'{"_data": "%s"}' % TOKEN, SAME),
         (orders.mongodb_resume_token(), TOKEN, b' { "_id" : {"_data":"%s" } }\n' % TOKEN.lower(), SAME),
@@ -226,6 +228,7 @@ def test_digits_of_other_scripts_are_no_digits(order: Order, good: bytes) -> Non
                             b"1990-12-31T23:58:60Z", b"1990-12-30T23:59:60Z", b"1990-12-31T23:59:60-08:00", b"20240101T000000Z", b"NaT"]),
         (orders.unix_time(unit="ns"), [b"", b"1.5", b"1e9", b"-"]),
         (orders.unix_time(unit="s"), [b"1.", b".5", b"1.1234567890", b"1.2.3", b"inf", b"nan", b"1,5"]),
+        (orders.hybrid_clock(logical_digits=10), [b"1532379923319195777", b"1532379923319195777.000000001", b"1532379923319195777.00000000010"]),
         (orders.hybrid_clock(), [b"1", b"1.", b".1", b"1.4294967296", b"18446744073709551616.0", b"1.0.0"]),
         (orders.postgresql_lsn(), [b"", b"/", b"16/", b"/0", b"123456789/0", b"0/123456789", b"0x16/0", b"16/0/0", b"16-0"]),
         (orders.oracle_scn(), [b"", b"-1", b"18446744073709551616", b"0x10", b"1.5"]),
