@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +23,25 @@ class Marks:
     """``n`` marks, column by column.
 
     ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have shape ``(n,)``.
-    ``numbers`` are acceptance numbers, shape ``(n,)``, or None where the lane has no count window.
+    ``numbers`` are acceptance numbers, shape ``(n,)``, or None where the lane has no count window. ``payloads`` has for each mark
+    what its lane keeps with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any.
     """
 
     digests: bytes
     offsets: Int64s
     timestamps: Int64s
     numbers: Int64s | None = None
+    payloads: list[bytes] | None = None
 
     @property
     def count(self) -> int:
         """How many marks these are."""
         return len(self.offsets)
+
+    @property
+    def bear_payloads(self) -> bool:
+        """Whether any of them has a payload."""
+        return self.payloads is not None and any(self.payloads)
 
 
 def elsewhere(cut: int) -> int:
@@ -52,20 +59,22 @@ NO_MARKS = Marks(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 class Found(NamedTuple):
     """The answer to a look-up of many digests: only those that were found.
 
-    ``indexes`` are positions among the digests asked for, ascending; the other columns are parallel to it.
+    ``indexes`` are positions among the digests asked for, ascending; the other columns are parallel to it. ``payloads`` is None
+    where none of them has one.
     """
 
     indexes: list[int]
     offsets: list[int]
     timestamps: list[int]
     numbers: list[int] | None = None
+    payloads: list[bytes] | None = None
 
 
 NONE_FOUND = Found([], [], [])
 
 
 def join_marks(pages: Sequence[Marks]) -> Marks:
-    """Return the pages as one; a page without numbers among others that have them gets zeros."""
+    """Return the pages as one; a page without numbers among others that have them gets zeros, one without payloads b""."""
     if len(pages) <= 1:
         return pages[0] if pages else NO_MARKS
     numbers = None
@@ -73,11 +82,15 @@ def join_marks(pages: Sequence[Marks]) -> Marks:
         numbers = np.concatenate(
             [np.zeros(page.count, np.int64) if page.numbers is None else page.numbers for page in pages]
         )
+    payloads = None
+    if any(page.payloads is not None for page in pages):
+        payloads = [payload for page in pages for payload in page.payloads or [b""] * page.count]
     return Marks(
         b"".join(page.digests for page in pages),
         np.concatenate([page.offsets for page in pages]),
         np.concatenate([page.timestamps for page in pages]),
         numbers,
+        payloads,
     )
 
 
@@ -88,4 +101,12 @@ def cut_marks(marks: Marks, start: int, end: int) -> Marks:
         marks.offsets[start:end],
         marks.timestamps[start:end],
         None if marks.numbers is None else marks.numbers[start:end],
+        None if marks.payloads is None else marks.payloads[start:end],
     )
+
+
+def take_payloads(payloads: list[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:
+    """Return the payloads at some indexes, in that order, or where a mask is true; None of None."""
+    if payloads is None:
+        return None
+    return [payloads[index] for index in np.arange(len(payloads))[where].tolist()]

@@ -68,6 +68,10 @@ def check_base(
         raise BackfillError(
             f"base {base.source.place} was re-sharded and has marks of other partitions: rebuild in full without --base"
         )
+    if any(file.payloads for entry in told.partitions for file in entry.files):
+        raise BackfillError(
+            f"base {base.source.place} has marks with payloads, which a run cannot add to: rebuild in full without --base"
+        )
     pairs = {
         "topic": (told.topic, topic),
         "id": (told.id_spec, id_spec),

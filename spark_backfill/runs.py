@@ -323,7 +323,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
         offsets, timestamps, *numbered = (
             np.frombuffer(each, np.int64) for each in (*packed, *([] if numbers is None else [numbers]))
         )
-        marks = Marks(digests, offsets, timestamps, *numbered)
+        marks = Marks(digests, offsets, timestamps, numbered[0] if numbered else None)
         lengths = {len(each) for each in (offsets, timestamps, *numbered)}
         if lengths != {len(digests) / DIGEST_BYTES}:
             message = (

@@ -1,19 +1,15 @@
 """``dedup dump``: what a partition's key store remembers, as text that can be compared."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dedup_sdk.cli.options import Cluster, Group, Store, Topic
 from dedup_sdk.cli.selection import of_one_group, stored_partitions
-from dedup_sdk.marks import DIGEST_BYTES
+from dedup_sdk.store.mark_text import mark_texts
 from dedup_sdk.store.read_only import read_partition
 
-if TYPE_CHECKING:
-    from dedup_sdk.marks import Marks
-
-_HEX_DIGITS = 2 * DIGEST_BYTES
 Partition = Annotated[
     int, typer.Option("--partition", min=0, help="The partition's number.", show_default=False)
 ]
@@ -29,7 +25,8 @@ def dump(
         dedup dump --store var/dedup --topic orders --partition 0
         diff <(dedup dump --store a --topic orders --partition 0) <(dedup dump --store b --topic orders --partition 0)
 
-    One line an ID, sorted by digest, on stdout. It reads beside a running consumer, without taking its lock; what it
+    One line an ID, sorted by digest, on stdout. A mark that bears a payload (what a lane keeps with it) has `payload=BYTES:CHECKSUM`
+    behind its timestamp. It reads beside a running consumer, without taking its lock; what it
     prints is what was durable when it began. An ID itself is never stored.
     """
     (found,) = of_one_group(
@@ -37,12 +34,4 @@ def dump(
     )
     with read_partition(found.path) as opened:
         for page in opened.scan_all():
-            sys.stdout.write(_lines(page))
-
-
-def _lines(page: "Marks") -> str:
-    digests = page.digests.hex()
-    columns = zip(
-        range(0, len(digests), _HEX_DIGITS), page.offsets.tolist(), page.timestamps.tolist(), strict=True
-    )
-    return "".join(f"{digests[at : at + _HEX_DIGITS]} {offset} {ms}\n" for at, offset, ms in columns)
+            sys.stdout.write("".join(f"{digest} {text}\n" for digest, text in mark_texts(page)))

@@ -40,7 +40,7 @@ def lookup(
 
     The text is taken as the bytes of the ID; of which parts an ID is made (in the second example: `header:tenant+key`) is
     known from the store. For `json:` and `py:` a whole number is looked up both as a number and as a string. All partitions
-    of the topic are asked, beside a running consumer too.
+    of the topic are asked, beside a running consumer too. Where a mark bears a payload its size is told (`payload_bytes`).
 
     Exit status 0 when the ID is known, 1 when it is not (then stdout is empty, or its `seen` list). A mark outside the
     window may still be found, until it is dropped: the window is the consumer's to judge.
@@ -54,6 +54,7 @@ def lookup(
                         "partition": found.partition,
                         "offset": max(mark.offset, -1),
                         "timestamp_ms": mark.timestamp_ms,
+                        **({"payload_bytes": len(mark.payload)} if mark.payload else {}),
                     }
                     for mark in opened.find_all(digest)[:1]
                 ]
@@ -62,7 +63,10 @@ def lookup(
     else:
         for each in seen:
             where = "in another partition before" if each["offset"] < 0 else f"offset {each['offset']}"
-            typer.echo(f"{printable(topic)}[{each['partition']}] {where}, {_time(each['timestamp_ms'])}")
+            payload = f", a payload of {each['payload_bytes']:,} bytes" if "payload_bytes" in each else ""
+            typer.echo(
+                f"{printable(topic)}[{each['partition']}] {where}, {_time(each['timestamp_ms'])}{payload}"
+            )
     if not seen:
         unseen = printable(f"{topic} has seen no {' '.join(id_parts)!r} that is still remembered")
         typer.echo(f"dedup: {unseen}", err=True)

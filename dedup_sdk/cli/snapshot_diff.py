@@ -31,7 +31,7 @@ def diff(
 
     One line a difference, by partition and in the order of digests within each stretch: `<` (only in A) or `>` (only in B), partition, digest
     in hexadecimal, offset, timestamp in ms; `!` (in both, but not the same): partition, digest, offset and timestamp in A, offset
-    and timestamp in B. All files are read, one of each at a time, in little memory.
+    and timestamp in B. A mark that bears a payload has `payload=BYTES:CHECKSUM` behind its timestamp. All files are read, one of each at a time, in little memory.
 
     Exit status as diff(1) has it: 0 when they remember the same, 1 when they differ, 2 on trouble.
     """

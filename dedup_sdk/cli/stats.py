@@ -24,7 +24,7 @@ AnyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic."
 class PartitionStats:
     """One partition's figures: ``low``, ``high`` and ``committed`` are offsets (the next one), None before the first step.
 
-    ``marks`` counts IDs; ``since_ms`` is None where they go back to the beginning of the group's history.
+    ``marks`` counts IDs, ``payload_bytes`` is the size of what lanes keep with them; ``since_ms`` is None where they go back to the beginning of the group's history.
     """
 
     cluster: str
@@ -40,6 +40,7 @@ class PartitionStats:
     since_ms: int | None
     newest_ms: int | None
     marks: int
+    payload_bytes: int
     disk_bytes: int
 
 
@@ -59,7 +60,7 @@ def stats(
         dedup stats --store var/dedup --json | jq '.partitions[] | {topic, partition, marks}'
 
     One line a partition: the offsets that its group has completed, how many IDs it remembers, its bytes on disk, and the
-    time of its newest record. With `--json` one object, `{"store", "marks", "disk_bytes", "partitions": [...]}`. Marks are
+    time of its newest record; where marks bear payloads, the bytes of these too. With `--json` one object, `{"store", "marks", "disk_bytes", "partitions": [...]}`. Marks are
     counted one by one, about a million a second; a running consumer is not disturbed.
     """
     found = stored_partitions(store, topic=topic, group=group, cluster=cluster)
@@ -78,7 +79,10 @@ def stats(
 def _read(found: PartitionFolder) -> PartitionStats:
     with read_partition(found.path) as opened:
         identity, progress = opened.identity, opened.progress
-        marks = sum(page.count for page in opened.scan_all())
+        marks = payload_bytes = 0
+        for page in opened.scan_all():
+            marks += page.count
+            payload_bytes += sum(map(len, page.payloads or ()))
     return PartitionStats(
         cluster=identity.cluster,
         group=identity.group,
@@ -93,6 +97,7 @@ def _read(found: PartitionFolder) -> PartitionStats:
         since_ms=progress.since_ms if progress else None,
         newest_ms=progress.newest_ms if progress else None,
         marks=marks,
+        payload_bytes=payload_bytes,
         disk_bytes=_disk_bytes(found.path),
     )
 
@@ -111,11 +116,13 @@ def _table(partitions: list[PartitionStats]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition")
     table.add_column("group")
-    for name in ("low", "high", "committed", "marks", "bytes"):
+    payloads = any(each.payload_bytes for each in partitions)
+    for name in ("low", "high", "committed", "marks", *(("payload bytes",) if payloads else ()), "bytes"):
         table.add_column(name, justify="right")
     table.add_column("newest record")
     for each in partitions:
-        counts = (each.low, each.high, each.committed, each.marks, each.disk_bytes)
+        sizes = (each.payload_bytes, each.disk_bytes) if payloads else (each.disk_bytes,)
+        counts = (each.low, each.high, each.committed, each.marks, *sizes)
         table.add_row(
             f"{printable(each.topic)}[{each.partition}]",
             printable(each.group),

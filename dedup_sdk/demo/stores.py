@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from dedup_sdk.marks import Marks
     from dedup_sdk.window import Window
 
 
@@ -88,5 +89,4 @@ def _inside(page: Marks, newest_ms: int, window: Window) -> Marks:
     if window.time_ms is None:
         return page
     inside = newest_ms - page.timestamps <= window.time_ms
-    digests = np.frombuffer(page.digests, np.uint8).reshape(-1, DIGEST_BYTES)[inside].tobytes()
-    return Marks(digests, page.offsets[inside], page.timestamps[inside])
+    return select(page, np.flatnonzero(inside))

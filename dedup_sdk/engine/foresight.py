@@ -68,6 +68,7 @@ def looked_up(find: Find, digests: Iterable[bytes | None]) -> Find:
             [found.offsets[row] for _, row in hits],
             [found.timestamps[row] for _, row in hits],
             None if found.numbers is None else [found.numbers[row] for _, row in hits],
+            None if found.payloads is None else [found.payloads[row] for _, row in hits],
         )
 
     return answer

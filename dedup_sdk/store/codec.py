@@ -5,8 +5,9 @@ Value of a mark (the key is its 16-byte digest)::
     offset   int64
     timestamp int64   milliseconds
     number   int64    only where the lane has a count window: 24 bytes instead of 16
+    payload  9 bytes or more, only where the mark has one, and then without a number: 25 bytes or more
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128)::
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128), 6 where a mark has a payload::
 
     magic        2 bytes  "DJ"
     format       uint8
@@ -24,7 +25,8 @@ Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 3
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
-    numbers      n x int64, only with flag 1
+    numbers      n x int64, only with flag 1 (never in format 6)
+    payloads     n x uint32 lengths (0: none), and the bytes of all payloads; only in format 6
     checksum     uint32   CRC-32 (zlib) of everything before it
 """
 
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 from zlib import crc32
 
@@ -48,6 +51,7 @@ DELTA_FORMAT: Final = 2
 EPOCH_FORMAT: Final = 3
 BURIED_FORMAT: Final = 4
 WRITER_FORMAT: Final = 5
+PAYLOAD_FORMAT: Final = 6
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
@@ -55,15 +59,47 @@ _CRC: Final = struct.Struct("<I")
 _LEADER_EPOCH: Final = struct.Struct("<i")
 _BURIED_END: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
+_SIZE: Final = np.dtype("<u4")
 _NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED, _WRITER = 1, 2, 4, 8, 16, 32, 64, 128
-_FLAGS: Final = {FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255}
+_FLAGS: Final = {
+    FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255, PAYLOAD_FORMAT: 254,
+}  # fmt: skip
 _WRITER_BYTES: Final = 4
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
+LEAST_PAYLOAD_BYTES: Final = NUMBERED_VALUE_BYTES - VALUE_BYTES + 1
+"""A shorter one could not be told from a number."""
+MOST_PAYLOAD_BYTES: Final = 2**31
+
+
+def check_payloads(marks: Marks) -> None:
+    """Refuse payloads that cannot be stored: of 1 to 8 bytes, of more than 2 GiB, or in a lane that numbers its marks.
+
+    Raises `StoreError`, also when there are more or fewer payloads than marks.
+    """
+    if marks.payloads is None:
+        return
+    if len(marks.payloads) != marks.count:
+        message = f"marks of {marks.count} offsets and {len(marks.payloads)} payloads: columns differ"
+        raise StoreError(message)
+    sizes = set(map(len, marks.payloads)) - {0}
+    if not sizes:
+        return
+    if marks.numbers is not None:
+        message = "marks have numbers and payloads: a lane with a count window keeps no payload"
+        raise StoreError(message)
+    if min(sizes) < LEAST_PAYLOAD_BYTES or max(sizes) > MOST_PAYLOAD_BYTES:
+        wrong = min(sizes) if min(sizes) < LEAST_PAYLOAD_BYTES else max(sizes)
+        message = f"a payload of {wrong} bytes cannot be stored: give {LEAST_PAYLOAD_BYTES} to {MOST_PAYLOAD_BYTES} bytes, or none"
+        raise StoreError(message)
 
 
 def encode_values(marks: Marks) -> list[bytes]:
-    """Return the value of each mark: 16 bytes, or 24 where ``marks`` bear numbers."""
+    """Return the value of each mark: 16 bytes, or 24 where ``marks`` bear numbers, or 16 and its payload.
+
+    Raises `StoreError` as `check_payloads` does.
+    """
+    check_payloads(marks)
     columns = [marks.offsets, marks.timestamps]
     if marks.numbers is not None:
         columns.append(marks.numbers)
@@ -71,15 +107,23 @@ def encode_values(marks: Marks) -> list[bytes]:
     for index, column in enumerate(columns):
         table[:, index] = column
     values: list[bytes] = table.view(f"V{8 * len(columns)}").ravel().tolist()
-    return values
+    if marks.payloads is None:
+        return values
+    return [value + payload for value, payload in zip(values, marks.payloads, strict=True)]
 
 
-def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Int64s, Int64s | None]:
-    """Return the offsets, timestamps and numbers (None where no value has one, 0 for those without) of mark values.
+def decode_values(
+    values: Sequence[bytes],
+) -> tuple[Int64s, Int64s, Int64s | None, list[bytes] | None]:
+    """Return the offsets, timestamps, numbers (0 for those without) and payloads (b"") of mark values; None where no value has any.
 
-    Raises `StoreCorruptError` when a value is neither 16 nor 24 bytes long.
+    Raises `StoreCorruptError` when a value is shorter than 16 bytes, or between 16 and 24.
     """
     lengths = set(map(len, values))
+    if lengths and max(lengths) > NUMBERED_VALUE_BYTES:
+        plain = [value if len(value) <= NUMBERED_VALUE_BYTES else value[:VALUE_BYTES] for value in values]
+        payloads = [b"" if len(value) <= NUMBERED_VALUE_BYTES else value[VALUE_BYTES:] for value in values]
+        return (*decode_values(plain)[:3], payloads)
     if len(lengths) > 1:
         values = [
             value.ljust(NUMBERED_VALUE_BYTES, b"\0") if len(value) == VALUE_BYTES else value
@@ -89,23 +133,23 @@ def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Int64s, Int64s | Non
     width = lengths.pop() if lengths else VALUE_BYTES
     if lengths or width not in (VALUE_BYTES, NUMBERED_VALUE_BYTES):
         wrong = next(len(value) for value in values if len(value) not in (VALUE_BYTES, NUMBERED_VALUE_BYTES))
-        message = (
-            f"a mark of {wrong} bytes is not of 16 or 24; rebuild the store from the topic or from a snapshot"
-        )
+        message = f"a mark of {wrong} bytes is not of 16 or 24, or 25 and more; rebuild the store from the topic or from a snapshot"
         raise StoreCorruptError(message)
     table = np.frombuffer(b"".join(values), dtype=_I64).reshape(-1, width // 8).astype(np.int64)
-    return table[:, 0], table[:, 1], table[:, 2] if width == NUMBERED_VALUE_BYTES else None
+    return table[:, 0], table[:, 1], table[:, 2] if width == NUMBERED_VALUE_BYTES else None, None
 
 
 def encode_step(progress: Progress, marks: Marks) -> bytes:
     """Return the journal record of one step.
 
-    Raises `StoreError` when the columns differ in length or a number does not fit in 64 bits.
+    Raises `StoreError` when the columns differ in length, a number does not fit in 64 bits, or as `check_payloads` does.
     """
     count, numbers = marks.count, marks.numbers
     if len(marks.digests) != DIGEST_BYTES * count or len(marks.timestamps) != count:
         message = f"marks of {len(marks.digests)} digest bytes, {count} offsets, {len(marks.timestamps)} timestamps: columns differ"
         raise StoreError(message)
+    check_payloads(marks)
+    payloads = marks.payloads if marks.bear_payloads else None
     era = progress.era.encode()
     flags = (
         (_NUMBERS if numbers is not None else 0)
@@ -120,7 +164,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
     try:
         parts = [
             _HEADER.pack(
-                MAGIC, _lowest_format(flags), flags, count, len(progress.done), len(era),
+                MAGIC, _lowest_format(flags) if payloads is None else PAYLOAD_FORMAT, flags, count, len(progress.done), len(era),
                 progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
                 progress.accepted, progress.since_number or 0, progress.newest_ms,
             ),
@@ -141,6 +185,8 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             message = f"marks of {count} offsets and {len(numbers)} numbers: columns differ"
             raise StoreError(message)
         parts.append(_bytes(numbers))
+    if payloads is not None:
+        parts += [np.fromiter(map(len, payloads), _SIZE, count).tobytes(), *payloads]
     body = b"".join(parts)
     return body + _CRC.pack(crc32(body))
 
@@ -154,13 +200,18 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
     if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {WRITER_FORMAT}")
+        raise _corrupt(record, f"its format is {version}, this version reads up to {PAYLOAD_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
     buried_size = _BURIED_END.size if flags & _BURIED else 0
     writer_size = _WRITER_BYTES if flags & _WRITER else 0
     fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size
-    expected = _HEADER.size + fields_size + count * width + _CRC.size
+    payloads_at = _HEADER.size + fields_size + count * width
+    sizes_bytes = _SIZE.itemsize * count if version == PAYLOAD_FORMAT else 0
+    sizes: list[int] = []
+    if sizes_bytes and len(record) >= payloads_at + sizes_bytes:
+        sizes = np.frombuffer(record, _SIZE, count, payloads_at).tolist()
+    expected = payloads_at + sizes_bytes + sum(sizes) + _CRC.size
     if len(record) != expected or flags & ~_FLAGS[version]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
@@ -179,9 +230,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += writer_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
-    columns = [
-        _column(record, at + index * 8 * count, count) for index in range(3 if flags & _NUMBERS else 2)
-    ]
+    offsets, timestamps = (_column(record, at + index * 8 * count, count) for index in range(2))
+    numbers = _column(record, at + 16 * count, count) if flags & _NUMBERS else None
     progress = Progress(
         low=low,
         high=high,
@@ -197,7 +247,13 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         buried=buried,
         writer=writer,
     )
-    return progress, Marks(digests, *columns)
+    if not any(sizes):
+        return progress, Marks(digests, offsets, timestamps, numbers)
+    if min(size for size in sizes if size) < LEAST_PAYLOAD_BYTES:
+        raise _corrupt(record, f"a payload is shorter than {LEAST_PAYLOAD_BYTES} bytes")
+    ends = accumulate(sizes, initial=payloads_at + sizes_bytes)
+    payloads = [record[start:end] for start, end in pairwise(ends)]
+    return progress, Marks(digests, offsets, timestamps, numbers, payloads)
 
 
 def _lowest_format(flags: int) -> int:

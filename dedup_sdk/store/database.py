@@ -21,6 +21,7 @@ IDENTITY: Final = b"identity"
 STATE: Final = b"state"
 PROGRESS: Final = b"progress"
 
+_VALUE_BYTES: Final = re.compile(r"raw value size=(\d+)")
 _TABLE_SECTION: Final = re.compile(r'\[TableOptions/BlockBasedTable "([^"]+)"\]([^\[]*)')
 
 
@@ -115,6 +116,12 @@ def read_items(family: Rdict, lower: bytes = b"", upper: bytes | None = None) ->
         message = f"reading stopped before key {cast('bytes', cursor.key()).hex()}; move the store away and rebuild it"
         raise StoreCorruptError(message)
     return items
+
+
+def value_bytes(family: Rdict) -> int:
+    """Return how many bytes the values in its sorted files have, uncompressed."""
+    found = _VALUE_BYTES.search(family.property_value("rocksdb.aggregated-table-properties") or "")
+    return int(found.group(1)) if found else 0
 
 
 def last_key(family: Rdict) -> bytes | None:

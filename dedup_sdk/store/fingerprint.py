@@ -3,13 +3,15 @@
 Layout: each mark becomes one 64-bit word by folding its four columns (high and low word of the digest, offset,
 timestamp, all as unsigned 64-bit) through the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
 number generators", OOPSLA 2014); the text is the sum of these words and the sum of their own mixes, both modulo 2^64, in
-hexadecimal. So the fingerprints of parts add up to that of the whole. Acceptance numbers are not part of it. It tells sets
+hexadecimal. So the fingerprints of parts add up to that of the whole. A payload is folded in as a fifth word, `payload_word`;
+marks without one have four. Acceptance numbers are not part of it. It tells sets
 apart that differ by accident, not by design.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -59,7 +61,16 @@ def _words(marks: Marks) -> Uint64s:
     for column in (low, marks.offsets.astype(np.uint64), marks.timestamps.astype(np.uint64)):
         words ^= column
         words = _mixed(words)
+    if marks.bear_payloads and marks.payloads is not None:
+        bearing = [index for index, payload in enumerate(marks.payloads) if payload]
+        folded = np.array([payload_word(marks.payloads[index]) for index in bearing], np.uint64)
+        words[bearing] = _mixed(words[bearing] ^ folded)
     return words
+
+
+def payload_word(payload: bytes) -> int:
+    """Return 64 bits that stand for a payload: its BLAKE2b of 8 bytes, little-endian."""
+    return int.from_bytes(blake2b(payload, digest_size=8).digest(), "little")
 
 
 def _mixed(words: Uint64s) -> Uint64s:

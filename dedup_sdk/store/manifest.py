@@ -312,6 +312,8 @@ def _file(fields: Fields) -> SortedFile:
         sha256=fields.hexadecimal("sha256", digits=64),
         filter_bytes=fields.integer("filter_bytes", least=1),
         filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
+        # A snapshot of before does not say, and has none.
+        payloads=fields.integer("payloads", least=0) if fields.has("payloads") else 0,
     )
     if file.largest < smallest:
         raise fields.wrong("largest", f"it is below smallest={smallest!r}; make the snapshot again")

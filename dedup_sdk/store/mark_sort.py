@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, take_payloads
 from dedup_sdk.store.words import Uint64s, digest_words, take_digests
 
 _NO_TIME = np.iinfo(np.int64).min
@@ -43,6 +43,7 @@ def select(marks: Marks, indexes: NDArray[np.intp]) -> Marks:
         marks.offsets[indexes],
         marks.timestamps[indexes],
         None if marks.numbers is None else marks.numbers[indexes],
+        take_payloads(marks.payloads, indexes),
     )
 
 

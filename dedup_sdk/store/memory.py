@@ -14,6 +14,7 @@ import numpy as np
 from dedup_sdk.errors import StoreError, StoreLockedError
 from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress, latest
+from dedup_sdk.store.codec import check_payloads
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
@@ -37,11 +38,12 @@ class _Flushed:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of one partition: digest -> (offset, timestamp in ms, acceptance number)."""
+    """What is remembered of one partition: digest -> (offset, timestamp in ms, acceptance number), and digest -> payload where there is one."""
 
     identity: Identity
     numbered: bool
     marks: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    payloads: dict[bytes, bytes] = field(default_factory=dict)
     flushes: list[_Flushed] = field(default_factory=list)
     journal: list[Marks] = field(default_factory=list)
     steps: list[Progress] = field(default_factory=list)
@@ -68,6 +70,7 @@ class MemoryPartition:
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
         memory = self._memory()
+        check_payloads(marks)
         if not progress.delta:
             memory.steps.clear()
         memory.steps.append(progress)
@@ -88,16 +91,24 @@ class MemoryPartition:
         found = [(index, value) for index, value in enumerate(values) if value is not None]
         if not found:
             return NONE_FOUND
+        indexes = [index for index, _ in found]
+        payloads = None
+        if memory.payloads:
+            payloads = _payloads(
+                memory, [digests[DIGEST_BYTES * at : DIGEST_BYTES * (at + 1)] for at in indexes]
+            )
         return Found(
-            [index for index, _ in found],
+            indexes,
             [offset for _, (offset, _, _) in found],
             [timestamp for _, (_, timestamp, _) in found],
             [number for _, (_, _, number) in found] if memory.numbered else None,
+            payloads,
         )
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
         memory = self._memory()
+        check_payloads(marks)
         self._keep(memory, marks)
         memory.steps = [progress]
         memory.journal.clear()
@@ -107,6 +118,7 @@ class MemoryPartition:
         memory = self._memory()
         if memory.marks.get(digest, (None,))[0] == offset:
             del memory.marks[digest]
+            memory.payloads.pop(digest, None)
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
@@ -123,6 +135,7 @@ class MemoryPartition:
                 # Flushed again since: then it belongs to a later flush.
                 if mark is not None and is_out(mark[1], mark[2]):
                     del memory.marks[digest]
+                    memory.payloads.pop(digest, None)
         memory.flushes = [
             entry for entry in memory.flushes if not is_out(entry.newest_ms, entry.newest_number)
         ]
@@ -180,7 +193,8 @@ class MemoryPartition:
             page = [digest for digest in digests[start : start + _PAGE_MARKS] if digest in memory.marks]
             table = np.array([memory.marks[digest] for digest in page], np.int64).reshape(-1, 3)
             numbers = table[:, 2].copy() if memory.numbered else None
-            yield Marks(b"".join(page), table[:, 0].copy(), table[:, 1].copy(), numbers)
+            payloads = _payloads(memory, page) if memory.payloads else None
+            yield Marks(b"".join(page), table[:, 0].copy(), table[:, 1].copy(), numbers, payloads)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -204,7 +218,7 @@ class MemoryPartition:
             marks=len(memory.marks),
             recent=sum(marks.count for marks in memory.journal),
             disk_bytes=0,
-            filter_bytes=_BYTES_PER_MARK * len(memory.marks),
+            filter_bytes=_BYTES_PER_MARK * len(memory.marks) + sum(map(len, memory.payloads.values())),
             files=0,
         )
 
@@ -227,19 +241,35 @@ class MemoryPartition:
             return
         digests = digest_list(kept.digests)
         numbers = kept.numbers if kept.numbers is not None else np.zeros(kept.count, np.int64)
-        rows = zip(kept.offsets.tolist(), kept.timestamps.tolist(), numbers.tolist(), strict=True)
+        rows = list(zip(kept.offsets.tolist(), kept.timestamps.tolist(), numbers.tolist(), strict=True))
         for digest, row in zip(digests, rows, strict=True):
             known = memory.marks.get(digest)
             if known is None or known[0] < row[0]:
                 memory.marks[digest] = row
+        if kept.payloads is not None or memory.payloads:
+            payloads = kept.payloads or [b""] * kept.count
+            for digest, row, payload in zip(digests, rows, payloads, strict=True):
+                if memory.marks[digest] is not row:
+                    continue
+                if payload:
+                    memory.payloads[digest] = payload
+                else:
+                    memory.payloads.pop(digest, None)
         memory.flushes.append(_Flushed(digests, int(kept.timestamps.max()), int(numbers.max())))
 
     @staticmethod
     def _forget(memory: _Memory, progress: Progress) -> None:
         memory.marks.clear()
+        memory.payloads.clear()
         memory.flushes.clear()
         memory.journal.clear()
         memory.steps = [progress]
+
+
+def _payloads(memory: _Memory, digests: list[bytes]) -> list[bytes] | None:
+    """Return the payload of each, None where none of them has one."""
+    payloads = [memory.payloads.get(digest, b"") for digest in digests]
+    return payloads if any(payloads) else None
 
 
 class MemoryStore:

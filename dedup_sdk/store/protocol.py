@@ -10,6 +10,8 @@ recent
     marks that are in the journal only. The engine keeps them in memory; the store never looks them up.
 flush
     recent marks become a sorted file, their journal records are dropped. From then on `PartitionStore.find` knows them.
+payload
+    bytes that a lane keeps with a mark, 9 to 2**31, and that mean nothing to the store: they go wherever their mark goes.
 
 A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after ``close``.
 """

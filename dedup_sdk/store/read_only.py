@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from rocksdict import Rdict
 
-from dedup_sdk.decision import Mark
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import Marks, join_marks
 from dedup_sdk.progress import Progress
@@ -18,6 +18,7 @@ from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
+from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_errors import translating
@@ -26,6 +27,15 @@ from dedup_sdk.store.words import digest_words
 
 _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.05
+
+
+class StoredMark(NamedTuple):
+    """A mark as it is stored, with its payload: b"" where it has none."""
+
+    offset: int
+    timestamp_ms: int
+    number: int = 0
+    payload: bytes = b""
 
 
 class ReadOnlyPartition:
@@ -76,21 +86,23 @@ class ReadOnlyPartition:
         with translating(self._folder):
             yield from scan_families(self._families, self._state.marks, self._recent, below=below)
 
-    def find_all(self, digest: bytes) -> list[Mark]:
+    def find_all(self, digest: bytes) -> list[StoredMark]:
         """Return what is stored of one ID, highest offset first: one mark at most a generation and a step; none: empty."""
         with translating(self._folder):
             values = [value for family in self._families if (value := family.get(digest)) is not None]
-        offsets, timestamps, numbers = decode_values(values)
-        found = {
-            Mark(int(offsets[index]), int(timestamps[index]), 0 if numbers is None else int(numbers[index]))
-            for index in range(len(values))
-        }
+        flushed = Marks(digest * len(values), *decode_values(values))
         high, low = digest_words(self._recent.digests)
         wanted_high, wanted_low = digest_words(digest)
-        for index in ((high == wanted_high) & (low == wanted_low)).nonzero()[0].tolist():
-            number = 0 if self._recent.numbers is None else int(self._recent.numbers[index])
-            found.add(Mark(int(self._recent.offsets[index]), int(self._recent.timestamps[index]), number))
-        return sorted(found, reverse=True)
+        recent = select(self._recent, ((high == wanted_high) & (low == wanted_low)).nonzero()[0])
+        found = join_marks([flushed, recent])
+        columns = zip(
+            found.offsets.tolist(),
+            found.timestamps.tolist(),
+            repeat(0) if found.numbers is None else found.numbers.tolist(),
+            found.payloads or repeat(b""),
+            strict=False,
+        )
+        return sorted({StoredMark(*row) for row in columns}, reverse=True)
 
     def close(self) -> None:
         """Release the database; harmless when repeated."""

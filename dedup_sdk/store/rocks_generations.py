@@ -108,7 +108,7 @@ class RocksGenerations:
         if not found:
             return marks
         places = below[[index for index, _ in found]]
-        offsets, _, _ = decode_values([value for _, value in found])
+        offsets, *_ = decode_values([value for _, value in found])
         kept = np.ones(marks.count, dtype=np.bool_)
         kept[places] = marks.offsets[places] > offsets
         return select(marks, np.flatnonzero(kept))
@@ -171,7 +171,7 @@ class RocksGenerations:
             page = left[start : start + _PAGE_MARKS]
             values = get_values(family, [digest for _, digest in page])
             stored = [(row, value) for row, value in enumerate(values) if value is not None]
-            offsets, _, _ = decode_values([value for _, value in stored])
+            offsets, *_ = decode_values([value for _, value in stored])
             batch = WriteBatch(raw_mode=True)
             for (row, _), offset in zip(stored, offsets.tolist(), strict=True):
                 if page[row][0] == offset:

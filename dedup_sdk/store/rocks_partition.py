@@ -177,7 +177,7 @@ class RocksPartition:
             raise StoreError(message)
         try:
             found = generations.find(digests)
-            offsets, timestamps, numbers = decode_values([value for _, value in found])
+            offsets, timestamps, numbers, payloads = decode_values([value for _, value in found])
         except Exception as error:
             raise self._failure(error) from error
         if not found:
@@ -189,6 +189,7 @@ class RocksPartition:
             offsets.tolist(),
             timestamps.tolist(),
             numbers.tolist() if numbers is not None and self._numbered else None,
+            payloads,
         )
 
     def flush(self, progress: Progress, marks: Marks) -> None:

@@ -12,10 +12,12 @@ from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.codec import decode_step, decode_values
-from dedup_sdk.store.database import read_items
+from dedup_sdk.store.database import read_items, value_bytes
 from dedup_sdk.store.mark_sort import newest_per_digest, select
 
 PAGE_MARKS: Final = 50_000
+PAGE_BYTES: Final = 2**24
+"""Of values; those without payloads take a twentieth of it at most."""
 _PREFIX_BYTES: Final = 4
 
 
@@ -49,9 +51,10 @@ def scan_families(
 ) -> Iterator[Marks]:
     """Yield the marks of all families and ``more``, ascending, each ID once, in pages of about `PAGE_MARKS`; ``marks`` is their number.
 
-    ``below``: marks of this offset or a higher one do not count.
+    Where payloads make them large, a page has about `PAGE_BYTES`. ``below``: marks of this offset or a higher one do not count.
     """
-    slices = min(max(1, (marks + more.count) // PAGE_MARKS), 2**16)
+    size = sum(map(value_bytes, families))
+    slices = min(max(1, (marks + more.count) // PAGE_MARKS, size // PAGE_BYTES), 2**16)
     bounds = [(index * 2**32 // slices).to_bytes(_PREFIX_BYTES, "big") for index in range(slices)]
     later = newest_per_digest(_below(more, below))
     ranks = np.frombuffer(later.digests, dtype=">u4")[::4]

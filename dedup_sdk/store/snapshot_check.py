@@ -32,7 +32,7 @@ def check_snapshot(source: Source, beside: Path | None = None) -> Iterator[Check
     """Open every file of a snapshot, and yield what was found of each, in the order of the manifest.
 
     Of each are checked: size and SHA-256 (also of its filter words), the order of its digests, how many they are, the
-    smallest and the largest, timestamps, acceptance numbers, that all offsets lie below the cut (those of other partitions count from there on), the fingerprint, and that
+    smallest and the largest, timestamps, acceptance numbers, how many have payloads, that all offsets lie below the cut (those of other partitions count from there on), the fingerprint, and that
     its filter words are those of its digests. ``beside``: where a file is copied to meanwhile [the temporary folder].
     """
     for entry in source.manifest.partitions:
@@ -51,6 +51,7 @@ class _Seen:
     oldest_ms: int = 2**63 - 1
     newest_ms: int = -(2**63)
     newest_number: int | None = None
+    payloads: int = 0
     fingerprint: str = NO_FINGERPRINT
     first_offset: int = 2**63 - 1
     last_offset: int = -1
@@ -76,6 +77,7 @@ class _Seen:
         if page.numbers is not None:
             self.newest_number = max(self.newest_number or 0, int(page.numbers.max()))
         self.marks += page.count
+        self.payloads += sum(map(bool, page.payloads or ()))
         self.fingerprint = sum_fingerprints((self.fingerprint, fingerprint((page,))))
         self.words.append(filter_words(page.digests))
 
@@ -94,7 +96,16 @@ def _checked(
         return CheckedFile(path=path, marks=seen.marks, problems=(str(error),))
     problems = [
         f"{path}: {each}={getattr(seen, each)!r}, the manifest says {getattr(file, each)!r}"
-        for each in ("marks", "smallest", "largest", "oldest_ms", "newest_ms", "newest_number", "fingerprint")
+        for each in (
+            "marks",
+            "payloads",
+            "smallest",
+            "largest",
+            "oldest_ms",
+            "newest_ms",
+            "newest_number",
+            "fingerprint",
+        )
         if getattr(seen, each) != getattr(file, each)
     ]
     if seen.disorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import ne
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk.store.mark_sort import select
+from dedup_sdk.store.mark_text import mark_texts
 from dedup_sdk.store.snapshot_reader import read_source
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.words import digest_words
@@ -20,8 +22,8 @@ from dedup_sdk.store.words import digest_words
 class Difference:
     """What differs in one stretch of one partition's digests, each ascending: marks that only one side has, and pairs that differ.
 
-    ``left`` and ``right`` are parallel: the same digests, with another offset, timestamp or acceptance number. ``same`` counts
-    the marks that are equal.
+    ``left`` and ``right`` are parallel: the same digests, with another offset, timestamp, acceptance number or payload. ``same``
+    counts the marks that are equal.
     """
 
     partition: int
@@ -126,6 +128,8 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
     differs = (ours.offsets != theirs.offsets) | (ours.timestamps != theirs.timestamps)
     if ours.numbers is not None and theirs.numbers is not None:
         differs |= ours.numbers != theirs.numbers
+    if ours.payloads is not None and theirs.payloads is not None:
+        differs |= np.fromiter(map(ne, ours.payloads, theirs.payloads), np.bool_, ours.count)
     at = np.flatnonzero(differs)
     return Difference(
         partition=number,
@@ -138,20 +142,11 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
 
 
 def lines(difference: Difference) -> Iterator[str]:
-    """Yield one line a difference: ``<``, ``>`` or ``!``, partition, digest, then offset and timestamp (ms) of each side that has it."""
+    """Yield one line a difference: ``<``, ``>`` or ``!``, partition, digest, then what each side that has it says (`mark_texts`)."""
     for sign, marks in (("<", difference.only_left), (">", difference.only_right)):
-        for digest, offset, timestamp_ms in _rows(marks):
-            yield f"{sign} {difference.partition} {digest} {offset} {timestamp_ms}"
-    for (digest, offset, timestamp_ms), (_, other, other_ms) in zip(
-        _rows(difference.left), _rows(difference.right), strict=True
+        for digest, text in mark_texts(marks):
+            yield f"{sign} {difference.partition} {digest} {text}"
+    for (digest, ours), (_, theirs) in zip(
+        mark_texts(difference.left), mark_texts(difference.right), strict=True
     ):
-        yield f"! {difference.partition} {digest} {offset} {timestamp_ms} {other} {other_ms}"
-
-
-def _rows(marks: Marks) -> Iterator[tuple[str, int, int]]:
-    digests = marks.digests.hex()
-    digits = 2 * DIGEST_BYTES
-    for row, (offset, timestamp_ms) in enumerate(
-        zip(marks.offsets.tolist(), marks.timestamps.tolist(), strict=True)
-    ):
-        yield digests[digits * row : digits * (row + 1)], offset, timestamp_ms
+        yield f"! {difference.partition} {digest} {ours} {theirs}"

@@ -14,9 +14,10 @@ from rocksdict import IngestExternalFileOptions, Rdict
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.codec import decode_values
+from dedup_sdk.store.database import value_bytes
 from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.options import database_options
-from dedup_sdk.store.rocks_scan import PAGE_MARKS
+from dedup_sdk.store.rocks_scan import PAGE_BYTES, PAGE_MARKS
 from dedup_sdk.store.snapshot import read_file
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile
@@ -56,17 +57,22 @@ def read_files(
     for file in sorted(files, key=lambda file: file.smallest):
         with tempfile.TemporaryDirectory(prefix="dedup-snapshot-", dir=beside) as scratch:
             copy(file, Path(scratch))
-            count, first, last = 0, "", ""
+            count, payloads, first, last = 0, 0, "", ""
             for page in read_sorted_file(Path(scratch), file, f"{place}/{file.name}{SORTED_SUFFIX}"):
                 count += page.count
+                payloads += sum(map(bool, page.payloads or ()))
                 first, last = (
                     first or page.digests[:DIGEST_BYTES].hex(),
                     page.digests[-DIGEST_BYTES:].hex(),
                 )
                 yield page
-        found, expected = (count, first, last), (file.marks, file.smallest, file.largest)
+        found = count, payloads, first, last
+        expected = file.marks, file.payloads, file.smallest, file.largest
         if found != expected:
-            message = f"{place}/{file.name}{SORTED_SUFFIX} has (marks, smallest, largest) = {found}, the manifest says {expected}; make it again"
+            message = (
+                f"{place}/{file.name}{SORTED_SUFFIX} has (marks, payloads, smallest, largest) = {found}, the manifest says {expected}; "
+                "make it again"
+            )
             raise SnapshotError(message)
 
 
@@ -80,7 +86,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         database.ingest_external_file([str(folder / f"{file.name}{SORTED_SUFFIX}")], options)
-        yield from _pages(database)
+        yield from _pages(database, max(1, PAGE_BYTES * file.marks // max(1, value_bytes(database))))
     except StoreCorruptError as error:
         message = f"{place}: {error}; make the snapshot again"
         raise SnapshotError(message) from error
@@ -95,10 +101,10 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
             database.close()
 
 
-def _pages(database: Rdict) -> Iterator[Marks]:
+def _pages(database: Rdict, most_marks: int) -> Iterator[Marks]:
     items = cast("Iterator[tuple[bytes, bytes]]", iter(database.items()))
     last = b""
-    while page := list(islice(items, PAGE_MARKS)):
+    while page := list(islice(items, min(PAGE_MARKS, most_marks))):
         digests = b"".join([key for key, _ in page])
         if len(digests) != DIGEST_BYTES * len(page):
             message = f"{len(page)} marks have keys of {len(digests)} bytes, not {DIGEST_BYTES} each"

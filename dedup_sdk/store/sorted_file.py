@@ -37,7 +37,8 @@ class SortedFile:
 
     ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
     ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
-    acceptance number, None where the lane has no count window; ``fingerprint`` is that of its marks.
+    acceptance number, None where the lane has no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
+    them that have a payload.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SortedFile:
     sha256: str
     filter_bytes: int
     filter_sha256: str
+    payloads: int = 0
 
 
 class SortedFileWriter:
@@ -83,6 +85,7 @@ class SortedFileWriter:
         self._oldest_ms = self._newest_ms = 0
         self._newest_number: int | None = None
         self._numbered = False
+        self._payloads = 0
         self._fingerprint = NO_FINGERPRINT
         self._finished = False
 
@@ -103,6 +106,7 @@ class SortedFileWriter:
             self._newest_number = max(self._newest_number or 0, int(marks.numbers.max()))
         self._fingerprint = sum_fingerprints((self._fingerprint, fingerprint((marks,))))
         self._marks += marks.count
+        self._payloads += sum(map(bool, marks.payloads or ()))
 
     def finish(self) -> SortedFile:
         """Complete both files, flush them to the disk, and return what a manifest says of them."""
@@ -127,6 +131,7 @@ class SortedFileWriter:
             sha256=file_sha256(self._path),
             filter_bytes=self._filter_path.stat().st_size,
             filter_sha256=file_sha256(self._filter_path),
+            payloads=self._payloads,
         )
 
     def __enter__(self) -> Self:
@@ -176,7 +181,17 @@ def put_marks(writer: SstFileWriter, marks: Marks) -> None:
 
 
 def write_marks(path: Path, marks: Marks) -> None:
-    """Write marks, ascending by digest, each digest once, as one sorted file, quickly: uncompressed, without a filter beside it."""
+    """Write marks, ascending by digest, each digest once, as one sorted file, without a filter beside it.
+
+    Quickly, and uncompressed, where they bear no payloads: values of one length are laid out as columns. Raises OSError and
+    RocksDB's exceptions.
+    """
+    if marks.bear_payloads:
+        of_rocksdb = SstFileWriter(sorted_file_options())
+        of_rocksdb.open(str(path))
+        put_marks(of_rocksdb, marks)
+        of_rocksdb.finish()
+        return
     writer = TableWriter(path)
     try:
         writer.add(marks)

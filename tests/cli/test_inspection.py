@@ -6,15 +6,20 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from dedup_sdk.ids import digest_one
+from dedup_sdk.marks import Marks, cut_marks
+from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.cli.conftest import NEWEST_MS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Dedup, WriteStore
 
 
@@ -140,6 +145,49 @@ def test_stats_for_a_reader_are_a_line_a_partition(dedup: Dedup, write_store: Wr
     assert len(lines) == 3
     assert lines[1].startswith("orders[0]")
     assert not any("\x1b" in line for line in lines)
+
+
+@pytest.fixture
+def with_payloads(tmp_path: Path) -> str:
+    """A store of four IDs: with a payload in a file and in the journal, and without one."""
+    store = RocksStore(tmp_path / "store")
+    identity = Identity(cluster="c1", group="billing", topic="orders", partition=0, id_spec="header:dedup-id")
+    opened = store.open(identity, Window(days=7))
+    ids = b"".join(digest_one(name.encode()) for name in "abcd")
+    offsets = np.arange(4)
+    held = Marks(ids, offsets, offsets + NEWEST_MS, None, [b"p" * 2**16, b"", b"nine here", b"nine gone"])
+    opened.flush(Progress(low=0, high=2), cut_marks(held, 0, 2))
+    opened.append(Progress(low=0, high=4), cut_marks(held, 2, 4))
+    store.close()
+    return str(tmp_path / "store")
+
+
+def test_dump_tells_payloads_apart(dedup: Dedup, with_payloads: str) -> None:
+    """Behind the timestamp stand size and checksum of a payload, and nothing where there is none."""
+    done = dedup("dump", "--store", with_payloads, "--topic", "orders", "--partition", "0")
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    a, b, c, d = (lines[digest_one(name.encode()).hex()] for name in "abcd")
+    assert (done.status, b) == (0, ["1", str(NEWEST_MS + 1)])
+    assert [each[2].split(":")[0] for each in (a, c, d)] == ["payload=65536", "payload=9", "payload=9"]
+    assert c[2] != d[2]
+
+
+def test_lookup_tells_the_size_of_a_payload(dedup: Dedup, with_payloads: str) -> None:
+    """Flushed or recent, as text and as JSON; of a mark without one nothing is said."""
+    where = ("lookup", "--store", with_payloads, "--topic", "orders")
+    assert dedup(*where, "a").stdout.endswith(", a payload of 65,536 bytes\n")
+    assert "payload" not in dedup(*where, "b").stdout
+    assert json.loads(dedup(*where, "c", "--json").stdout)["seen"][0]["payload_bytes"] == 9
+
+
+def test_stats_tell_the_size_of_payloads(dedup: Dedup, write_store: WriteStore, with_payloads: str) -> None:
+    """A column where there are any, and a field in any case."""
+    content = json.loads(dedup("stats", "--store", with_payloads, "--json").stdout)
+    assert (content["partitions"][0]["payload_bytes"], content["marks"]) == (2**16 + 18, 4)
+    assert "65,554" in dedup("stats", "--store", with_payloads).stdout
+    assert "payload" in dedup("stats", "--store", with_payloads).stdout
+    plain = dedup("stats", "--store", str(write_store("a", group="audit")), "--group", "audit").stdout
+    assert "payload" not in plain
 
 
 def test_a_closed_pipe_is_no_error(write_store: WriteStore) -> None:

@@ -16,7 +16,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import KeyStore, PartitionStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
-from tests.support.marks import IDENTITY, digest, progress, rows, write_snapshot
+from tests.support.marks import IDENTITY, digest, payloads, progress, rows, write_snapshot
 
 WINDOW = Window(milliseconds=80)
 NAMES = [f"id{number}" for number in range(12)]
@@ -25,12 +25,19 @@ BATCHES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60), st.inte
 Known = dict[str, tuple[int, int]]
 
 
+def payload_of(row: tuple[str, int, int]) -> bytes:
+    """What the lane keeps with a mark: another payload of every (ID, offset, timestamp), none with each third offset."""
+    return b"" if row[1] % 3 == 0 else f"{row} is kept here".encode() * (1 + row[2] % 7)
+
+
 def columns(rows_: list[tuple[str, int, int]]) -> Marks:
     """Return marks of (ID, offset, timestamp)."""
     return Marks(
         b"".join(digest(name) for name, _, _ in rows_),
         np.array([offset for _, offset, _ in rows_], np.int64),
         np.array([timestamp for _, _, timestamp in rows_], np.int64),
+        None,
+        [payload_of(row) for row in rows_],
     )
 
 
@@ -145,6 +152,10 @@ class StoreHistory(RuleBasedStateMachine):
                     found.indexes, found.offsets, found.timestamps, strict=True
                 )
             }
+            kept = [payload_of((name, *mark)) for name, mark in known.items()]
+            assert (found.payloads or [b""] * len(known)) == kept
+            assert payloads(store.scan()) == dict(zip(map(digest, known), kept, strict=True))
+            assert loaded is None or (loaded.recent.payloads or [b""] * recent.count) == recent.payloads
             assert rows(store.scan()) == {digest(name): mark for name, mark in known.items()}
             for name, mark in self.flushed.items():
                 # Only what lies before the horizon may be gone, or show an older mark of the ID.

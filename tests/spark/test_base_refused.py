@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk.errors import DedupError
+from dedup_sdk.marks import join_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
+from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.sorted_file import SortedFileWriter
 from dedup_sdk.window import Window
 from spark_backfill.backfill import backfill
 from spark_backfill.base import check_base_log, open_base
@@ -72,6 +75,27 @@ def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> Non
         backfill(options(base, *more), no_session)
     assert "\n" not in str(caught.value)
     assert "rebuild in full without --base" in str(caught.value)
+    assert [each.name for each in base.parent.iterdir()] == ["base"]
+
+
+@pytest.mark.parametrize("more", [[], ["--compact"]])
+def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
+    """What a lane keeps with its marks cannot be folded here, and must not get lost: refused, also where nothing is added."""
+    manifest = read_manifest(base)
+    entry = manifest.partitions[0]
+    held = join_marks(list(read_snapshot(base, entry)))
+    path = base / str(entry.partition) / f"{entry.files[0].name}.sst"
+    with SortedFileWriter(path) as writer:
+        writer.add(replace(held, payloads=[b"nine here", *[b""] * (held.count - 1)]))
+        file = writer.finish()
+    for each in entry.files[1:]:
+        path.with_name(f"{each.name}.sst").unlink()
+    write_manifest(base, replace(manifest, partitions=(replace(entry, files=(file,)),)))
+    with pytest.raises(
+        BackfillError, match=r"has marks with payloads, .*: rebuild in full without --base"
+    ) as caught:
+        backfill(options(base, *more), no_session)
+    assert "\n" not in str(caught.value)
     assert [each.name for each in base.parent.iterdir()] == ["base"]
 
 

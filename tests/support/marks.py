@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
@@ -42,6 +42,15 @@ def marks(*rows: Row | NumberedRow) -> Marks:
         np.array([row[2] for row in rows], np.int64),
         numbers if len(numbers) else None,
     )
+
+
+def payloads(pages: Iterable[Marks]) -> dict[bytes, bytes]:
+    """Return digest -> payload of all pages, b"" where there is none."""
+    found: dict[bytes, bytes] = {}
+    for page in pages:
+        keys = [page.digests[at : at + 16] for at in range(0, 16 * page.count, 16)]
+        found |= dict(zip(keys, page.payloads or [b""] * page.count, strict=True))
+    return found
 
 
 def rows(pages: Iterable[Marks]) -> dict[bytes, tuple[int, int]]:
@@ -87,14 +96,7 @@ def write_snapshot(
         if start == end:
             continue
         with SortedFileWriter(folder / str(identity.partition) / f"{index:04}.sst") as writer:
-            writer.add(
-                Marks(
-                    ordered.digests[16 * start : 16 * end],
-                    ordered.offsets[start:end],
-                    ordered.timestamps[start:end],
-                    None if ordered.numbers is None else ordered.numbers[start:end],
-                )
-            )
+            writer.add(cut_marks(ordered, start, end))
             files.append(writer.finish())
     part = PartitionManifest(
         partition=identity.partition,

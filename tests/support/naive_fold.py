@@ -79,6 +79,5 @@ def read_sorted_file(path: Path) -> dict[bytes, Mark]:
         entries = [(cast("bytes", key), cast("bytes", value)) for key, value in database.items()]
     finally:
         database.close()
-    offsets, timestamps, numbers = decode_values([value for _, value in entries])
-    columns = Marks(b"".join(key for key, _ in entries), offsets, timestamps, numbers)
+    columns = Marks(b"".join(key for key, _ in entries), *decode_values([value for _, value in entries]))
     return as_dictionary(columns)

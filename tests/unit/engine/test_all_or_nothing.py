@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window, key
+from dedup_sdk.engine.foresight import looked_up
 from dedup_sdk.errors import ConfigurationError, StoreError, StoreLockedError
+from dedup_sdk.marks import Found
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import Identity
 
@@ -132,6 +134,23 @@ def test_what_was_looked_up_before_is_what_the_store_says() -> None:
         verdicts.append([kind for step in steps for kind in kinds(deduplicator, step)])
     assert verdicts[0] == verdicts[1]
     assert {"duplicate", "fresh"} <= set(verdicts[0])
+
+
+def test_what_was_looked_up_before_has_its_payloads() -> None:
+    """In whatever order they are asked for, and only of those that are there."""
+    keys = [bytes([number]) * 16 for number in range(4)]
+    asked: list[int] = []
+
+    def find(joined: bytes, count: int) -> Found:
+        asked.append(count)
+        assert joined == b"".join(keys)
+        return Found([0, 2, 3], [1, 2, 3], [10, 20, 30], None, [b"", b"nine here", b"another one"])
+
+    answer = looked_up(find, [*keys, None, *keys])
+    assert answer(keys[3] + keys[1] + keys[2], 3) == Found(
+        [0, 2], [3, 2], [30, 20], None, [b"another one", b"nine here"]
+    )
+    assert asked == [4]
 
 
 def test_the_first_record_of_a_new_group_is_remembered_before_its_verdict(

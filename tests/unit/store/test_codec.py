@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -29,6 +30,12 @@ STEPS = {
     ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
     "writer": (Progress(low=7, high=9, buried=8, writer="00c0ffee"), marks(("a", 8, 10))),
+    "payload": (
+        FULL,
+        replace(
+            marks(("a", 1, 10), ("b", 2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
+        ),
+    ),
     "buried": (Progress(low=7, high=9, epoch=3, buried=2**40), marks(("a", 8, 10))),
 }
 
@@ -40,6 +47,8 @@ def same(left: Marks, right: Marks) -> bool:
     pairs = [(left.offsets, right.offsets), (left.timestamps, right.timestamps)]
     if left.numbers is not None and right.numbers is not None:
         pairs.append((left.numbers, right.numbers))
+    if (left.payloads is None) != (right.payloads is None) or left.payloads != right.payloads:
+        return False
     return left.digests == right.digests and all(np.array_equal(one, other) for one, other in pairs)
 
 
@@ -79,8 +88,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 6
-    with pytest.raises(StoreCorruptError, match="its format is 6, this version reads up to 5"):
+    body[2] = 7
+    with pytest.raises(StoreCorruptError, match="its format is 7, this version reads up to 6"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 
@@ -90,6 +99,81 @@ def test_a_record_is_checked_before_memory_is_taken() -> None:
     body[4:8] = b"\xff" * 4
     with pytest.raises(StoreCorruptError, match="wants"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
+
+
+def sealed(body: bytearray) -> bytes:
+    """A record that is whole by its checksum, whatever is in it."""
+    return bytes(body) + struct.pack("<I", crc32(body))
+
+
+LENGTHS_AT = len(encode_step(FULL, STEPS["payload"][1])) - 4 - 49 - 12
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        # Of the three lengths: together too many, too few, beyond all bytes, and one that is never written.
+        (LENGTHS_AT, struct.pack("<I", 10)),
+        (LENGTHS_AT + 8, struct.pack("<I", 39)),
+        (LENGTHS_AT, struct.pack("<III", *[2**32 - 1] * 3)),
+        (LENGTHS_AT, struct.pack("<II", 8, 1)),
+        # More marks than there are lengths, and so many that their lengths would not fit in memory.
+        (4, struct.pack("<I", 4)),
+        (4, struct.pack("<I", 2**32 - 1)),
+        # Numbers, which a mark with a payload has not.
+        (3, b"\xff"),
+        # The format before, where nothing follows the marks.
+        (2, b"\x05"),
+    ],
+)
+def test_hostile_payload_lengths_are_damage(place: int, value: bytes) -> None:
+    """Lengths that do not fit the bytes are told before anything is taken, though the checksum is right."""
+    body = bytearray(encode_step(*STEPS["payload"])[:-4])
+    assert struct.unpack_from("<III", body, LENGTHS_AT) == (9, 0, 40)
+    body[place : place + len(value)] = value
+    with pytest.raises(StoreCorruptError):
+        decode_step(sealed(body))
+
+
+def test_lengths_that_are_cut_off_are_damage() -> None:
+    """A record that ends among the lengths of its payloads does not pass for one without payloads."""
+    body = bytearray(encode_step(*STEPS["payload"])[:LENGTHS_AT])
+    with pytest.raises(StoreCorruptError, match="wants"):
+        decode_step(sealed(body))
+
+
+def test_payloads_of_nothing_are_written_as_none() -> None:
+    """Marks none of which has a payload are written as ever, byte for byte."""
+    before, held = STEPS["plain"]
+    assert encode_step(before, replace(held, payloads=[b"", b""])) == encode_step(before, held)
+    assert encode_values(replace(held, payloads=[b"", b""])) == encode_values(held)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "told"),
+    [
+        ([b"", b"12345678"], "a payload of 8 bytes cannot be stored: give 9 "),
+        ([b"1", b""], "a payload of 1 bytes cannot be stored"),
+        ([b"123456789"], "2 offsets and 1 payloads: columns differ"),
+    ],
+)
+def test_payloads_that_cannot_be_told_from_a_number_are_refused(payloads: list[bytes], told: str) -> None:
+    """They are never written, neither as values nor in the journal."""
+    held = replace(marks(("a", 1, 10), ("b", 2, 20)), payloads=payloads)
+    with pytest.raises(StoreError, match=told):
+        encode_values(held)
+    with pytest.raises(StoreError, match=told):
+        encode_step(progress(1), held)
+
+
+def test_a_lane_has_numbers_or_payloads() -> None:
+    """Both together would be a mark that cannot be read back."""
+    held = replace(marks(("a", 1, 10, 3)), payloads=[b"123456789"])
+    with pytest.raises(StoreError, match="numbers and payloads"):
+        encode_values(held)
+    with pytest.raises(StoreError, match="numbers and payloads"):
+        encode_step(progress(1), held)
+    assert encode_values(replace(held, payloads=[b""])) == encode_values(marks(("a", 1, 10, 3)))
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
@@ -117,15 +201,30 @@ def test_values_have_their_documented_layout() -> None:
 
 def test_values_of_both_widths_are_read_together() -> None:
     """Where only some values have a number, the others have 0; where none has, there are none."""
-    offsets, timestamps, numbers = decode_values([struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)])
+    offsets, timestamps, numbers, _ = decode_values([struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)])
     assert numbers is not None
     assert (offsets.tolist(), timestamps.tolist(), numbers.tolist()) == ([1, 3], [2, 4], [0, 5])
     assert decode_values([struct.pack("<qq", 1, 2)])[2] is None
     assert len(decode_values([])[0]) == 0
 
 
-@pytest.mark.parametrize("values", [[b""], [b"x" * 15], [b"x" * 16, b"x" * 17], [b"x" * 25, b"x" * 16]])
+def test_values_of_every_width_are_read_together() -> None:
+    """A value of 25 bytes or more is offset, timestamp and payload; those beside it without one have b""."""
+    plain, numbered = struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)
+    long = struct.pack("<qq", 7, 8) + b"123456789"
+    offsets, timestamps, numbers, payloads = decode_values([plain, long, numbered, long + b"x" * 2**16])
+    assert numbers is not None
+    assert (offsets.tolist(), timestamps.tolist()) == ([1, 7, 3, 7], [2, 8, 4, 8])
+    assert (numbers.tolist(), payloads) == (
+        [0, 0, 5, 0],
+        [b"", b"123456789", b"", b"123456789" + b"x" * 2**16],
+    )
+    assert decode_values([long])[2:] == (None, [b"123456789"])
+    assert decode_values([plain, numbered])[3] is None
+
+
+@pytest.mark.parametrize("values", [[b""], [b"x" * 15], [b"x" * 16, b"x" * 17], [b"x" * 25, b"x" * 23]])
 def test_a_value_of_another_width_is_refused(values: list[bytes]) -> None:
-    """A value that is neither 16 nor 24 bytes long is damage, not a mark."""
+    """A value that is shorter than 16 bytes, or between 16 and 24, is damage, not a mark."""
     with pytest.raises(StoreCorruptError, match="is not of 16 or 24"):
         decode_values(values)

@@ -21,7 +21,7 @@ from dedup_sdk.store.snapshot_check import check_snapshot
 from dedup_sdk.store.snapshot_reader import read_snapshot
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.window import Window
-from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
+from tests.support.marks import IDENTITY, digest, marks, payloads, progress, random_marks, rows
 
 WINDOW = Window(days=7)
 STEP = 500
@@ -50,6 +50,33 @@ def test_flushed_and_recent_marks_are_in_it(tmp_path: Path) -> None:
     assert (entry.since_ms, entry.newest_ms) == (3, 80)
     assert read_manifest(tmp_path / "snapshot") == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "store."))] == []
+
+
+def test_payloads_are_in_it_and_in_what_is_made_of_it(tmp_path: Path) -> None:
+    """Flushed and recent ones, beside marks without; a store that is restored finds them, and so does the next snapshot."""
+    store = RocksStore(tmp_path / "store")
+    opened = store.open(IDENTITY, WINDOW)
+    flushed = marks(("flushed", 1, 10), ("again", 2, 20), ("plain", 3, 30), ("above", 4, 40))
+    opened.flush(progress(5), replace(flushed, payloads=[b"f" * 2**16, b"a, before", b"", b"below cut"]))
+    recent = replace(
+        marks(("again", 8, 80), ("above", 12, 120)), payloads=[b"a, newest" * 9, b"above the cut"]
+    )
+    opened.append(Progress(low=0, high=9, done=((12, 13),)), recent)
+    manifest, found = taken(tmp_path / "store", tmp_path / "snapshot")
+    store.close()
+    assert found[digest("again")] == (8, 80)
+    expected = {
+        digest("flushed"): b"f" * 2**16,
+        digest("again"): b"a, newest" * 9,
+        digest("plain"): b"",
+        digest("above"): b"below cut",
+    }
+    assert [file.payloads for entry in manifest.partitions for file in entry.files] == [3]
+    assert payloads(read_snapshot(tmp_path / "snapshot", manifest.partitions[0])) == expected
+    restore_snapshot(tmp_path / "snapshot", tmp_path / "restored")
+    again = snapshot_store(list_partitions(tmp_path / "restored"), tmp_path / "restored", tmp_path / "second")
+    assert again.fingerprint == manifest.fingerprint
+    assert payloads(read_snapshot(tmp_path / "second", again.partitions[0])) == expected
 
 
 def test_what_was_completed_above_the_cut_is_not_in_it(tmp_path: Path) -> None:

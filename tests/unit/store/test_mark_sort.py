@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.marks import NO_MARKS, Marks, join_marks
+from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
-from tests.support.marks import marks, random_marks
+from dedup_sdk.store.mark_sort import newest_given, newest_per_digest, select
+from tests.support.marks import digest as digest_of
+from tests.support.marks import marks, payloads, random_marks
 
 if TYPE_CHECKING:
     from random import Random
@@ -25,7 +27,9 @@ def columns(rows: list[tuple[bytes, int, int, int]]) -> Marks:
     """Return rows of (digest, offset, timestamp, number) as marks."""
     return Marks(
         b"".join(row[0] for row in rows),
-        *(np.array([row[index] for row in rows], np.int64) for index in (1, 2, 3)),
+        np.array([row[1] for row in rows], np.int64),
+        np.array([row[2] for row in rows], np.int64),
+        np.array([row[3] for row in rows], np.int64),
     )
 
 
@@ -75,6 +79,43 @@ def test_the_last_given_of_one_offset(rows: list[tuple[bytes, int, int, int]]) -
     ]
 
 
+def bearing(held: Marks) -> Marks:
+    """Marks of which two of three have a payload, each another one."""
+    return replace(
+        held,
+        payloads=[
+            b"" if at % 3 == 2 else f"payload of {at}, at {offset}".encode() * (1 + at % 5)
+            for at, offset in enumerate(held.offsets.tolist())
+        ],
+    )
+
+
+def test_payloads_go_where_their_marks_go() -> None:
+    """Sorted, joined, cut and selected by index or mask, each mark keeps its own payload."""
+    first, plain, last = bearing(random_marks(50, 1)), random_marks(20, 2), bearing(random_marks(70, 3))
+    joined = join_marks([first, plain, last])
+    assert first.payloads is not None
+    assert last.payloads is not None
+    assert joined.payloads == first.payloads + [b""] * 20 + last.payloads
+    expected = payloads([first, plain, last])
+    ordered = newest_per_digest(joined)
+    assert list(payloads([ordered])) == sorted(expected)
+    assert payloads([ordered]) == expected
+    assert payloads([cut_marks(ordered, 30, 60)]).items() <= expected.items()
+    assert payloads([select(ordered, np.array([5, 3]))]).items() <= expected.items()
+    even = ordered.offsets % 2 == 0
+    assert payloads([select(ordered, even)]) == payloads([select(ordered, np.flatnonzero(even))])
+    assert payloads([select(ordered, np.flatnonzero(even))]).items() <= expected.items()
+    assert join_marks([plain, plain]).payloads is None
+
+
+def test_of_two_marks_of_an_id_the_payload_of_the_highest_offset_stays() -> None:
+    """Also where that one has none."""
+    held = marks(("a", 1, 10), ("b", 2, 20), ("a", 3, 30), ("b", 1, 10))
+    kept = newest_per_digest(replace(held, payloads=[b"a, before", b"b, newest", b"", b"b, before"]))
+    assert payloads([kept]) == {digest_of("a"): b"", digest_of("b"): b"b, newest"}
+
+
 def test_nothing_sorts_to_nothing() -> None:
     """No marks stay no marks, and no numbers stay none."""
     assert newest_per_digest(NO_MARKS).count == 0
@@ -112,6 +153,19 @@ def test_the_fingerprint_of_known_marks_does_not_change() -> None:
     assert (
         fingerprint([marks(("a", 1, 1_700_000_000_000), ("b", 2, -1))]) == "991582bf5959091f75f30f33392756a2"
     )
+
+
+def test_a_fingerprint_tells_payloads_apart() -> None:
+    """A payload that is another one, at another mark, or missing makes another fingerprint; paging does not, nor b"" for none."""
+    held = marks(("a", 1, 1_700_000_000_000), ("b", 2, -1))
+    borne = [
+        None, [b"123456789", b""], [b"", b"123456789"], [b"123456780", b""], [b"123456789"] * 2, [b"1234567890", b""],
+    ]  # fmt: skip
+    assert len({fingerprint([replace(held, payloads=each)]) for each in borne}) == len(borne)
+    assert fingerprint([replace(held, payloads=[b"", b""])]) == fingerprint([held])
+    whole = bearing(random_marks(20_000, 1))
+    assert fingerprint([cut_marks(whole, 0, 700), cut_marks(whole, 700, 20_000)]) == fingerprint([whole])
+    assert fingerprint([replace(held, payloads=borne[1])]) == "87c3b8a8fc0a0cbdf99ceed9e961da7b"
 
 
 def test_pages_with_and_without_numbers_join() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
-from dedup_sdk.decision import Mark
 from dedup_sdk.errors import (
     ConfigurationError,
     ForeignStoreError,
@@ -16,7 +15,7 @@ from dedup_sdk.errors import (
     StoreLockedError,
 )
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.read_only import StoredMark, read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_partition import RocksPartition
@@ -41,7 +40,7 @@ def test_looking_in_needs_no_lock(root: Path, store: RocksPartition) -> None:
             assert held.identity == IDENTITY
             assert held.progress == progress(6)
             assert rows(held.scan_all()) == expected
-            assert held.find_all(digest("a")) == [Mark(5, 50), Mark(0, 10)]
+            assert held.find_all(digest("a")) == [StoredMark(5, 50), StoredMark(0, 10)]
             assert held.find_all(digest("x")) == []
         store.close()
     store = open_store(root)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.filter_words import encode_words, filter_words
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.snapshot_check import check_snapshot
+from dedup_sdk.store.snapshot_reader import read_snapshot
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.sorted_file import file_sha256
 from tests.support.marks import random_marks, write_snapshot
@@ -51,6 +53,7 @@ def test_a_snapshot_as_it_was_written_has_no_problems(folder: Path) -> None:
         ({"smallest": "0" * 32}, "smallest='"),
         ({"oldest_ms": -5}, "the manifest says -5"),
         ({"newest_ms": 10**9}, "the manifest says 1000000000"),
+        ({"payloads": 3}, "payloads=0, the manifest says 3"),
         ({"newest_number": 7}, "newest_number=None, the manifest says 7"),
         ({"fingerprint": "1" * 32}, "fingerprint='"),
     ],
@@ -63,6 +66,24 @@ def test_what_a_manifest_says_of_a_file_is_read_from_it(
     (line,) = problems(folder)
     assert line.startswith(f"{folder}/3/0000.sst: ")
     assert told in line
+
+
+def test_a_snapshot_with_payloads_is_checked_with_them(tmp_path: Path) -> None:
+    """It has no problems as it was written; a manifest that knows of no payloads, or of others, is told."""
+    held = replace(random_marks(300, 1), payloads=[b"123456789" * (at % 3) for at in range(300)])
+    manifest = write_snapshot(tmp_path / "with", held)
+    assert [file.payloads for entry in manifest.partitions for file in entry.files] == [200]
+    assert read_manifest(tmp_path / "with") == manifest
+    assert problems(tmp_path / "with") == []
+    (file,) = write_snapshot(tmp_path / "plain", replace(held, payloads=None)).partitions[0].files
+    describe(tmp_path / "with", payloads=0, fingerprint=file.fingerprint)
+    told = problems(tmp_path / "with")
+    assert len(told) == 2
+    assert told[0].endswith("payloads=200, the manifest says 0")
+    assert "fingerprint='" in told[1]
+    (entry,) = read_manifest(tmp_path / "with").partitions
+    with pytest.raises(SnapshotError, match="payloads"):
+        list(read_snapshot(tmp_path / "with", entry))
 
 
 def test_a_changed_byte_is_told_with_its_file(folder: Path) -> None:

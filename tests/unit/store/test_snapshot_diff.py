@@ -76,6 +76,26 @@ def test_acceptance_numbers_are_compared(tmp_path: Path) -> None:
     assert len(as_lines(left, right)) == 1
 
 
+def test_payloads_are_compared(tmp_path: Path) -> None:
+    """Two marks of one offset and time differ if their payloads do, and the line has their sizes and checksums."""
+    held = marks(("same", 1, 10), ("longer", 2, 20), ("other", 3, 30), ("lost", 4, 40))
+    ours, theirs = b"nine here", b"nine gone"
+    left = source(tmp_path / "a", replace(held, payloads=[ours, ours, ours, ours]))
+    right = source(tmp_path / "b", replace(held, payloads=[ours, ours + b".", theirs, b""]))
+    told = {line.split()[2]: line.split()[3:] for line in as_lines(left, right)}
+    assert {key: [each.split(":")[0] for each in line] for key, line in told.items()} == {
+        digest("longer").hex(): ["2", "20", "payload=9", "2", "20", "payload=10"],
+        digest("other").hex(): ["3", "30", "payload=9", "3", "30", "payload=9"],
+        digest("lost").hex(): ["4", "40", "payload=9", "4", "40"],
+    }
+    other = told[digest("other").hex()]
+    assert other[2] != other[5]
+    assert other[2] == told[digest("lost").hex()][2]
+    plain = source(tmp_path / "c", held)
+    assert len(as_lines(left, plain)) == 4
+    assert as_lines(left, source(tmp_path / "d", replace(held, payloads=[ours] * 4), cuts=(2,))) == []
+
+
 def test_snapshots_of_two_topics_are_not_compared(tmp_path: Path) -> None:
     """Their digests mean different things; one line says so."""
     left = source(tmp_path / "a", marks(("x", 1, 10)))
