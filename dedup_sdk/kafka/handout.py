@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from dedup_sdk.engine.partition import Partition
@@ -99,13 +99,17 @@ class HandOut:
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued and not given out."""
-        # What is ready lies in the order of its partition.
-        of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
+        ready = self._first_ready(topic, partition)
         apart = [
             m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)
         ]
         aside = [m.offset() for m in self._aside.get((topic, partition), ())]
-        return min(chain(islice(of_batch, 1), apart, aside), default=None)
+        return min([*apart, *aside] if ready is None else [ready, *apart, *aside], default=None)
+
+    def _first_ready(self, topic: str, partition: int) -> int | None:
+        # What is ready lies in the order of its partition.
+        of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
+        return next(of_batch, None)
 
     def set_aside(self, paused: set[Coordinates]) -> None:
         """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""
@@ -191,10 +195,24 @@ class HandOut:
             if not until_commit:
                 self._apart_handed = []
 
+    def lay_by(self) -> list[Any]:
+        """Take out what was given out apart and waits to be completed by offsets; `take_up` puts it back."""
+        laid, self._apart_handed = self._apart_handed, []
+        return laid
+
+    def take_up(self, laid: Iterable[Any]) -> None:
+        """Have completed by offsets again what `lay_by` took out, as far as the application still has it."""
+        self._apart_handed = [m for m in laid if self._has(m)]
+
+    def _has(self, message: Any) -> bool:
+        place = self._in_flight(message)
+        return place is not None and place.chunk.items[place.row] is message and not self.waits(message)
+
     def finish_below(self, partition: Partition, end: int | None) -> None:
         """Complete all that was given out of a partition, in whatever batch, below an offset (None: all of it)."""
         topic, number = partition.topic, partition.partition
-        waiting = self.first_waiting(topic, number)
+        # What waits apart, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
+        waiting = self._first_ready(topic, number)
         stop = partition.lane.position if waiting is None else waiting
         if end is not None:
             stop = min(stop, end)

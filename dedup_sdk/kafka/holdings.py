@@ -182,7 +182,16 @@ class Holdings:
                 if log_changed:
                     metadata, reprocess = replace(metadata, low=offset, complete=False), True
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
-        start = Start(offset=offset, metadata=metadata, seek=True, at_once=log_changed, reprocess=reprocess)
+        # But a group that is new has to know where it begins, wherever that is: else its store would look foreign to it.
+        new = assigned.start is not None and assigned.start.new and assigned.state is State.RECOVERING
+        start = Start(
+            offset=offset,
+            metadata=metadata,
+            new=new,
+            seek=True,
+            at_once=log_changed or new,
+            reprocess=reprocess,
+        )
         self._begin_again(assigned, start, requested=min(assigned.requested, offset))
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])

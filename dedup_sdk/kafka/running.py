@@ -101,11 +101,14 @@ class Running(Settling):
     def _work(self, crew: Crew) -> None:
         """Have messages end by their handlers only, while the crew is there; at the end nobody works any more."""
         implicit, by_commit = self._implicit, self._by_commit
+        laid: list[Any] = []
         try:
             with self._lock:
                 self._check_idle()
                 if self._implicit:
                     self._complete_below(None)
+                # What the application had before ends by its offsets, when this is over; what is handled here does not.
+                laid = self._hand.lay_by()
                 self._crew, self._implicit, self._by_commit = crew, False, False
             try:
                 self._serve(crew)
@@ -122,6 +125,9 @@ class Running(Settling):
             if self._crew is crew:
                 self._crew, self._stopped = None, False
                 self._implicit, self._by_commit = implicit, by_commit
+                if by_commit:
+                    with self._lock:
+                        self._hand.take_up(laid)
 
     def _check_idle(self) -> None:
         if self._crew is not None:

@@ -90,6 +90,24 @@ def test_commit_of_offsets_completes_below_them(make: Make, send: Send, kafka: M
     assert offset_of(kafka) == 3
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_commit_completes_what_came_behind_a_released_message(
+    make: Make, send: Send, *, named: bool
+) -> None:
+    """The commit stops at the released one, but what was handled behind it is remembered."""
+    send("a", "b", "c")
+    config = {"enable.auto.commit": False}
+    consumer = make("orders", config=config)
+    first, _, last = poll_some(consumer, 3)
+    consumer.release(first)
+    consumer.commit(last if named else None)
+    consumer.close()
+
+    again = make("orders", config=config)
+    assert values(poll_quiet(again)) == ["a"]
+    assert again.counters.verdicts["redelivered"] == 2
+
+
 def test_an_asynchronous_commit_returns_none_and_calls_back(make: Make, send: Send, kafka: MockKafka) -> None:
     """Like the plain client's, which is the default; the callback of the configuration is called with the answer."""
     answers: list[tuple[KafkaError | None, list[TopicPartition]]] = []

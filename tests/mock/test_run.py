@@ -6,11 +6,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.kafka import running
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -210,6 +210,42 @@ def test_a_run_may_follow_another(make: Make, send: Send) -> None:
     consumer.run(one)
     consumer.run(handled)
     assert sorted(handled.values, key=int) == [str(number) for number in range(10)]
+
+
+def test_what_came_before_a_run_ends_by_the_offsets_after_it(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Also what had been released and handed out again: a commit completes it, and does not stand before it for ever."""
+    send("a", "b")
+    consumer = make("orders", config={"enable.auto.commit": False}, idle_timeout=IDLE_S)
+    consumer.release(poll_some(consumer, 1)[0])
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+    send("c")
+    handled = Handled()
+    consumer.run(handled)
+    consumer.commit(asynchronous=False)
+
+    assert handled.values == ["c"]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 3
+
+
+def test_what_a_run_hands_back_is_not_ended_by_offsets(make: Make, send: Send, kafka: MockKafka) -> None:
+    """What the application had released, and released again before the run, waits in the run's queue: a commit passes neither."""
+    send("a", "b")
+    consumer = make("orders", config={"enable.auto.commit": False}, idle_timeout=IDLE_S)
+    consumer.release(poll_some(consumer, 1)[0])
+    first, _ = poll_some(consumer, 2)
+    consumer.release(first)
+
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        consumer.run(fail)
+    with pytest.raises(KafkaException):
+        consumer.commit(asynchronous=False)
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
 
 
 def test_commits_stop_at_what_is_in_flight(make: Make, send: Send, kafka: MockKafka) -> None:

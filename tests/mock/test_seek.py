@@ -144,6 +144,23 @@ def test_a_seek_while_a_partition_recovers_counts(make: Make, send: Send) -> Non
     assert values(poll_some(consumer, 2)) == ["c", "d"]
 
 
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_seek_of_a_new_group_is_its_beginning(
+    make: Make, send: Send, kafka: MockKafka, target: int
+) -> None:
+    """Also before the group has committed anything: what is completed from there on is known to the next start."""
+    send(*"abcd")
+    consumer = make("orders", config={"enable.auto.commit": False})
+    while not consumer._session.recovering:
+        consumer._listen(0.05)
+    consumer.seek(orders(target))
+    consumer.complete(poll_some(consumer, 1)[0])
+    assert committed(kafka.bootstrap, "g", "orders").offset == target
+    consumer.close()
+
+    assert values(poll_quiet(make("orders"))) == list("abcd"[target + 1 :])
+
+
 def test_seeking_back_again_and_again_ends(make: Make, send: Send) -> None:
     """A handler that fails several times sees the same messages each time, then goes on."""
     send(*"abc")
