@@ -189,7 +189,7 @@ class Partition(Durable):
 
     def _know_from(self, timestamps: Int64s) -> None:
         if self.lane.since_ms == NOTHING_KNOWN:
-            self.lane.know_from(timestamps.clip(max=self.now_ms()))
+            self.lane.know_from(timestamps.clip(max=self.now_ms()), self._clock_ms)
 
     def _tick(self, timestamps: Int64s) -> None:
         newest = int(timestamps.max())

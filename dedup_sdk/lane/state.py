@@ -266,12 +266,16 @@ class LaneState:
         if newest_ms is not None:
             self.since_ms = newest_ms + 1 if self.since_ms is None else max(self.since_ms, newest_ms + 1)
 
-    def know_from(self, timestamps: Int64s) -> None:
-        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known."""
+    def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:
+        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known.
+
+        ``below_ms``: the newest that is known of the records below. Among what is not known may be one as new, so that the marks begin no
+        earlier.
+        """
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]
             if real.size:
-                self.since_ms = int(real[0])
+                self.since_ms = max(int(real[0]), below_ms)
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""

@@ -68,6 +68,22 @@ def test_a_record_from_the_future_begins_coverage_now() -> None:
     assert kinds(deduplicator.admit([record(12, "c", DAY_MS + 100)])) == ["fresh"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_late_record_begins_no_coverage_before_what_was_forgotten(*, again: bool) -> None:
+    """What is not known any more may be as new as the newest record below: a record that was late does not begin before that."""
+    store = MemoryStore()
+    deduplicator = engine(Window(milliseconds=100), store=store)
+    batch = [record(0, "a", 1000), record(1, "b", 2000)]
+    deduplicator.admit(batch)
+    deduplicator.complete(batch)
+    deduplicator.partitions["t", 0].skip_to(5)
+    if again:
+        deduplicator.close("t", 0)
+        deduplicator = engine(Window(milliseconds=100), store=store)
+    assert kinds(deduplicator.admit([record(5, "late", 500)])) == ["unverified"]
+    assert kinds(deduplicator.admit([record(6, "c", 2000), record(7, "d", 2100)])) == ["unverified", "fresh"]
+
+
 def test_a_record_without_a_timestamp_begins_no_coverage() -> None:
     """It cannot say from when on sightings are known."""
     deduplicator = engine(Window(milliseconds=100))
