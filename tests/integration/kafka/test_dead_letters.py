@@ -87,6 +87,20 @@ def test_what_is_sent_again_is_handled(world: World, disk: str) -> None:
     assert world.committed().offset == 8
 
 
+def test_a_dead_letter_topic_made_anew_vouches_for_nothing_before_it(
+    world: World, dead_letter_topic: str
+) -> None:
+    """It has letters of the group, and more than the old one had, but not that of a message which is sent again now."""
+    world.send("a", "b", "c")
+    assert sorted(run(world, "one", failing=("b",))) == ["a", "c"]
+    world.make_anew(dead_letter_topic)
+    world.send("d", "e", "f", "g")
+    assert sorted(run(world, "one", failing=("d", "f"))) == ["e", "g"]
+    world.send("b", "f", "e", "g")
+
+    assert sorted(run(world, "another")) == ["b", "f"]
+
+
 def test_a_rebuilt_store_is_the_one_that_lived(world: World) -> None:
     """Replaying the topic without what was given up gives the marks of the store that was there."""
     world.send(*"abcdefgh", *"aceg")

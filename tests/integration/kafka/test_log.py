@@ -13,7 +13,6 @@ from dedup_sdk import RecoveryError, header
 from dedup_sdk.kafka.reader import SILENCE_S, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.testing.broker_probe import create_topic
 from tests.support.consuming import (
     PATIENCE_S,
     commit_plainly,
@@ -217,10 +216,7 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
     """Same name, same offsets, other records: the old store is kept apart, and nothing of what it never saw is hidden."""
     world.send("a", "b", "c")
     world.handle(3)
-    admin = AdminClient({"bootstrap.servers": world.bootstrap})
-    for future in admin.delete_topics([world.topic]).values():
-        future.result()
-    create_anew(world)
+    world.make_anew(world.topic)
     world.send("x", "y", "z", "a")
 
     with world.consumer() as consumer:
@@ -229,19 +225,6 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
         assert consumer.counters.verdicts["redelivered"] == 0
     kept = [path.name for path in world.disk().rglob("0.*") if path.is_dir()]
     assert len(kept) == 1
-
-
-def create_anew(world: World) -> None:
-    """Create the topic again, once the broker has forgotten the old one."""
-    last: Exception | None = None
-    for _ in range(50):
-        try:
-            create_topic(world.bootstrap, world.topic, 1)
-        except Exception as error:  # noqa: BLE001
-            last = error
-        else:
-            return
-    raise AssertionError(f"the topic cannot be made anew: {last}")
 
 
 def test_a_missing_topic_is_the_clients_event(world: World) -> None:
