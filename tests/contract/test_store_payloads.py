@@ -11,6 +11,7 @@ import pytest
 from dedup_sdk.errors import StoreError
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.memory import MemoryPartition
 from dedup_sdk.store.protocol import KeyStore, PartitionStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_partition import RocksPartition
@@ -150,6 +151,8 @@ def test_what_is_forgotten_takes_its_payload_along(key_store: KeyStore, store: P
 
     def came_again() -> None:
         assert find(store, "a") == {}
+        if isinstance(store, MemoryPartition):
+            assert store.stats().filter_bytes == 0
         store.flush(progress(901), again)
         assert kept(store, "a") == {"a": b""}
         store.reset(progress(0))

@@ -142,6 +142,15 @@ def test_lengths_that_are_cut_off_are_damage() -> None:
         decode_step(sealed(body))
 
 
+def test_a_record_with_numbers_and_payloads_is_damage() -> None:
+    """Nobody writes one, though its lengths and its checksum may be right."""
+    body = bytearray(encode_step(*STEPS["payload"])[:-4])
+    body[3] |= 1
+    body[LENGTHS_AT:LENGTHS_AT] = bytes(3 * 8)
+    with pytest.raises(StoreCorruptError, match="its header"):
+        decode_step(sealed(body))
+
+
 def test_payloads_of_nothing_are_written_as_none() -> None:
     """Marks none of which has a payload are written as ever, byte for byte."""
     before, held = STEPS["plain"]
