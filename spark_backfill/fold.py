@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.window import Window
-from spark_backfill.offset_twins import check_one_record
+from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.runs import PIECE_SCHEMA, RunPacker, rows_of_batch, to_batch
 from spark_backfill.shared_runs import SharedPacker, Taker
@@ -66,7 +66,7 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     if packing.ordered or packing.findings:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))
-        rows = placed.sortWithinPartitions("partition", "offset", "timestamp_ms")
+        rows = placed.sortWithinPartitions(*order_columns())
     return pack_rows_in_order(rows, packing)
 
 
@@ -75,14 +75,11 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
     ordered = packing.ordered or packing.findings
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packer, last = packing.packer(), dict[int, int]()
+        packer, order = packing.packer(), OffsetOrder()
         for batch in batches:
             for partition, found in rows_of_batch(batch, packing.reshard):
-                # An archive may have a record twice; by its offset that is one sighting, of two times the earlier one.
-                if ordered:
-                    check_one_record(partition, found.marks())
-                taken = found.once(after=last.get(partition, -1)) if ordered else found
-                last[partition] = int(found.offsets[-1])
+                # An archive may have a record twice; that is one sighting.
+                taken = order.once(partition, found) if ordered else found
                 yield from map(to_batch, packer.add(partition, taken))
         yield from map(to_batch, packer.finish())
 

@@ -183,9 +183,9 @@ class _Pending:
 class RunPacker:
     """Takes rows, gives pieces. For one task; rows of several partitions may come in turns.
 
-    ``ordered``: a count window is folded, so that rows have to come by offset, and none is left out. ``given_up``: offsets by
-    partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was asked
-    for, so that rows have to come by offset, and what is found in each run goes with its pieces.
+    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``given_up``:
+    offsets by partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was
+    asked for, so that rows have to come as in a count window, and what is found in each run goes with its pieces.
     ``reshard``: marks go to the partition of their record's key, too.
     """
 
@@ -234,7 +234,8 @@ class RunPacker:
         while self._pending:
             partition, pending = self._pending.popitem()
             marks = _joined(pending.marks)
-            check_one_record(partition, marks)
+            if not (self._ordered or self._findings):
+                check_one_record(partition, marks)
             found = _found(partition, marks, pending.beside) if self._findings else None
             if not self._ordered:
                 marks = newest_per_digest(marks)

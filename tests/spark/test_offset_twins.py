@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 STRETCHES = [Stretch(partition=0, low=0, begin=0, high=9, complete=True)]
 SAYS = "offset 5 of partition 0 is there twice with different contents"
@@ -79,6 +79,30 @@ def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, orde
     rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
     again = Row(0, 5, 50, digest_of(5))
     assert max(fold(frame([again, *rows]).coalesce(1), attempts, ordered=ordered)) == (8 if ordered else 50)
+    without_time = Row(0, 8, -1, digest_of(8))
+    assert max(fold(frame([without_time, *rows]).coalesce(1), attempts, ordered=ordered)) == 8
     with pytest.raises(Exception, match=SAYS) as caught:
         fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=ordered)
     assert one_line(caught.value).startswith(SAYS)
+
+
+@pytest.mark.spark
+def test_it_is_found_where_a_batch_ends_between_the_two(
+    spark: SparkSession, frame: Callable[..., DataFrame], attempts: Path
+) -> None:
+    """By offset, each batch a row: the same one stays once, with its ID where one of the two has none; another one ends the run."""
+    rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    usual = spark.conf.get(setting)
+    spark.conf.set(setting, "1")
+    try:
+        plan = plan_slots(STRETCHES, split=False, parallelism=2)
+        pieces = pack_rows(
+            frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
+        )
+        (written,) = write_slots(pieces, plan, [STRETCHES], Window(count=9), attempts)
+        assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
+        with pytest.raises(Exception, match=SAYS):
+            fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=True)
+    finally:
+        spark.conf.set(setting, str(usual))
