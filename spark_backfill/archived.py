@@ -17,6 +17,8 @@ from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, horizon_ms, plan_stretch
 
+FEW_RECORDS: Final = 5
+"""So many records behind a gap are looked at, because the first one may be late: older than what was written before it."""
 _SHOWN_GAPS: Final = 3
 
 
@@ -69,7 +71,8 @@ class LogPart(NamedTuple):
     """What the log has of the history ``[low, high)``.
 
     ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first record below
-    ``high``, None without one; ``first_kept`` as of `plan_stretch`; ``complete``: the history begins at ``low``.
+    ``high``, None without one; ``first_kept`` as of `plan_stretch`; ``complete``: the history begins at ``low``. ``soon_ms`` is the
+    latest of its first `FEW_RECORDS` timestamps (ms), None where it has no first one.
     """
 
     low: int
@@ -78,6 +81,11 @@ class LogPart(NamedTuple):
     first_ms: int | None
     first_kept: int | None
     complete: bool
+    soon_ms: int | None = None
+
+    def times(self) -> tuple[int | None, ...]:
+        """Return the timestamps (ms) of what lies behind its beginning, the first one first."""
+        return (self.first_ms,) if self.soon_ms is None else (self.first_ms, self.soon_ms)
 
 
 def survey_archive(
@@ -90,8 +98,6 @@ def survey_archive(
     """
 
     def kept_from(known: Mapping[int, int | None]) -> dict[int, int]:
-        if window.count is not None:
-            return {}
         found = {number: horizons(window, each, now_ms).keep_from_ms for number, each in known.items()}
         return {number: each for number, each in found.items() if each is not None}
 
@@ -121,16 +127,20 @@ def plan_joined(
     """
     edge = min(max(log.low, log.start), log.high)
     begin = end = edge
-    if archived is not None and archived.begin < edge and archived.end > log.low:
-        begin, end = max(archived.begin, log.low), min(archived.end, edge)
-    lacks_before_log = end < edge and _reaches(window, limits, log.first_ms, log.high - edge)
+    taken = archived if archived is not None and archived.begin < edge and archived.end > log.low else None
+    if taken is not None:
+        begin, end = max(taken.begin, log.low), min(taken.end, edge)
+    lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
     # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long.
     uncounted = lacks_before_log and window.count is not None
     if begin == edge or uncounted or (end < edge and not lacks_before_log):
-        return _log_alone(partition, log, edge, window=window, limits=limits)
-    first_ms = archived.first_ms if archived is not None and archived.begin == begin else None
+        return _log_alone(partition, log, edge, taken, window=window, limits=limits)
     gaps = []
-    if log.low < begin and _reaches(window, limits, first_ms, log.high - begin):
+    if (
+        log.low < begin
+        and taken is not None
+        and _reaches(window, log.high - begin, inside=_begins_inside(taken, limits))
+    ):
         gaps.append((log.low, begin))
     if lacks_before_log:
         gaps.append((end, edge))
@@ -141,7 +151,7 @@ def plan_joined(
         first = max(begin, kept) if kept is not None and kept < end else in_log
     known_from_ms = None
     if lacks_before_log:
-        known_from_ms = NOTHING_KNOWN_MS if log.first_ms is None else log.first_ms
+        known_from_ms = _known_behind(log, taken, limits)
     elif first > begin:
         known_from_ms = limits.keep_from_ms
     return Stretch(
@@ -158,7 +168,9 @@ def plan_joined(
     )
 
 
-def _log_alone(partition: int, log: LogPart, edge: int, *, window: Window, limits: Horizons) -> Stretch:
+def _log_alone(
+    partition: int, log: LogPart, edge: int, taken: Archived | None, *, window: Window, limits: Horizons
+) -> Stretch:
     stretch = plan_stretch(
         partition,
         low=log.low,
@@ -169,21 +181,53 @@ def _log_alone(partition: int, log: LogPart, edge: int, *, window: Window, limit
         keep_from_ms=limits.keep_from_ms,
         first_kept=log.first_kept,
     )
-    lacks = log.low < edge and _reaches(window, limits, log.first_ms, log.high - edge)
-    return replace(stretch, gaps=((log.low, edge),)) if lacks else stretch
+    if log.low >= edge or not _lacks(log, edge, taken, window, limits):
+        return stretch
+    stretch = replace(stretch, gaps=((log.low, edge),))
+    if stretch.known_from_ms is None:
+        return stretch
+    # Not all sightings that the window reaches are behind the gap.
+    return replace(stretch, known_from_ms=max(stretch.known_from_ms, _known_behind(log, taken, limits)))
 
 
-def _reaches(window: Window, limits: Horizons, next_ms: int | None, offsets_after: int) -> bool:
-    """Whether the window of the record at the cut reaches what lies before ``next_ms`` (ms) and this many offsets."""
-    by_time = (
-        window.time_ms is None
-        or limits.exact_ms is None
-        or next_ms is None
-        or next_ms < 0
-        or next_ms > limits.exact_ms
+def _lacks(log: LogPart, edge: int, taken: Archived | None, window: Window, limits: Horizons) -> bool:
+    """Whether the window reaches offsets that are gone right before ``edge``, where the log begins; ``taken`` lies before them.
+
+    Timestamps are in no strict order: that one record behind them is old says nothing, if others there are young, or rows before.
+    """
+    inside = (taken is not None and taken.first_kept is not None) or any(
+        _is_inside(each, limits) for each in log.times()
     )
+    return _reaches(window, log.high - edge, inside=inside)
+
+
+def _begins_inside(archived: Archived, limits: Horizons) -> bool:
+    """Whether the window reaches the first rows of an archive, one of which may be late."""
+    kept = archived.first_kept
+    return _is_inside(archived.first_ms, limits) or (kept is not None and kept < archived.begin + FEW_RECORDS)
+
+
+def _is_inside(timestamp_ms: int | None, limits: Horizons) -> bool:
+    """Whether the window of the record at the cut reaches a timestamp (ms; None, -1: not known, and so it may)."""
+    return (
+        limits.exact_ms is None or timestamp_ms is None or timestamp_ms < 0 or timestamp_ms > limits.exact_ms
+    )
+
+
+def _reaches(window: Window, offsets_after: int, *, inside: bool) -> bool:
+    """Whether the window of the record at the cut reaches what lies so many offsets before it, and, by time, ``inside`` it."""
     # An ID is remembered while both hold.
-    return by_time and (window.count is None or offsets_after < window.count)
+    return (window.time_ms is None or inside) and (window.count is None or offsets_after < window.count)
+
+
+def _known_behind(log: LogPart, taken: Archived | None, limits: Horizons) -> int:
+    """From which timestamp (ms) on all sightings are known where offsets before the log are gone."""
+    if log.first_ms is None:
+        return NOTHING_KNOWN_MS
+    is_late = log.first_ms < 0 or not _is_inside(log.first_ms, limits)
+    times = [log.first_ms, log.soon_ms if is_late else None, taken.last_ms if taken is not None else None]
+    known_ms = max(each for each in times if each is not None)
+    return known_ms if known_ms >= 0 else NOTHING_KNOWN_MS
 
 
 def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> list[str]:

@@ -9,7 +9,16 @@ from typing import Final, NamedTuple
 from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
-from spark_backfill.archived import Archived, Horizons, LogPart, Survey, horizons, plan_joined, survey_archive
+from spark_backfill.archived import (
+    FEW_RECORDS,
+    Archived,
+    Horizons,
+    LogPart,
+    Survey,
+    horizons,
+    plan_joined,
+    survey_archive,
+)
 from spark_backfill.base import Base, check_base_log
 from spark_backfill.base_stretch import alone, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
@@ -220,8 +229,9 @@ def _log_part(
     edge = max(low, start)
     if window.count is None and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
         first_kept = log.first_offset_at(partition, limits.keep_from_ms)
-    first_ms = log.first_timestamp_ms(partition, start, cut) if low < start < cut else None
-    return LogPart(low, cut, start, first_ms, first_kept, complete)
+    times = log.first_timestamps_ms(partition, start, cut, FEW_RECORDS) if low < start < cut else []
+    first_ms = times[0] if times else None
+    return LogPart(low, cut, start, first_ms, first_kept, complete, max(times, default=None))
 
 
 def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:
@@ -240,9 +250,9 @@ def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Map
         shared = known.end - 1
         if known.end_ms < 0 or not bounds[number].start <= shared < bounds[number].stable_end:
             continue
-        timestamp_ms = log.first_timestamp_ms(number, shared, known.end)
-        if timestamp_ms is not None and timestamp_ms >= 0 and abs(timestamp_ms - known.end_ms) >= _SECOND_MS:
-            raise BackfillError(
-                f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of {timestamp_ms} ms in the "
-                "topic: the archive is of another log, or --columns timestamp=COLUMN is not the record's own time"
-            )
+        for timestamp_ms in log.first_timestamps_ms(number, shared, known.end):
+            if timestamp_ms >= 0 and abs(timestamp_ms - known.end_ms) >= _SECOND_MS:
+                raise BackfillError(
+                    f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of {timestamp_ms} ms in the "
+                    "topic: the archive is of another log, or --columns timestamp=COLUMN is not the record's own time"
+                )

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from itertools import islice
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import (
@@ -146,10 +147,10 @@ class KafkaLog:
             raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
         return found.offset if found.offset >= 0 else None
 
-    def first_timestamp_ms(self, partition: int, begin: int, cut: int) -> int | None:
-        """Return the timestamp (ms; -1 where it has none) of the first delivered record in ``[begin, cut)``, or None."""
+    def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
+        """Return the timestamps (ms; -1 where one has none) of the first ``count`` delivered records in ``[begin, cut)``, or fewer."""
         with closing(self._between(partition, begin, cut)) as found:
-            return next((timestamp_ms for _, timestamp_ms in found), None)
+            return [timestamp_ms for _, timestamp_ms in islice(found, count)]
 
     def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
         """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.

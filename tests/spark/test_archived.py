@@ -86,6 +86,38 @@ def test_what_the_window_does_not_reach_is_no_gap() -> None:
     assert plan(young, None, limits=limits).gaps == ((0, 50),)
 
 
+def test_a_late_first_record_hides_no_gap() -> None:
+    """Where the record behind a gap is old, but others behind it or rows before it are not, the offsets are named, and not known."""
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    late_ms, young_ms = NOW_MS - 11 * HOUR_MS, NOW_MS - HOUR_MS
+    late = log(first_ms=late_ms, first_kept=51, soon_ms=young_ms)
+    for known in (None, archived(0, 30, first_ms=late_ms)):
+        stretch = plan(late, known, limits=limits)
+        assert stretch.gaps == ((0 if known is None else 30, 50),)
+        assert stretch.since_ms(late_ms, None) == young_ms
+    between = archived(0, 30, first_kept=20)._replace(last_ms=NOW_MS - 2 * HOUR_MS)
+    stretch = plan(log(first_ms=late_ms, first_kept=99, soon_ms=late_ms), between, limits=limits)
+    assert stretch.gaps == ((30, 50),)
+    assert stretch.since_ms(late_ms, None) == NOW_MS - 2 * HOUR_MS
+    counted = plan(late, archived(0, 30), window=Window(hours=10, count=60), limits=limits)
+    assert counted.gaps == ((0, 50),)
+
+
+def test_a_late_first_row_of_an_archive_hides_no_gap() -> None:
+    """What lies before an archive is older than the window only where more than a few of its rows are."""
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    late_ms = NOW_MS - 11 * HOUR_MS
+    assert plan(log(), archived(20, 60, first_ms=late_ms, first_kept=21), limits=limits).gaps == ((0, 20),)
+    assert plan(log(), archived(20, 60, first_ms=late_ms, first_kept=25), limits=limits).gaps == ()
+
+
+def test_a_first_record_without_a_time_does_not_say_that_all_is_known() -> None:
+    """Behind a gap -1 is no beginning: the time of a later record is one, and without any nothing is known."""
+    without = log(first_ms=-1, soon_ms=7_000)
+    assert plan(without, archived(0, 30)).since_ms(-1, None) == 7_000
+    assert plan(log(first_ms=-1, soon_ms=-1), archived(0, 30)).since_ms(-1, None) == NOTHING_KNOWN_MS
+
+
 def test_reading_begins_one_window_before_the_cut() -> None:
     """Rows of the archive before the window's horizon are not read, and what is known begins there."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.window import Window
+from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
@@ -136,6 +138,28 @@ def test_assumed_history_keeps_the_cut(
     assert (stretch.low, stretch.high, stretch.complete) == (0, 4, True)
 
 
+def test_a_late_record_at_the_logs_beginning_hides_no_gap(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+) -> None:
+    """What lay before it was written inside the window, as what lies behind it was: the offsets are named."""
+    topic = make_topic(1)
+    late = Outgoing(value=b"x", partition=0, timestamp_ms=BASE_MS - 90 * MINUTE_MS)
+    produce(topic, [*minutes(20), late, *minutes(30)[20:]])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 20)]).values():
+        answer.result(30)
+
+    def survey(*_: object) -> dict[int, Archived]:
+        old_ms = BASE_MS - 100 * MINUTE_MS
+        return {0: Archived(0, 0, 3, 3, old_ms, old_ms, None)}
+
+    (stretch,) = resolve(topic, Window(hours=1), survey=survey).stretches
+    assert stretch.gaps == ((3, 20),)
+
+
 def test_a_group_without_history_is_an_error(
     resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int], group: str
 ) -> None:
@@ -198,8 +222,6 @@ def test_retention_shortens_what_is_known(
     group: str,
 ) -> None:
     """Deleted records are not read and coverage is no longer complete, while low stays the group's own."""
-    from confluent_kafka.admin import AdminClient
-
     topic = make_topic(1)
     produce(topic, minutes(10))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
