@@ -20,6 +20,7 @@ from spark_backfill.connect_files import FileColumns, file_columns, rows_of_file
 from spark_backfill.connect_layout import check_rows
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
+from spark_backfill.hull import in_archive
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
@@ -57,6 +58,7 @@ class Archive:
         names = id_columns(spec)
         self._names = (*names, *(name for name, asked in wanted.items() if asked and name not in names))
         self._units_are_said = False
+        self._has_twins = False
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
         self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
@@ -103,6 +105,7 @@ class Archive:
         if not found:
             raise self._nothing_of_topic()
         parts = [checked_part(row.asDict(), units_are_said=self._units_are_said) for row in found]
+        self._has_twins |= any(part.has_twins for part in parts)
         return {part.partition: part for part in parts}
 
     def records(self, stretches: Sequence[Stretch]) -> DataFrame:
@@ -126,7 +129,7 @@ class Archive:
             packing.producer_header,
             with_keys=packing.reshard is not None,
         )
-        return pack_rows(rows, packing)
+        return pack_rows(rows, packing.of_archive(in_archive(stretches), twins=self._has_twins))
 
     def _normal(self, place: str) -> DataFrame:
         frame, places = self._read(place)

@@ -40,6 +40,11 @@ class Archived(NamedTuple):
     end_ms: int = -1
     oldest_ms: int = -1
 
+    @property
+    def has_twins(self) -> bool:
+        """Whether some offset certainly comes twice: there are more rows than offsets for them."""
+        return self.rows > self.end - self.begin
+
     def kept_below(self, cut: int | None) -> int | None:
         """Return ``first_kept`` where no row is older than the horizon."""
         return self.begin if cut is None or self.begin < cut else None

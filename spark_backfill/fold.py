@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.window import Window
 from spark_backfill.offset_order import OffsetOrder, order_columns
+from spark_backfill.offset_twins import watch_bits
 from spark_backfill.reshard import KEY_COLUMN, Reshard
-from spark_backfill.runs import PIECE_SCHEMA, RunPacker, rows_of_batch, to_batch
+from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.runs import PIECE_SCHEMA, RunPacker, to_batch
 from spark_backfill.shared_runs import SharedPacker, Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
 from spark_backfill.stretch import Bounds, Stretch
+
+_BLOCK_BITS: Final = 18
+"""Rows that may come twice are sorted in blocks of so many offsets, which are dealt out to tasks."""
+_TASKS_A_CORE: Final = 4
 
 Task = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -29,7 +36,8 @@ class Packing:
 
     ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
     ``reshard``: marks go to the partition of their record's key, too. ``takers``: what each of several groups takes of the rows
-    (`SharedPacker`), empty for one, which takes them all.
+    (`SharedPacker`), empty for one, which takes them all. ``twins``: some rows certainly come twice, so that they are sorted by offset and
+    each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.offset_twins`), where they may.
     """
 
     plan: SlotPlan
@@ -39,6 +47,23 @@ class Packing:
     producer_header: str | None = None
     reshard: Reshard | None = None
     takers: tuple[Taker, ...] = ()
+    twins: bool = False
+    watch: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def by_offset(self) -> bool:
+        """Whether rows have to come by offset, each offset once."""
+        return self.ordered or self.findings or self.twins
+
+    def of_archive(self, bounds: Bounds, *, twins: bool) -> Packing:
+        """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
+        # What is sorted by offset is compared as a whole.
+        watch = (
+            {}
+            if self.by_offset or twins
+            else {partition: watch_bits(end - begin) for partition, (begin, end) in bounds.items()}
+        )
+        return replace(self, twins=twins, watch=watch)
 
     def over(self, groups: Sequence[Bounds]) -> Packing:
         """Return it for a source of which each group takes these offsets."""
@@ -48,13 +73,14 @@ class Packing:
     def packer(self) -> RunPacker | SharedPacker:
         """Return a packer for one task."""
         if self.takers:
-            return SharedPacker(self.plan, self.takers, ordered=self.ordered)
+            return SharedPacker(self.plan, self.takers, ordered=self.ordered, watch=self.watch)
         return RunPacker(
             self.plan,
             ordered=self.ordered,
             given_up=self.given_up,
             findings=self.findings,
             reshard=self.reshard,
+            watch=self.watch,
         )
 
 
@@ -67,19 +93,24 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))
         rows = placed.sortWithinPartitions(*order_columns())
+    elif packing.twins:
+        rows = rows.repartition(
+            _TASKS_A_CORE * rows.sparkSession.sparkContext.defaultParallelism,
+            "partition",
+            F.shiftright("offset", _BLOCK_BITS),
+        ).sortWithinPartitions(*order_columns())
     return pack_rows_in_order(rows, packing)
 
 
 def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
     """Do as `pack_rows` with rows of which a task has those of a partition by offset, and no other has any between them."""
-    ordered = packing.ordered or packing.findings
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packer, order = packing.packer(), OffsetOrder()
         for batch in batches:
             for partition, found in rows_of_batch(batch, packing.reshard):
                 # An archive may have a record twice; that is one sighting.
-                taken = order.once(partition, found) if ordered else found
+                taken = order.once(partition, found) if packing.by_offset else found
                 yield from map(to_batch, packer.add(partition, taken))
         yield from map(to_batch, packer.finish())
 

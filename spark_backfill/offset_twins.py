@@ -1,12 +1,36 @@
-"""Two records at one offset of a partition, which no log has: an archive of two logs."""
+"""Two records at one offset of a partition, which no log has: an archive of two logs.
+
+Who reads rows in any order compares those of a run, and besides, over all tasks, those of some offsets (`watched_marks`), the same
+ones everywhere: two logs have thousands of offsets in common, of which some are watched.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
 from dedup_sdk.marks import Marks
+from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.words import digest_words
 from spark_backfill.errors import BackfillError
+
+_MOST_WATCHED: Final = 65_536
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number whose multiples fill 64 bits evenly (2**64 by the golden ratio)."""
+
+
+def watch_bits(offsets: int) -> int:
+    """Return ``bits`` for `watched_marks` by which some ten thousands of so many offsets are watched, or all where they are fewer."""
+    return (max(offsets - 1, 0) // _MOST_WATCHED).bit_length()
+
+
+def watched_marks(marks: Marks, bits: int) -> Marks:
+    """Return the marks at one in ``2**bits`` of all offsets, in no pattern: transactions leave holes at every second one."""
+    if not bits:
+        return marks
+    spread = marks.offsets.view(np.uint64) * _SPREAD
+    return select(marks, np.flatnonzero(spread >> np.uint64(64 - bits) == 0))
 
 
 def check_one_record(partition: int, marks: Marks) -> None:

@@ -7,24 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.marks import Int64s
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
-from spark_backfill.fold import Packing
+from spark_backfill.fold import Packing, pack_rows
+from spark_backfill.hull import in_archive
 from spark_backfill.id_batches import digests_of
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
+from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds, Stretch
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
 _NOWHERE: Final = 2**63 - 1
+_ROWS: Final = "partition int, offset long, timestamp_ms long, digest binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,47 +60,96 @@ class SurveyTask:
         return seen + ArchiveSurvey(strays=batch.strays, nameless=batch.nameless, others=batch.others)
 
 
-@dataclass(frozen=True, slots=True)
-class PiecesTask:
-    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their rows out.
-
-    ``bounds``: which offsets ``[begin, end)`` of a partition are taken.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenRows:
+    """Reads the rows of one source that a run takes, with their digests; ``bounds``: which offsets ``[begin, end)`` of a partition."""
 
     reader: ParquetReader
     spec: str
-    bounds: Mapping[int, tuple[int, int]]
-    packing: Packing
+    bounds: Bounds
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the rows of the tasks."""
+    def read(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[Taken]:
+        """Read the rows of the tasks of these numbers."""
         spec = id_spec(self.spec)
-        packer = self.packing.packer()
         span = (
             min((begin for begin, _ in self.bounds.values()), default=0),
             max((end for _, end in self.bounds.values()), default=0),
         )
-        for batch in batches:
+        for batch in numbers:
             for task in batch.column(0).to_pylist():
                 for read in self.reader.read(task, span):
-                    for partition, rows in self._rows(read, spec):
-                        yield from map(to_batch, packer.add(partition, rows))
-        yield from map(to_batch, packer.finish())
+                    found = self._taken(read, spec)
+                    if found is not None:
+                        yield found
 
-    def _rows(self, batch: Batch, spec: IdSpec) -> Iterator[tuple[int, Rows]]:
+    def _taken(self, batch: Batch, spec: IdSpec) -> Taken | None:
         taken = np.zeros(len(batch.partitions), np.bool_)
         for number in np.unique(batch.partitions).tolist():
             begin, end = self.bounds.get(number, (0, 0))
             taken |= (batch.partitions == number) & (batch.offsets >= begin) & (batch.offsets < end)
         taken &= batch.has_offset
         if not taken.any():
-            return
+            return None
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
-        digests = digests_of(spec, rest)
-        rows = Rows.of_digests(batch.offsets[taken], batch.timestamps[taken], digests)
-        if self.packing.reshard is not None:
-            rows = rows._replace(targets=self.packing.reshard.targets(rest.column("key").cast(pa.binary())))
-        yield from by_partition(batch.partitions[taken], rows)
+        places = (batch.partitions[taken], batch.offsets[taken], batch.timestamps[taken])
+        return Taken(*places, digests_of(spec, rest), rest)
+
+
+class Taken(NamedTuple):
+    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests (None: no ID), and the columns they were made of."""
+
+    partitions: NDArray[np.int64]
+    offsets: Int64s
+    timestamps: Int64s
+    digests: Sequence[bytes | None]
+    rest: pa.RecordBatch
+
+    def keys(self) -> pa.Array:
+        """Return the records' keys, where they were read."""
+        return self.rest.column("key").cast(pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesTask:
+    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their rows out."""
+
+    rows: TakenRows
+    packing: Packing
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the tasks."""
+        packer = self.packing.packer()
+        for taken in self.rows.read(batches):
+            rows = Rows.of_digests(taken.offsets, taken.timestamps, taken.digests)
+            if self.packing.reshard is not None:
+                rows = rows._replace(targets=self.packing.reshard.targets(taken.keys()))
+            for partition, part in by_partition(taken.partitions, rows):
+                yield from map(to_batch, packer.add(partition, part))
+        yield from map(to_batch, packer.finish())
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTask:
+    """A function for ``mapInArrow``: numbers of tasks in, their rows out as `spark_backfill.fold.pack_rows` takes them."""
+
+    rows: TakenRows
+    with_keys: bool
+
+    @property
+    def schema(self) -> str:
+        """The columns, for Spark."""
+        return f"{_ROWS}, {KEY_COLUMN} binary" if self.with_keys else _ROWS
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the tasks."""
+        for taken in self.rows.read(batches):
+            columns = {
+                "partition": pa.array(taken.partitions, pa.int32()),
+                "offset": pa.array(taken.offsets),
+                "timestamp_ms": pa.array(taken.timestamps),
+                "digest": pa.array(taken.digests, pa.binary()),
+            }
+            yield pa.RecordBatch.from_pydict(columns | ({KEY_COLUMN: taken.keys()} if self.with_keys else {}))
 
 
 class ParquetArchive:
@@ -110,6 +164,7 @@ class ParquetArchive:
         self._spec = spec
         self._layout = layout
         self._tasks = tuple(deal_out(layout.groups, spark.sparkContext.defaultParallelism))
+        self._has_twins = False
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
         """See `spark_backfill.archive.Archive.survey`."""
@@ -122,15 +177,20 @@ class ParquetArchive:
             checked_part({"partition": None, "rows": seen.strays}, units_are_said=False)
         if not seen.parts:
             raise nothing_of_topic(self._topic, seen.others)
-        return {number: self._checked(number, part) for number, part in sorted(seen.parts.items())}
+        parts = {number: self._checked(number, part) for number, part in sorted(seen.parts.items())}
+        self._has_twins |= any(part.has_twins for part in parts.values())
+        return parts
 
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
         """See `spark_backfill.archive.Archive.pieces`."""
-        bounds = {each.partition: part for each in stretches if (part := each.in_archive()) is not None}
+        bounds = in_archive(stretches)
         names = tuple(name for name in self._layout.names if name not in PLACE)
-        return self._numbers().mapInArrow(
-            PiecesTask(self._reader(names), str(self._spec), bounds, packing), PIECE_SCHEMA
-        )
+        rows = TakenRows(reader=self._reader(names), spec=str(self._spec), bounds=bounds)
+        packing = packing.of_archive(bounds, twins=self._has_twins)
+        if not packing.twins:
+            return self._numbers().mapInArrow(PiecesTask(rows, packing), PIECE_SCHEMA)
+        task = RowsTask(rows, with_keys=packing.reshard is not None)
+        return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
     def _checked(self, number: int, part: PartSurvey) -> Archived:
         return checked_part(part.described(number), units_are_said=bool(self._layout.unit))

@@ -22,11 +22,11 @@ from dedup_sdk.store.mark_sort import newest_per_digest, select
 from dedup_sdk.store.words import Uint64s, take_digests
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
-from spark_backfill.findings.producer_codes import Producers, producer_codes
+from spark_backfill.findings.producer_codes import Producers
 from spark_backfill.findings.sightings import RunRows, Sightings
-from spark_backfill.offset_twins import check_one_record
+from spark_backfill.offset_twins import check_one_record, watched_marks
 from spark_backfill.partitioner import NO_KEY
-from spark_backfill.reshard import KEY_COLUMN, Reshard, is_moved
+from spark_backfill.reshard import Reshard, is_moved
 from spark_backfill.reshard_fold import latest_per_digest
 from spark_backfill.slots import SlotPlan
 
@@ -35,12 +35,13 @@ RUN_ROWS: Final = 500_000
 
 PIECE_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings binary, findings string"
+    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings binary, findings string, "
+    "watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
 _COUNTED: Final = 7
 _TYPES: Final = [
-    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), pa.binary(), pa.string(),
+    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), pa.binary(), pa.string(), *[pa.binary()] * 2,
 ]  # fmt: skip
 _NO_OFFSET: Final = 2**63 - 1
 
@@ -158,7 +159,8 @@ class Piece(NamedTuple):
     """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
 
     In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset. Where a report was
-    asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run.
+    asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run. So are the marks of
+    offsets that are ``watched`` (`spark_backfill.offset_twins`; None: none are), of which the timestamps do not count.
 
     Pieces of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left out (None: none
     were), and in a count window their marks bear numbers: they come before all rows.
@@ -170,6 +172,7 @@ class Piece(NamedTuple):
     sightings: Sightings | None = None
     findings: Findings | None = None
     forgotten_ms: int | None = None
+    watched: Marks | None = None
 
 
 @dataclass(slots=True)
@@ -186,7 +189,8 @@ class RunPacker:
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``given_up``:
     offsets by partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was
     asked for, so that rows have to come as in a count window, and what is found in each run goes with its pieces.
-    ``reshard``: marks go to the partition of their record's key, too.
+    ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows
+    may come from two logs.
     """
 
     def __init__(
@@ -197,10 +201,12 @@ class RunPacker:
         given_up: Mapping[int, Sequence[int]] | None = None,
         findings: bool = False,
         reshard: Reshard | None = None,
+        watch: Mapping[int, int] | None = None,
         run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
         self._ordered = ordered
+        self._watch = watch or {}
         self._given_up = {
             partition: np.asarray(offsets, np.int64) for partition, offsets in (given_up or {}).items()
         }
@@ -237,9 +243,10 @@ class RunPacker:
             if not (self._ordered or self._findings):
                 check_one_record(partition, marks)
             found = _found(partition, marks, pending.beside) if self._findings else None
+            watched = watched_marks(marks, self._watch[partition]) if partition in self._watch else None
             if not self._ordered:
                 marks = newest_per_digest(marks)
-            pieces = self._pieces(partition, pending.tally, marks)
+            pieces = self._pieces(partition, pending.tally, marks, watched)
             yield from pieces if found is None else self._with_findings(partition, pieces, *found)
             if pending.moved and self._reshard is not None:
                 yield from self._moved_pieces(pending.moved, self._reshard)
@@ -256,10 +263,10 @@ class RunPacker:
                 if end > start:
                     yield Piece(slot, Tally(), cut_marks(latest, start, end))
 
-    def _pieces(self, partition: int, tally: Tally, marks: Marks) -> Iterator[Piece]:
+    def _pieces(self, partition: int, tally: Tally, marks: Marks, watched: Marks | None) -> Iterator[Piece]:
         for slot, start, end in self._plan.cut(partition, marks.digests):
-            yield Piece(slot, tally, cut_marks(marks, start, end))
-            tally = Tally()
+            yield Piece(slot, tally, cut_marks(marks, start, end), watched=watched)
+            tally, watched = Tally(), None
 
     def _with_findings(
         self, partition: int, pieces: Iterator[Piece], sightings: Sightings, findings: Findings
@@ -307,6 +314,8 @@ def to_batch(piece: Piece) -> pa.RecordBatch:
         piece.forgotten_ms,
         None if piece.sightings is None else piece.sightings.to_bytes(),
         None if piece.findings is None else str(piece.findings),
+        None if piece.watched is None else piece.watched.digests,
+        None if piece.watched is None else piece.watched.offsets.tobytes(),
     )
     values = (piece.slot, *counted, *packed, *found)
     columns = [pa.array([value], kind) for value, kind in zip(values, _TYPES, strict=True)]
@@ -318,7 +327,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
-        digests, *packed, numbers, forgotten_ms, sightings, findings = (
+        digests, *packed, numbers, forgotten_ms, sightings, findings, watched, places = (
             column[row].as_py() for column in columns[1 + _COUNTED :]
         )
         offsets, timestamps, *numbered = (
@@ -339,29 +348,12 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
             None if sightings is None else Sightings.from_bytes(sightings),
             None if findings is None else Findings.from_json(json.loads(findings)),
             forgotten_ms,
+            None if watched is None else _watched(watched, np.frombuffer(places, np.int64)),
         )
 
 
-def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
-    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
-
-    A column ``producer`` (binary), where there is one, has the value of the header that names it; to ``reshard`` them there has to be
-    one with their keys.
-    """
-    if not batch.num_rows:
-        return
-    partitions = batch.column("partition").to_numpy()
-    offsets: Int64s = batch.column("offset").to_numpy()
-    timestamps: Int64s = batch.column("timestamp_ms").to_numpy()
-    column = batch.column("digest")
-    keyed = None
-    if column.null_count:
-        keyed = np.asarray(column.is_valid())
-        column = column.drop_null()
-    producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
-    targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
-    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets)
-    yield from by_partition(partitions, rows)
+def _watched(digests: bytes, offsets: Int64s) -> Marks:
+    return Marks(digests, offsets, np.zeros(len(offsets), np.int64))
 
 
 def by_partition(partitions: NDArray[Any], rows: Rows) -> Iterator[tuple[int, Rows]]:
@@ -380,16 +372,3 @@ def _where(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
     producers = None if rows.producers is None else rows.producers._replace(codes=rows.producers.codes[mask])
     targets = None if rows.targets is None else rows.targets[mask]
     return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers, targets)
-
-
-def _bytes_of(column: pa.Array) -> bytes:
-    """The bytes of all digests of a column without nulls, one after the other."""
-    _, ends, data = column.buffers()
-    count = len(column)
-    if not count:
-        return b""
-    edges = np.frombuffer(ends, np.int32)[column.offset : column.offset + count + 1]
-    joined = data[int(edges[0]) : int(edges[-1])].to_pybytes()
-    if len(joined) != DIGEST_BYTES * count:
-        raise ValueError(f"{len(joined)} bytes of {count} digests: a digest has {DIGEST_BYTES}")
-    return bytes(joined)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dedup_sdk.marks import Int64s, cut_marks, join_marks
 from dedup_sdk.store.mark_sort import newest_per_digest
-from spark_backfill.offset_twins import check_one_record
+from spark_backfill.offset_twins import check_one_record, watched_marks
 from spark_backfill.runs import RUN_ROWS, Piece, Rows, Tally, by_partition
 from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Bounds
@@ -40,9 +40,16 @@ class SharedPacker:
     """
 
     def __init__(
-        self, plan: SlotPlan, takers: Sequence[Taker], *, ordered: bool, run_rows: int = RUN_ROWS
+        self,
+        plan: SlotPlan,
+        takers: Sequence[Taker],
+        *,
+        ordered: bool,
+        watch: Mapping[int, int] | None = None,
+        run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
+        self._watch = watch or {}
         self._takers = takers
         self._ordered = ordered
         self._run_rows = run_rows
@@ -86,12 +93,14 @@ class SharedPacker:
         marks = join_marks([part.marks() for part in parts])
         if not self._ordered:
             check_one_record(partition, marks)
+        watched = watched_marks(marks, self._watch[partition]) if partition in self._watch else None
+        if not self._ordered:
             marks = newest_per_digest(marks)
         for group in groups:
-            tally = whole
+            tally, seen = whole, watched
             for slot, start, end in self._plan.cut(partition, marks.digests, group):
-                yield Piece(slot, tally, cut_marks(marks, start, end))
-                tally = Tally()
+                yield Piece(slot, tally, cut_marks(marks, start, end), watched=seen)
+                tally, seen = Tally(), None
 
     def _given_up(self, group: int, partition: int, parts: Sequence[Rows]) -> Int64s | None:
         """What a group gave up of these rows, None where that is nothing."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, join_marks
 from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
 from dedup_sdk.window import Window
@@ -23,6 +23,7 @@ from spark_backfill.findings.digest_sample import SIZE
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import merge_runs
 from spark_backfill.findings.sightings import Sightings
+from spark_backfill.offset_twins import check_one_record
 from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Piece, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -73,6 +74,7 @@ class SlotWriter:
 
     def _write(self, number: int, state: _SlotState) -> SlotOutcome:
         slot = self.slots[number]
+        state.check_watched(slot.partition)
         folded = state.fold.finish()
         folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
         path = Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}"
@@ -103,6 +105,12 @@ class _SlotState:
         self.forgotten_ms: int | None = None
         self._sightings: list[Sightings] = []
         self._findings = Findings()
+        self._watched: list[Marks] = []
+
+    def check_watched(self, partition: int) -> None:
+        """Check that all tasks saw the same records at the offsets that are watched."""
+        if len(self._watched) > 1:
+            check_one_record(partition, join_marks(self._watched))
 
     def findings(self, slot: Slot, now_ms: int, *, with_producers: bool) -> Findings | None:
         """What all runs say together of the slot's IDs, and what they said themselves; None where no report was asked for."""
@@ -123,6 +131,8 @@ class _SlotState:
             self._sightings.append(piece.sightings)
         if piece.findings is not None:
             self._findings += piece.findings
+        if piece.watched is not None:
+            self._watched.append(piece.watched)
         self.forgotten_ms = later(self.forgotten_ms, piece.forgotten_ms)
         if isinstance(self.fold, CountFold) and piece.marks.numbers is not None:
             self.fold.resume(piece.marks)

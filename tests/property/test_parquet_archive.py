@@ -17,7 +17,7 @@ from dedup_sdk.record import Record
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import id_columns, parse_columns
 from spark_backfill.fold import Packing
-from spark_backfill.parquet_archive import PiecesTask, SurveyTask
+from spark_backfill.parquet_archive import PiecesTask, SurveyTask, TakenRows
 from spark_backfill.parquet_files import Group, deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
 from spark_backfill.runs import from_batch
@@ -106,7 +106,8 @@ def test_pieces_are_those_of_the_records(
     packing = Packing(plan_slots(stretches, split=True, parallelism=2), ordered=False)
     with TemporaryDirectory() as folder:
         reader = reader_of(write_parquet(Path(folder), records, **written), spec)
-        task = PiecesTask(reader, spec, dict.fromkeys(range(3), (begin, end)), packing)
+        bounds = dict.fromkeys(range(3), (begin, end))
+        task = PiecesTask(TakenRows(reader=reader, spec=spec, bounds=bounds), packing)
         pieces = [piece for batch in task(numbers(reader)) for piece in from_batch(batch)]
     assert last_sightings(pieces) == expected
     assert sum(piece.tally.records for piece in pieces) == len(wanted)

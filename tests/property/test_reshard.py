@@ -27,7 +27,8 @@ from dedup_sdk.window import Window
 from spark_backfill.history import History
 from spark_backfill.partitioner import PARTITIONERS, Partitioner, partitions_of
 from spark_backfill.reshard import Reshard
-from spark_backfill.runs import Piece, RunPacker, rows_of_batch, to_batch
+from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.runs import Piece, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk.marks import DIGEST_BYTES, Marks
-from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, rows_of_batch, to_batch
+from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.slots import Slot, SlotPlan
 
 PARTITIONS = {0: 1, 3: 4}

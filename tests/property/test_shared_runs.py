@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.store.mark_sort import newest_per_digest
-from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, rows_of_batch, to_batch
+from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.shared_runs import SharedPacker, Taker
 from spark_backfill.slots import Slot, SlotPlan
 from tests.property.test_runs import Row, batch_of, last_of, rows

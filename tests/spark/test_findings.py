@@ -18,7 +18,8 @@ from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.producer_codes import producer_codes
 from spark_backfill.fold import Packing, pack_rows, write_slots
-from spark_backfill.runs import RunPacker, from_batch, rows_of_batch, to_batch
+from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.runs import RunPacker, from_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, plan_slots

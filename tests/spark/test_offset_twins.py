@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from dedup_sdk.marks import Marks
+from dedup_sdk.record import Record
+from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.window import Window
+from spark_backfill import parquet_files
+from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.fold import Packing, pack_rows, write_slots
-from spark_backfill.offset_twins import check_one_record
+from spark_backfill.offset_twins import check_one_record, watch_bits, watched_marks
+from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
 from spark_backfill.stretch import Stretch
+from tests.support.archives import write_parquet
 from tests.support.naive_fold import Row, digest_of
 
 if TYPE_CHECKING:
@@ -24,7 +30,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from dedup_sdk.store.manifest import PartitionManifest
+    from spark_backfill.report import Report
+
 STRETCHES = [Stretch(partition=0, low=0, begin=0, high=9, complete=True)]
+BASE_MS = 1_700_000_000_000
 SAYS = "offset 5 of partition 0 is there twice with different contents"
 
 
@@ -106,3 +116,82 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=True)
     finally:
         spark.conf.set(setting, str(usual))
+
+
+def test_tasks_watch_the_same_offsets() -> None:
+    """All where they are few, else some ten thousands in no pattern; two tasks that saw another record at one of them are told."""
+    assert [watch_bits(offsets) for offsets in (0, 1, 65_536, 65_537, 10**9)] == [0, 0, 0, 1, 14]
+    offsets = np.arange(0, 2**21, 2, dtype=np.int64)
+    some = Marks(bytes(16 * len(offsets)), offsets, offsets)
+    assert watched_marks(some, 0) is some
+    assert 20_000 < watched_marks(some, watch_bits(2**21)).count < 50_000
+
+
+def archive_of(folder: Path, *files: dict[int, str], late_ms: int = 0) -> Path:
+    """An archive whose files have keys at offsets, of one minute each; those of later files come ``late_ms`` later."""
+    for number, keys in enumerate(files):
+        times = {offset: BASE_MS + offset * 60_000 + number * late_ms for offset in keys}
+        write_parquet(
+            folder / str(number),
+            [Record("t", 0, at, times[at], key.encode()) for at, key in keys.items()],
+            files=1,
+        )
+        (folder / str(number) / "part-0.parquet").rename(folder / f"{number}.parquet")
+        (folder / str(number)).rmdir()
+    return folder
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs the job on an archive of which each task reads a file, by Arrow or by Spark's reader; gives the manifest and the report."""
+    monkeypatch.setattr(parquet_files, "LEAST_ROWS", 1)
+
+    def finished(archive: Path, *, by_arrow: bool, window: str = "1d") -> tuple[PartitionManifest, Report]:
+        usual = [
+            "--topic",
+            "t",
+            "--id",
+            "key",
+            "--window",
+            window,
+            "--whole-topic",
+            "--output",
+            str(tmp_path / "s"),
+        ]
+        where = ["--cluster-id", "c", "--topic-id", "t", "--archive-isolation", "read_committed"]
+        reader = [] if by_arrow else ["--read-option", "recursiveFileLookup=true"]
+        given = [*usual, *where, "--source", str(archive), *reader, "--overwrite"]
+        report = backfill(parse_options(given, print), lambda: spark)
+        (entry,) = verify_snapshot(tmp_path / "s").partitions
+        return entry, report
+
+    return finished
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by_arrow", [True, False])
+@pytest.mark.parametrize("step", [1, 3])
+def test_two_logs_are_told_apart_that_no_task_sees_together(
+    run: Callable[..., Any], tmp_path: Path, step: int, *, by_arrow: bool
+) -> None:
+    """Where there are more rows than offsets, and where holes leave room for the records of both."""
+    archive = archive_of(
+        tmp_path / "a", *({at: f"{log}{at}" for at in range(0, 60 * step, step)} for log in "ab")
+    )
+    with pytest.raises(Exception, match="is there twice with different contents") as caught:
+        run(archive, by_arrow=by_arrow)
+    assert "\n" not in one_line(caught.value)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by_arrow", [True, False])
+@pytest.mark.parametrize("window", ["1d", "100n"])
+def test_the_newest_time_is_that_of_the_twin_that_stays(
+    run: Callable[..., Any], tmp_path: Path, window: str, *, by_arrow: bool
+) -> None:
+    """Though no task sees the other one: a consumer that lived through the log saw the record once, at its own time."""
+    keys = {at: str(at) for at in range(20)}
+    entry, report = run(archive_of(tmp_path / "a", keys, keys, late_ms=500), by_arrow=by_arrow, window=window)
+    assert (entry.newest_ms, entry.marks) == (BASE_MS + 19 * 60_000, 20)
+    assert report.records == 20

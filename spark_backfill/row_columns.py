@@ -1,0 +1,48 @@
+"""Rows that come from Spark as Arrow columns, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from dedup_sdk.marks import DIGEST_BYTES, Int64s
+from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.reshard import KEY_COLUMN, Reshard
+from spark_backfill.runs import Rows, by_partition
+
+
+def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
+    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
+
+    A column ``producer`` (binary), where there is one, has the value of the header that names it; to ``reshard`` them there has to be
+    one with their keys.
+    """
+    if not batch.num_rows:
+        return
+    partitions = batch.column("partition").to_numpy()
+    offsets: Int64s = batch.column("offset").to_numpy()
+    timestamps: Int64s = batch.column("timestamp_ms").to_numpy()
+    column = batch.column("digest")
+    keyed = None
+    if column.null_count:
+        keyed = np.asarray(column.is_valid())
+        column = column.drop_null()
+    producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
+    targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
+    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets)
+    yield from by_partition(partitions, rows)
+
+
+def _bytes_of(column: pa.Array) -> bytes:
+    """The bytes of all digests of a column without nulls, one after the other."""
+    _, ends, data = column.buffers()
+    count = len(column)
+    if not count:
+        return b""
+    edges = np.frombuffer(ends, np.int32)[column.offset : column.offset + count + 1]
+    joined = data[int(edges[0]) : int(edges[-1])].to_pybytes()
+    if len(joined) != DIGEST_BYTES * count:
+        raise ValueError(f"{len(joined)} bytes of {count} digests: a digest has {DIGEST_BYTES}")
+    return bytes(joined)
