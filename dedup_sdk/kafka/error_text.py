@@ -1,7 +1,7 @@
 """An error's text, as it may be shown to others: one line of limited length without what looks like a credential.
 
 It masks rather too much than too little: what follows a name that says secret, password, token, key or credential; all that
-lies between ``://`` and the last ``@`` of the same word; and the rest of the line after ``Authorization`` or ``Cookie``.
+lies between ``://`` and the last ``@`` of the same word, and the query of such a URL; and the rest of the line after ``Authorization`` or ``Cookie``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ _NAMED_SECRET = re.compile(
     r"""|\{[^}]*\}?|[^\s,;&)}\]]+)""",
     re.IGNORECASE,
 )
+
+_QUERY = re.compile(r"([^?#]*)([?#]?)(.*)", re.DOTALL)
+_HTTP = re.compile(r"https?$", re.IGNORECASE)
+_AROUND = """'"`,.;:)]}>"""
+"""What a text puts around a URL."""
 
 
 def error_text(error: BaseException) -> str:
@@ -61,7 +66,22 @@ def _told(error: BaseException) -> str:
 
 
 def _without_credentials(word: str) -> str:
-    """Mask what lies before the last ``@`` of a URL: a password may hold any character, another ``@`` too."""
+    """Mask in a URL what lies before its last ``@`` (a password may hold any character, another ``@`` too), and its query."""
     scheme, found, rest = word.partition("://")
-    host = rest.rpartition("@")
-    return f"{scheme}://{_MASK}@{host[2]}" if found and host[1] else word
+    if not found:
+        return word
+    user, at, host = rest.rpartition("@")
+    if at and "?" in user:
+        # Of a password or of a query: what lies behind may be part of it.
+        return f"{scheme}://{_MASK}"
+    shown = f"{_MASK}@{host}" if at and user else rest
+    return f"{scheme}://{_without_query(shown, scheme)}"
+
+
+def _without_query(rest: str, scheme: str) -> str:
+    """Mask the query of a URL whole: whatever it is called there, it may be what a presigned URL is signed with."""
+    place, mark, query = _QUERY.match(rest).groups()  # type: ignore[union-attr]  # anything matches
+    said = query.rstrip(_AROUND)
+    # Elsewhere a question mark may be any one character of a file's name.
+    is_query = bool(said) and (_HTTP.search(scheme) or "=" in said.partition("/")[0])
+    return f"{place}{mark}{_MASK}{query[len(said) :]}" if is_query else rest

@@ -129,3 +129,31 @@ def test_in_a_text_of_ours_only_urls_are_masked() -> None:
     """What we say of keys and columns is to be read as it is."""
     told = f"archive 's3a://app:{SECRET}@bucket/x' has no column 'k': say --columns key=COLUMN"
     assert masked_urls(told) == told.replace(f"app:{SECRET}", "***")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (
+            f"archive 'https://h/a.parquet?X-Amz-Signature={SECRET}' is gone",
+            "archive 'https://h/a.parquet?***' is gone",
+        ),
+        (f"wasbs://c@h/a?sv=2024&sig={SECRET}: no", "wasbs://***@h/a?***: no"),
+        (f"(s3a://bucket/x?token={SECRET}),", "(s3a://bucket/x?***),"),
+        (f"HTTPS://h/a?{SECRET}", "HTTPS://h/a?***"),
+        (f"https://h/a?x=1@{SECRET}", "https://***"),
+        (f"https://h/a#access_token={SECRET}&x=1/2", "https://h/a#***"),
+    ],
+)
+def test_the_query_of_a_url_is_masked(told: str, shown: str) -> None:
+    """Presigned URLs bear in it what opens them, under any name; also where only URLs are masked."""
+    assert (masked_urls(told), error_text(ValueError(told))) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["s3a://lake/orders/part-?.parquet", "s3a://lake/dt=2024-0?/h=1/*", "is it https://h/a?", "why? a=b"],
+)
+def test_what_is_no_query_is_shown(told: str) -> None:
+    """A question mark in a path is a character of a glob."""
+    assert masked_urls(told) == told
