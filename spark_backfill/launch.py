@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.errors import ConfigurationError, DedupError
+from dedup_sdk.kafka.error_text import masked_urls
 from dedup_sdk.testing.cache import cache_folder
 from dedup_sdk.testing.java_home import spark_environment
 from spark_backfill.console import DRIVER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
@@ -90,7 +91,7 @@ def run(
         tell(str(ended))
         return ended.status
     except DedupError as error:
-        tell(f"error: {error}")
+        tell(f"error: {masked_urls(str(error))}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(report)
     sys.stdout.flush()

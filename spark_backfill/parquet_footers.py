@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,16 +17,21 @@ from spark_backfill.errors import BackfillError
 
 _THREADS: Final = 8
 _BUFFER_BYTES: Final = 2**20
+_END_BYTES: Final = 8
+"""How a file ends: the bytes of its footer, and a word."""
 _ENCRYPTED: Final = b"PARE"
 """How a file begins whose footer is encrypted."""
 
 
 class Stamp(NamedTuple):
-    """What a file is known by: its bytes, the time of its last change (ns), and the rows of each of its row groups."""
+    """What a file is known by: its bytes, the rows of each of its row groups, and a checksum of its footer, which tells of all of them.
+
+    The time of its last change is none of it: machines that see one file may tell it differently.
+    """
 
     size: int
-    modified_ns: int
     rows: tuple[int, ...]
+    footer: int
 
 
 class Footer(NamedTuple):
@@ -45,9 +50,12 @@ class OpenFile(NamedTuple):
 
     def stamp(self) -> Stamp:
         """Return what it is known by now."""
-        told, metadata = os.fstat(self.source.fileno()), self.parquet.metadata
+        size, metadata = self.source.size(), self.parquet.metadata
         rows = tuple(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
-        return Stamp(told.st_size, told.st_mtime_ns, rows)
+        # Read anew, because the file may have been written over since it was opened.
+        end = self.source.read_at(_END_BYTES, max(size - _END_BYTES, 0))
+        length = int.from_bytes(end[:4], "little") + _END_BYTES
+        return Stamp(size, rows, zlib.crc32(self.source.read_at(min(length, size), max(size - length, 0))))
 
 
 @contextmanager

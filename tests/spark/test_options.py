@@ -203,6 +203,27 @@ def test_no_line_shows_the_password_of_an_archive() -> None:
     assert told == "archive 's3a://***@bucket/x' has no column 'k': say --columns key=COLUMN"
 
 
+@pytest.mark.parametrize(
+    "query", ["X-Amz-Signature=hunter2&X-Amz-Date=1", "sv=1&sig=hunter2", "token=hunter2"]
+)
+def test_no_line_shows_what_a_presigned_url_bears(query: str) -> None:
+    """Neither a wrong command line, nor a failure of ours or of Spark's, nor the report's list of sources."""
+    place, shown = f"https://h/x.parquet?{query}", "https://h/x.parquet?***"
+    said: list[str] = []
+    with pytest.raises(SystemExit):
+        parse_options([*GOOD, *WHOLE, "--source", place], said.append)
+    assert f"does {shown!r} have" in said[0]
+    options = parse_options(
+        [*GOOD, *WHOLE, "--source", place, "--archive-isolation", "read_committed"], print
+    )
+    assert options.sources.described() == (shown,)
+    assert (
+        one_line(BackfillError(f"archive {place!r} has no column 'k'"))
+        == f"archive {shown!r} has no column 'k'"
+    )
+    assert one_line(RuntimeError(f"java.io.IOException: {place} not found")).endswith(f"{shown} not found")
+
+
 def test_missing_options_are_named() -> None:
     """A call without anything names what is required."""
     said: list[str] = []
