@@ -58,33 +58,43 @@ class _Claim(NamedTuple):
     vouched: bool
 
 
-def resolve_history(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a group may be taken to have processed of a topic, by partition, before anything is read.
+
+    ``group``: None where the user vouches for the whole log. ``skipped``: partitions of which it is nothing, with the reason. ``entries``: what
+    of a base they begin with. ``told``: what its commits say.
+    """
+
+    group: str | None
+    bounds: Mapping[int, Bounds]
+    parts: Mapping[int, _Claim]
+    skipped: Mapping[int, str]
+    entries: Mapping[int, PartitionManifest]
+    told: Mapping[int, CommitMetadata]
+
+
+def claim_history(
     log: KafkaLog,
     window: Window,
-    *,
     group: str | None,
+    commits: Mapping[int, Commit] | None,
+    *,
     assume_processed: bool,
-    now_ms: int,
-    survey: Survey | None = None,
-    reads_log: bool = True,
     base: Base | None = None,
-) -> History:
-    """Ask Kafka which offsets are to be folded.
+) -> Claims:
+    """Say which offsets of a log are the history of a group with these ``commits``.
 
-    Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning is the
-    ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
+    Without a group the user vouches for the whole log (``commits`` None). With one the cut is what it has committed and the beginning is
+    the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
     metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
-
-    ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
-    the history begins with the archive. With ``reads_log`` False everything is taken from there. What ``base`` has of a partition
-    is not read again.
+    ``base``: what it has of a partition is not read again.
 
     Raises:
-        BackfillError: no broker, no such topic, nothing in it that the group has processed, or an archive or a base of another log.
+        BackfillError: nothing that the group has processed, or a base of another log.
     """
     partitions = log.partitions()
     bounds = log.bounds(partitions)
-    commits = log.committed(group, partitions) if group is not None else None
     topic_id = log.topic_id()
     if base is not None:
         check_base_log(base, cluster=log.cluster, topic_id=topic_id, partitions=partitions)
@@ -102,21 +112,53 @@ def resolve_history(
         )
         if entry is not None:
             entries[number] = entry
+    if not claims:
+        raise _no_history(log.topic, group, skipped)
+    return Claims(
+        group=group,
+        bounds=bounds,
+        parts=claims,
+        skipped=skipped,
+        entries=entries,
+        told=_told(commits or {}, name),
+    )
+
+
+def resolve_history(
+    log: KafkaLog,
+    claims: Claims,
+    window: Window,
+    *,
+    now_ms: int,
+    survey: Survey | None = None,
+    reads_log: bool = True,
+) -> History:
+    """Ask which of these offsets are to be folded, and where they are read.
+
+    ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
+    the history begins with the archive. With ``reads_log`` False everything is taken from there.
+
+    Raises:
+        BackfillError: Kafka does not answer, nothing of the history is there, or the archive is of another log.
+    """
+    bounds, skipped = claims.bounds, dict(claims.skipped)
     # Read from the archive alone, a log begins where nothing is asked of it any more.
-    starts = {number: bounds[number].start if reads_log else claims[number].high for number in claims}
+    starts = {
+        number: bounds[number].start if reads_log else claim.high for number, claim in claims.parts.items()
+    }
     last_ms = {
         number: log.last_timestamp_ms(number, max(claim.low, starts[number]), claim.high)
-        for number, claim in claims.items()
+        for number, claim in claims.parts.items()
         if window.time_ms is not None
     }
     archived: Mapping[int, Archived] = {}
     if survey is not None:
-        cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
+        cuts = {number: min(starts[number], claim.high) for number, claim in claims.parts.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
     stretches = []
-    for number, claim in claims.items():
-        known, entry = archived.get(number), entries.get(number)
+    for number, claim in claims.parts.items():
+        known, entry = archived.get(number), claims.entries.get(number)
         if not reads_log and entry is None and (known is None or known.begin >= claim.high):
             skipped[number] = "not in the archive" if known is None else "the archive begins behind its cut"
             continue
@@ -132,20 +174,25 @@ def resolve_history(
         part = _log_part(log, number, claim, cut, starts[number], known, window=window, limits=limits)
         stretches.append(plan_joined(number, part, known, window=window, limits=limits))
     if not stretches:
-        reasons = ", ".join(sorted(set(skipped.values())))
-        raise BackfillError(
-            f"group {group!r} has no history in topic {log.topic!r} to fold ({reasons}): check --group, or vouch for what "
-            "lies before its commits with --assume-processed, or for all of the topic with --whole-topic instead of --group"
-        )
-    told = _told(commits or {}, name)
+        raise _no_history(log.topic, claims.group, skipped)
     return History(
         cluster=log.cluster,
         topic=log.topic,
-        topic_id=topic_id,
+        topic_id=log.topic_id(),
         stretches=tuple(stretches),
         skipped=skipped,
-        buried={number: each.buried for number, each in told.items() if each.buried is not None},
-        eras={number: each.era for number, each in told.items() if each.era},
+        buried={number: each.buried for number, each in claims.told.items() if each.buried is not None},
+        eras={number: each.era for number, each in claims.told.items() if each.era},
+    )
+
+
+def _no_history(topic: str, group: str | None, skipped: Mapping[int, str]) -> BackfillError:
+    reasons = ", ".join(sorted(set(skipped.values())))
+    if group is None:
+        return BackfillError(f"nothing of topic {topic!r} can be folded ({reasons}): check --source")
+    return BackfillError(
+        f"group {group!r} has no history in topic {topic!r} to fold ({reasons}): check --group, or vouch for what "
+        "lies before its commits with --assume-processed, or for all of the topic with --whole-topic instead of --group"
     )
 
 

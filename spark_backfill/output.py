@@ -68,22 +68,21 @@ def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) 
 def _check_folder(output: Path, members: Sequence[str], *, overwrite: bool) -> None:
     try:
         there = sorted(output.iterdir()) if output.exists() else []
-        snapshots = all((each / MANIFEST_NAME).is_file() for each in there)
+        strange = [each.name for each in there if not (each / MANIFEST_NAME).is_file()]
     except OSError as error:
         raise BackfillError(
             f"output {str(output)!r} cannot be used: {error.strerror}; choose another"
         ) from None
-    if not there:
-        return
-    if not snapshots:
+    if strange:
         raise BackfillError(
-            f"output {str(output)!r} is to hold a folder for each group, and holds something else: choose an empty or a new folder"
+            f"output {str(output)!r} is to hold a snapshot for each group, and holds {strange[0]!r}, which is none: choose an empty or a "
+            "new folder"
         )
-    if not overwrite:
+    others = [each.name for each in there if each.name not in members]
+    if there and not overwrite:
         raise BackfillError(
             f"output {str(output)!r} holds snapshots of groups: choose another, or give --overwrite"
         )
-    others = [each.name for each in there if each.name not in members]
     if others:
         raise BackfillError(
             f"output {str(output)!r} holds {others[0]!r}, the snapshot of a group that is not named now, and --overwrite would remove it: "

@@ -12,7 +12,7 @@ from spark_backfill.archived import Archived, Survey, check_gaps
 from spark_backfill.base import Base
 from spark_backfill.errors import BackfillError
 from spark_backfill.given_up import NONE_GIVEN_UP, GivenUpRecords, read_given_up
-from spark_backfill.history import History, kept_history, resolve_history
+from spark_backfill.history import Claims, History, claim_history, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
@@ -77,22 +77,39 @@ def find_shares(
             base=base,
         )
         return (_share(None, history, options, say),)
-    histories: list[tuple[str | None, History]] = []
+    groups = options.groups or (None,)
     with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
-        for group in options.groups or (None,):
+        commits = log.committed(options.groups, log.partitions())
+        claims: list[Claims] = []
+        # What is wrong with one of them is told before an archive is looked through for the others.
+        for group in groups:
             with _of(group, options):
-                history = resolve_history(
-                    log,
-                    options.window,
-                    group=group,
-                    assume_processed=options.assume_processed,
-                    now_ms=now_ms,
-                    survey=survey,
-                    reads_log=bool(options.sources.kafka),
-                    base=base,
+                claims.append(
+                    claim_history(
+                        log,
+                        options.window,
+                        group,
+                        None if group is None else commits[group],
+                        assume_processed=options.assume_processed,
+                        base=base,
+                    )
                 )
-            histories.append((group, history))
-    return tuple(_share(group, history, options, say) for group, history in histories)
+        histories: list[History] = []
+        for group, claimed in zip(groups, claims, strict=True):
+            with _of(group, options):
+                histories.append(
+                    resolve_history(
+                        log,
+                        claimed,
+                        options.window,
+                        now_ms=now_ms,
+                        survey=survey,
+                        reads_log=bool(options.sources.kafka),
+                    )
+                )
+    return tuple(
+        _share(group, history, options, say) for group, history in zip(groups, histories, strict=True)
+    )
 
 
 def _share(group: str | None, history: History, options: Options, say: Callable[[str], None]) -> Share:
@@ -143,7 +160,7 @@ def _whose(group: str | None, options: Options) -> str:
 
 @contextmanager
 def _of(group: str | None, options: Options) -> Generator[None]:
-    """Name the group in what is wrong with one of several."""
+    """Name the group in what is wrong with one of several, where the line does not do so itself."""
     try:
         yield
     except BackfillError as error:

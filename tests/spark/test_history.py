@@ -12,7 +12,7 @@ from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.history import History, resolve_history
+from spark_backfill.history import History, claim_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.stretch import Stretch
 from tests.support.producing import Outgoing
@@ -51,9 +51,11 @@ def resolve(broker: Broker) -> Callable[..., History]:
     """Resolves a topic's history: ``resolve(topic, Window(...), group=...)``."""
 
     def history(topic: str, window: Window, **given: Any) -> History:
-        usual: dict[str, Any] = {"group": None, "assume_processed": False, "now_ms": BASE_MS + 10**9}
+        group, vouched = given.pop("group", None), given.pop("assume_processed", False)
         with KafkaLog(broker.bootstrap, topic, {}) as log:
-            return resolve_history(log, window, **{**usual, **given})
+            commits = None if group is None else log.committed([group], log.partitions())[group]
+            claims = claim_history(log, window, group, commits, assume_processed=vouched)
+            return resolve_history(log, claims, window, now_ms=BASE_MS + 10**9, **given)
 
     return history
 

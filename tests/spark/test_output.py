@@ -325,11 +325,15 @@ def test_snapshots_of_groups_are_replaced_together(tmp_path: Path) -> None:
     with pytest.raises(BackfillError, match="files that are no snapshot"):
         Output(target, overwrite=True)
     (target / "b" / "manifest.json").unlink()
-    with pytest.raises(BackfillError, match="is to hold a folder for each group, and holds something else"):
+    with pytest.raises(
+        BackfillError, match=r"is to hold a snapshot for each group, and holds '[^']+', which is none"
+    ):
         several(target, "third", "a", "b", "c", overwrite=True)
     one = tmp_path / "one"
     published(one, "alone")
-    with pytest.raises(BackfillError, match="is to hold a folder for each group, and holds something else"):
+    with pytest.raises(
+        BackfillError, match=r"is to hold a snapshot for each group, and holds '[^']+', which is none"
+    ):
         several(one, "third", "a", "b", overwrite=True)
     assert (one / "manifest.json").read_text() == "alone"
 

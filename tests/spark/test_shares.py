@@ -1,0 +1,129 @@
+"""What several groups have in common is asked of Kafka once, and what is wrong with one is told before anything is read for another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pytest
+
+from dedup_sdk.kafka.metadata import CommitMetadata
+from spark_backfill import share
+from spark_backfill.archived import Archived
+from spark_backfill.errors import BackfillError
+from spark_backfill.given_up import NONE_GIVEN_UP
+from spark_backfill.kafka_log import Bounds, Commit
+from spark_backfill.options import Options, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_700_000_000_000
+
+
+class _OneLog:
+    """A log of two partitions and a record an hour, and who asked what of it."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+    commits: ClassVar[Mapping[str, int]] = {}
+    topic, cluster = "orders", "c"
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def partitions(self) -> list[int]:
+        return [0, 1]
+
+    def topic_id(self) -> str:
+        return "t"
+
+    def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
+        return dict.fromkeys(partitions, Bounds(10, 100, 100))
+
+    def committed(self, groups: Iterable[str], _: Iterable[int]) -> dict[str, dict[int, Commit]]:
+        self.asked["committed"] += 1
+        text = str(CommitMetadata(low=0, complete=True))
+        return {
+            group: {at: Commit(self.commits[group], text) for at in (0, 1)} if group in self.commits else {}
+            for group in groups
+        }
+
+    def last_timestamp_ms(self, _: int, __: int, cut: int) -> int:
+        return NOW_MS + (cut - 100) * HOUR_MS
+
+    def first_offset_at(self, *_: int) -> int:
+        return 10
+
+    def first_timestamps_ms(self, *_: int) -> list[int]:
+        return [NOW_MS - 90 * HOUR_MS]
+
+
+class _OneArchive:
+    """What lies before the log, and how often it was looked through."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+
+    def survey(self, *_: object) -> dict[int, Archived]:
+        self.looked += 1
+        old_ms = NOW_MS - 100 * HOUR_MS
+        return {at: Archived(at, 0, 20, 20, old_ms, old_ms, 0, -1, old_ms) for at in (0, 1)}
+
+
+def options(*groups: str) -> Options:
+    """The options of a run over archive and topic."""
+    named = [text for group in groups for text in ("--group", group)]
+    usual = [
+        "--bootstrap",
+        "h:1",
+        "--topic",
+        "orders",
+        "--id",
+        "key",
+        "--window",
+        "30d",
+        "--output",
+        "nowhere",
+    ]
+    sources = ["--source", "kafka-client", "--source", "a.parquet", "--archive-isolation", "read_committed"]
+    return parse_options([*usual, *sources, *named], print)
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Finds the shares of groups that have committed these offsets: ``find(archive, {"a": 50}, "a", "b")``."""
+    monkeypatch.setattr(share, "KafkaLog", _OneLog)
+    monkeypatch.setattr(share, "read_given_up", lambda *_, **__: NONE_GIVEN_UP)
+    _OneLog.asked.clear()
+
+    def found(archive: Any, commits: Mapping[str, int], *groups: str) -> tuple[share.Share, ...]:
+        _OneLog.commits = commits
+        return share.find_shares(options(*groups), archive, None, now_ms=NOW_MS, say=print)
+
+    return found
+
+
+def test_the_commits_of_all_groups_are_asked_at_one_time(find: Any) -> None:
+    """So that none is a minute older than another, by a survey in between."""
+    found = find(_OneArchive(), {"a": 50, "b": 40}, "a", "b")
+    assert [[each.high for each in one.stretches] for one in found] == [[50, 50], [40, 40]]
+    assert _OneLog.asked == {"committed": 1}
+
+
+def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_through(find: Any) -> None:
+    """Its line comes at once, whichever of the groups it is."""
+    archive = _OneArchive()
+    with pytest.raises(
+        BackfillError, match=r"^group 'b' has no history in topic 'orders' to fold \(nothing committed\)"
+    ):
+        find(archive, {"a": 50}, "a", "b")
+    with pytest.raises(BackfillError, match=r"^group 'b': partition 0: committed offset 101 lies beyond"):
+        find(archive, {"a": 50, "b": 101}, "a", "b")
+    assert archive.looked == 0
