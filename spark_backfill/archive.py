@@ -14,7 +14,7 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill.archive_checks import SHOWN_TOPICS, checked_part, nothing_of_topic, without_topic
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.archived import Archived
-from spark_backfill.column_map import ColumnMap, id_columns
+from spark_backfill.column_map import ColumnMap, id_columns, place_of
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
 from spark_backfill.connect_layout import check_rows
@@ -22,12 +22,14 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.hull import in_archive
 from spark_backfill.json_lines import read_json_lines
+from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
 
 _NO_OFFSET: Final = 2**63 - 1
 _NO_TIME: Final = 2**63 - 1
-_MERGED: Final = "mergeSchema"
+_STRICT_CSV: Final = {"enforceSchema": "false", "mode": "FAILFAST"}
+"""Else the columns of one file are taken for those of all by their place, whatever the others' first lines say."""
 
 
 class Archive:
@@ -166,15 +168,18 @@ class Archive:
         options, places = self._options.read_options, self._options.columns
         if place.startswith(TABLE):
             return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
+        wanted = ("topic", "partition", "offset", "timestamp", *self._names)
         if self._lines:
-            wanted = ("topic", "partition", "offset", "timestamp", *self._names)
             return read_json_lines(self._spark, place, places, wanted, options)
-        if self._options.format in ("parquet", "orc") and _MERGED.casefold() not in map(
-            str.casefold, options
-        ):
+        form = self._options.format
+        merges = {name.casefold(): value.casefold() for name, value in options.items()}.get(MERGED.casefold())
+        if form in ("parquet", "orc") and merges != "false":
             # Else the columns of one file are taken for those of all.
-            options = {_MERGED: "true", **options}
-        return self._spark.read.format(self._options.format).options(**options).load(place), places
+            found = [place_of(places, name) for name in wanted]
+            return read_merged(self._spark, form, options, place, found), places
+        if form == "csv":
+            options = {**_STRICT_CSV, **options}
+        return self._spark.read.format(form).options(**options).load(place), places
 
     def _nothing_of_topic(self) -> BackfillError:
         others = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()

@@ -90,7 +90,7 @@ class KafkaColumns:
         place = place_of(self._places, name)
         if place.column == NOWHERE:
             return None
-        kind = _type_at(self._frame.schema, place.column)
+        kind = type_at(self._frame.schema, place.column)
         if kind is None and name in self._places:
             dotted = place.column in self._frame.columns
             quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
@@ -196,11 +196,15 @@ class KafkaColumns:
         return F.transform(named, plain).cast(_HEADERS)
 
 
-def _type_at(schema: T.StructType, name: str) -> T.DataType | None:
-    """The type of a column, or of a field of a struct behind a dot; None where there is none. Quoted names may have dots."""
+def steps_of(name: str) -> list[str]:
+    """Return a column's name, and those of the fields of structs that its dots lead to."""
+    return [quoted or plain for quoted, plain in _STEP.findall(name)]
+
+
+def type_at(schema: T.StructType, name: str) -> T.DataType | None:
+    """Return the type of a column, or of a field of a struct behind a dot; None where there is none. Quoted names may have dots."""
     kind: T.DataType = schema
-    for quoted, plain in _STEP.findall(name):
-        step = quoted or plain
+    for step in steps_of(name):
         fields = kind.fields if isinstance(kind, T.StructType) else []
         found = next((field.dataType for field in fields if field.name.lower() == step.lower()), None)
         if found is None:

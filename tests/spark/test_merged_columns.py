@@ -1,0 +1,96 @@
+"""Files of an archive that do not have the same columns: what is read has to agree, nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import id_spec
+from spark_backfill.archive import Archive
+from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.column_map import parse_columns
+from spark_backfill.errors import one_line
+from spark_backfill.stretch import Stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def keys(spark: SparkSession) -> Callable[..., dict[int, bytes | None]]:
+    """Reads an archive: the keys of partition 0, by their offsets."""
+
+    def read(form: str, columns: str, *places: Path, **options: str) -> dict[int, bytes | None]:
+        described = ArchiveOptions(
+            places=tuple(map(str, places)),
+            format=form,
+            columns=parse_columns([columns]),
+            isolation="read_committed",
+            read_options=options,
+        )
+        archive = Archive(spark, described, topic="orders", spec=id_spec("key"))
+        stretch = Stretch(partition=0, low=0, begin=0, high=99, complete=True, archived=(0, 99))
+        return {
+            row["offset"]: row["key"] and bytes(row["key"]) for row in archive.records([stretch]).collect()
+        }
+
+    return read
+
+
+def write(path: Path, **columns: Any) -> Path:
+    """Write one file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_a_type_that_changed_is_none_of_ours_where_the_column_is_not_read(
+    keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
+) -> None:
+    """The fields beside the offset in its struct may change, too; a key that only some files have is empty in the others."""
+    place = "offset=meta.at,timestamp=-"
+    write(tmp_path / "y=1" / "a.parquet", partition=[0], meta=[{"at": 1, "by": 7}], total=[1])
+    write(tmp_path / "y=2" / "b.parquet", partition=[0], meta=[{"at": 2, "by": "x"}], total=["1"], key=["k"])
+    write(tmp_path / "y=2" / "c d.parquet", partition=[0], meta=[{"at": 3, "by": 7}], total=[1.5], key=["l"])
+    assert keys("parquet", place, tmp_path) == {1: None, 2: b"k", 3: b"l"}
+
+
+def test_a_type_that_changed_is_told_where_the_column_is_read(
+    keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
+) -> None:
+    """The line names both files and what helps: each kind in a folder of its own is read."""
+    one = write(tmp_path / "1" / "a.parquet", partition=[0], offset=pa.array([1], pa.int32()), key=["k"])
+    other = write(tmp_path / "2" / "b.parquet", partition=[0], offset=pa.array([2], pa.int64()), key=[b"l"])
+    both = {"recursiveFileLookup": "true"}
+    with pytest.raises(ConfigurationError, match="give each folder with --source") as caught:
+        keys("parquet", "timestamp=-", tmp_path, **both)
+    assert re.search(
+        "column 'offset' is (int|bigint) in '.*[ab].parquet' and (int|bigint) in", str(caught.value)
+    )
+    assert "\n" not in str(caught.value)
+    assert keys("parquet", "timestamp=-", one.parent, other.parent) == {1: b"k", 2: b"l"}
+
+
+def test_a_line_of_csv_without_all_its_columns_ends_the_run(
+    keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
+) -> None:
+    """Its record would be one without an ID; a file whose first line names other columns has such lines, or none of the right type."""
+    path = tmp_path / "a.csv"
+    given = {"header": "true", "inferSchema": "true"}
+    path.write_text("partition,offset,key\n0,1,a\n", encoding="ascii")
+    assert keys("csv", "timestamp=-", path, **given) == {1: b"a"}
+    path.write_text("partition,offset,key\n0,1,a\n0,2\n", encoding="ascii")
+    with pytest.raises(Exception, match=r"(?i)malformed") as caught:
+        keys("csv", "timestamp=-", path, **given)
+    assert "\n" not in one_line(caught.value)
+    assert keys("csv", "timestamp=-", path, **given, mode="PERMISSIVE") == {1: b"a", 2: None}
