@@ -4,12 +4,13 @@
     python benchmarks/backfill.py --records 5000000 --rounds 3 --json
     python benchmarks/backfill.py --only client replay --bootstrap localhost:9092
     python benchmarks/backfill.py --only client --window 2s
+    python benchmarks/backfill.py --only client parquet --report --quick
 
 ``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an archive of the topic.
 ``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
 that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill are compared
 with those of a consumer that lived through the topic and of one that replayed it (with a short ``--window`` IDs expire and are
-accepted again on the way). The result goes to stdout, progress
+accepted again on the way). With ``--report`` each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout, progress
 to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
 """
 
@@ -53,10 +54,15 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 """
 CONTENDERS = ("replay", "client", "jvm", "parquet", "naive")
+_REPORTED = "+report"
 _OURS = {
     "client": ("--source", "kafka-client"),
     "jvm": ("--source", "kafka-jvm"),
 }
+
+
+_REPORTING = (*_OURS, "parquet")
+"""Those that can make a report."""
 
 
 @dataclass(slots=True)
@@ -105,9 +111,10 @@ class Bench:
                 "-m",
                 "dedup_sdk.cli",
                 "backfill",
-                *self._arguments(name),
+                *self._arguments(name.removesuffix(_REPORTED)),
                 "--output",
                 str(place),
+                *(("--report", str(self.folder / f"page-{name}-{turn}")) if name.endswith(_REPORTED) else ()),
             ],
             processors=self.processors,
         )
@@ -158,7 +165,7 @@ def compare(bench: Bench, names: Sequence[str], rounds: int) -> dict[str, Any]:
     for turn, order in enumerate(orders(names, rounds)):
         for name in order:
             found = bench.run(name, turn, seen[name])
-            if name != "parquet" or not report:
+            if name in _OURS or not report:
                 report = found or report
             rate = bench.records / seen[name].seconds[-1]
             cpu_us = seen[name].cpu_seconds[-1] / bench.records * 1e6
@@ -179,7 +186,18 @@ def compare(bench: Bench, names: Sequence[str], rounds: int) -> dict[str, Any]:
         "records": bench.records,
         "rounds": rounds,
     }
-    return result | _ratios(result["contenders"]) | _size(report)
+    return result | _ratios(result["contenders"]) | _report_costs(result["contenders"]) | _size(report)
+
+
+def _report_costs(found: dict[str, Any]) -> dict[str, Any]:
+    """The CPU time with a report over that without, of each contender that ran with one."""
+    return {
+        f"{name.removesuffix(_REPORTED)}_report_cpu_ratio": round(
+            each["cpu_us_per_record"] / found[name.removesuffix(_REPORTED)]["cpu_us_per_record"], 2
+        )
+        for name, each in found.items()
+        if name.endswith(_REPORTED)
+    }
 
 
 def _ratios(found: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +243,11 @@ def main() -> int:
                 generate_archive(TOPIC, bench.folder / "archive", workload)
             elif "parquet" in options.only:
                 write_archive(bootstrap, TOPIC, bench.folder / "archive", options.records)
-            result = compare(bench, options.only, options.rounds)
+            names = [
+                *options.only,
+                *(f"{name}{_REPORTED}" for name in options.only if name in _REPORTING and options.report),
+            ]
+            result = compare(bench, names, options.rounds)
             if not options.quick and "bytes_per_id" in result and not archive_only:
                 result["fingerprints_equal"] = _equal(bench, options.only)
     except (ContenderError, WorkloadError, DedupError, KafkaException, OSError) as error:
@@ -240,7 +262,7 @@ def _equal(bench: Bench, names: Sequence[str]) -> bool:
     found = {
         name: fingerprint_of_snapshot(bench.folder / f"{name}-0", window)
         for name in names
-        if name in _OURS or name == "parquet"
+        if name in _REPORTING
     }
     found["lived"] = fingerprint_of_lived(bench.bootstrap, TOPIC, bench.records, window)
     found["replayed"] = fingerprint_of_replayed(bench.bootstrap, TOPIC, bench.records, window)
@@ -252,10 +274,10 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    print(f"{'contender':<10}{'records/s':>12}{'CPU us':>9}{'start s':>9}{'peak MiB':>10}")
+    print(f"{'contender':<16}{'records/s':>12}{'CPU us':>9}{'start s':>9}{'peak MiB':>10}")
     for name, each in result.pop("contenders").items():
         print(
-            f"{name:<10}{each['records_per_second']:>12,}{each['cpu_us_per_record']:>9}"
+            f"{name:<16}{each['records_per_second']:>12,}{each['cpu_us_per_record']:>9}"
             f"{each['spark_startup_seconds']:>9}{each['peak_rss_mib']:>10}"
         )
     for key, value in result.items():
@@ -282,6 +304,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processors", help="pin every contender to these processors, e.g. 0 or 0,1")
     parser.add_argument(
         "--quick", action="store_true", help="do not compare the marks with lived and replayed ones"
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="run ours with a report about duplicates, too, and give its cost",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--replay", help=argparse.SUPPRESS)

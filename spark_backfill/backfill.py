@@ -123,8 +123,9 @@ def backfill_groups(
         output.publish()
     for each in made:
         if each.report.records and each.report.records == each.report.unkeyed:
+            whose = f" of group {each.report.group!r}" if len(made) > 1 else ""
             say(
-                f"warning: none of the {each.report.records:,} records has an ID by {options.id}: is --id right?"
+                f"warning: none of the {each.report.records:,} records{whose} has an ID by {options.id}: is --id right?"
             )
     if options.report is not None:
         _draw(made[0].document, options.report, options.shown_output, say)

@@ -126,6 +126,24 @@ def test_repeated_rows_take_no_numbers(run: Callable[..., Any], tmp_path: Path) 
     assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["records"] == 5
 
 
+@pytest.mark.parametrize("keys", [(None, None), (None, b"a")])
+def test_where_no_record_has_an_id_it_is_said(
+    keys: tuple[bytes | None, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    """The snapshot is there, but a line says that --id may be wrong; one ID is enough for none."""
+    records = [Record("orders", 0, at, BASE_MS + at, key=key) for at, key in enumerate(keys)]
+    write_parquet(tmp_path / "archive", records, files=1)
+    said: list[str] = []
+    given = [*ARGUMENTS, str(tmp_path / "s"), *ELSEWHERE, "--source", str(tmp_path / "archive")]
+    report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+    assert (report.records, report.unkeyed) == (2, keys.count(None))
+    warnings = [line for line in said if line.startswith("warning: ")]
+    assert warnings == (
+        ["warning: none of the 2 records has an ID by key: is --id right?"] if not any(keys) else []
+    )
+    assert verify_snapshot(tmp_path / "s").partitions[0].high == 2
+
+
 @pytest.fixture
 def cut_topic(
     broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int]
