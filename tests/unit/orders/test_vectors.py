@@ -100,6 +100,7 @@ def test_a_snowflake_taken_apart() -> None:
         # hybrid clocks: the fraction is a count, and ten digits long where CockroachDB writes it
         (orders.hybrid_clock(), b"1532379923319195777.0000000009", b"1532379923319195777.0000000010", NEWER),
         (orders.hybrid_clock(), b"1532379923319195777.4294967295", b"1532379923319195778.0000000000", NEWER),
+        (orders.hybrid_clock(), b"2.4294967295", b"3.0", NEWER),
         # logs of databases
         (orders.postgresql_lsn(), b"16/B374D848", b"16/b374d848", SAME),
         (orders.postgresql_lsn(), b"16/FFFFFFFF", b"17/0", NEWER),
@@ -120,6 +121,7 @@ def test_a_snowflake_taken_apart() -> None:
         (orders.mysql_gtid_set(), SERVER + b":1-5," + OTHER_SERVER + b":1", OTHER_SERVER + b":1-2," + SERVER + b":1-4", UNCOMPARABLE),
         (orders.mysql_gtid_set(), SERVER + b":1:blue:1-2", SERVER + b":1,%s:blue:1-3" % SERVER, NEWER),
         (orders.mysql_gtid_set(), SERVER + b":blue:1-2", SERVER + b":1-2", UNCOMPARABLE),
+        (orders.mysql_gtid_set(), SERVER + b":1-5," + OTHER_SERVER + b":1", SERVER + b":1-5", OLDER),
         # a set that is too long to be kept
         (orders.mysql_gtid_set(), SERVER + b"".join(b":%d" % n for n in range(1, 1500, 2)), SERVER + b":1-1500", NEWER),
         # change streams
@@ -217,12 +219,12 @@ def test_digits_of_other_scripts_are_no_digits(order: Order, good: bytes) -> Non
         (orders.big_endian(), [b"", b"\0" * 7, b"\0" * 9]),
         (orders.epoch_sequence(), [b"7", b"7:", b":7", b"7:1:2", b"-1:2", b"1:-2", b"1:18446744073709551616"]),
         (orders.epoch_sequence_bytes(), [b"", b"\0" * 11, b"\0" * 13]),
-        (orders.ulid(), [b"0" * 25, b"0" * 27, b"0" * 15, b"01ARZ3NDEKTSV4RRFFQ69G5FAI", b"01ARZ3NDEKTSV4RRFFQ69G5FAU", b"01ARZ3ND-KTSV4RRFFQ69G5FAV"]),
+        (orders.ulid(), [b"80000000000000000000000000", b"8ZZZZZZZZZZZZZZZZZZZZZZZZZ", b"0000000000000000000000000!", b"0" * 25, b"0" * 27, b"0" * 15, b"01ARZ3NDEKTSV4RRFFQ69G5FAI", b"01ARZ3NDEKTSV4RRFFQ69G5FAU", b"01ARZ3ND-KTSV4RRFFQ69G5FAV"]),
         (orders.uuid1(), [b"017F22E2-79B0-7CC3-98C4-DC0C0C07398F", b"C232AB00-9414-11EC-73C8-9F6BDECED846"]),
         (orders.uuid6(), [b"C232AB00-9414-11EC-B3C8-9F6BDECED846"]),
-        (orders.uuid7(), [b"C232AB00-9414-11EC-B3C8-9F6BDECED846", b"{017F22E2-79B0-7CC3-98C4-DC0C0C07398F}", b"urn:uuid:017F22E2-79B0-7CC3-98C4-DC0C0C07398F",
+        (orders.uuid7(), [b"017F22E2-79B0-7CC3-D8C4-DC0C0C07398F", b"017F22E2-79B0-7CC3-18C4-DC0C0C07398F", b"017F22E2-79B0-8CC3-98C4-DC0C0C07398F", b"017F22E2779B0-7CC3-98C4-DC0C0C07398F", b"017F22E2-79B0-7CC3-98C4_DC0C0C07398F", b"017F22E2-79B0-7CC3-98C4-DC0C0C07-98F", b"C232AB00-9414-11EC-B3C8-9F6BDECED846", b"{017F22E2-79B0-7CC3-98C4-DC0C0C07398F}", b"urn:uuid:017F22E2-79B0-7CC3-98C4-DC0C0C07398F",
                           b"017F22E279B0-7CC3-98C4-DC0C0C07398F-", b"017F22E2-79B0-7CC3-98C4-DC0C0C07398-", b"017F22E2-79B0-7CC3-98C4-DC0C0C07398G", b"0" * 16, b"\0" * 15, b"0" * 36, b"-" * 36]),
-        (orders.snowflake(), [b"", b"-1", b"9223372036854775808", b"0" * 21]),
+        (orders.snowflake(), [b"9999999999999999999", b"", b"-1", b"9223372036854775808", b"0" * 21]),
         (orders.rfc3339(), [b"2023-02-29T00:00:00Z", b"2024-13-01T00:00:00Z", b"2024-00-01T00:00:00Z", b"2024-01-01T24:00:00Z", b"2024-01-01T00:60:00Z", b"2024-01-01T00:00:61Z",
                             b"2024-01-01T00:00:00", b"2024-01-01T00:00:00.Z", b"2024-01-01T00:00:00.1234567890Z", b"2024-01-01T00:00:00+24:00", b"2024-01-01T00:00:00+00:60", b"2024-01-01",
                             b"1990-12-31T23:58:60Z", b"1990-12-30T23:59:60Z", b"1990-12-31T23:59:60-08:00", b"20240101T000000Z", b"NaT"]),
@@ -240,8 +242,12 @@ def test_digits_of_other_scripts_are_no_digits(order: Order, good: bytes) -> Non
     ],
 )  # fmt: skip
 def test_what_is_malformed(order: Order, malformed: list[bytes]) -> None:
-    """None of these has a place, and none is the same as itself."""
+    """None of these has a place, alone or in a batch of its like, and none is the same as itself."""
     assert [each for each in malformed if is_formed(order, each) or order.place(each) is not None] == []
+    good = next((text for known, text in GOOD.items() if known == order), None)
+    for each in malformed:
+        assert order.places([each, each]) == [None, None], each
+        assert order.places([good, each]) == [None if good is None else order.place(good), None], each
 
 
 HUGE = 8_000_000
