@@ -75,6 +75,10 @@ class Window:
 
         Raises `ConfigurationError` that names the text.
         """
+        given: object = text  # what callers without a type checker pass
+        if not isinstance(given, str):
+            message = f"window {given!r} is {type(given).__name__}; write e.g. '7d'"
+            raise ConfigurationError(message)
         settings: dict[str, float] = {}
         for part in text.split("+"):
             number = part.rstrip("dhmsn")

@@ -11,8 +11,10 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
+from dedup_sdk.checks import callables, flag, whole
 from dedup_sdk.engine.foresight import columns_of, looked_up
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk.engine.upkeep import Upkeep
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
@@ -69,13 +71,13 @@ class Deduplicator(Upkeep):
         bears_full_disk: bool = False,
         forgets_unwritten: bool = True,
     ) -> None:
-        if recent_marks < 1:
-            raise ConfigurationError(
-                f"recent_marks={recent_marks}: at least one mark is kept; leave it out for {RECENT_MARKS}"
-            )
+        refuse_unusable(strategy, store, clock, cluster=cluster, group=group, isolation=isolation)
+        flag("bears_full_disk", bears_full_disk)
+        flag("forgets_unwritten", forgets_unwritten)
+        advice = f"at least one mark is kept; leave it out for {RECENT_MARKS}"
         super().__init__(
             MemoryStore() if store is None else store,
-            recent_marks=recent_marks,
+            recent_marks=whole("recent_marks", recent_marks, advice=advice),
             forgets_unwritten=forgets_unwritten,
         )
         self.strategy = strategy
@@ -83,7 +85,7 @@ class Deduplicator(Upkeep):
         self._cluster = cluster
         self._group = group
         self._isolation = isolation
-        self._observers = list(observers)
+        self._observers: list[Observer] = callables("observers", observers)
         self._clock = clock
         self._bears_full_disk = bears_full_disk
         self._late: StoreError | None = None
@@ -175,10 +177,10 @@ class Deduplicator(Upkeep):
 
         Marks of ``[low, committed)`` that the store does not have are not made up: the coverage says what is missing.
         """
-        if (low is not None and low < 0) or (committed is not None and committed < 0):
-            raise ConfigurationError(
-                f"low={low}, committed={committed}: offsets are not negative; leave out what is unknown"
-            )
+        for name, offset in (("low", low), ("committed", committed)):
+            if offset is not None:
+                advice = "an offset is a whole number, and not negative; leave out what is unknown"
+                whole(name, offset, least=0, most=MOST_OFFSET, advice=advice)
         held = self.attach(topic, partition)
         stored = held.loaded.progress if held.loaded else None
         told, new = committed is not None, stored is None and committed is None

@@ -96,6 +96,8 @@ class Assigned:
     start: Start | None = None
     wanted: int = -1001
     """The offset that came with the assignment (-1001: none)."""
+    by_hand: bool = False
+    """Whether the user assigned it, and no group: nothing will tell when it goes, and it stays when the group's go."""
     epoch: int = 0
     taken_at: float = 0.0
     """When (monotonic seconds) it was taken, or moved: what `recovery_timeout` is counted from."""

@@ -22,6 +22,8 @@ _SEEK_TRIES = 50
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 1.0
 _LOOK_S = 0.5
+_ONE_DAY_S = 86_400.0
+"""The client counts milliseconds, in 32 bits."""
 
 
 class Client:
@@ -132,7 +134,7 @@ class Client:
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
-        self.committed([TopicPartition(tp.topic, tp.partition) for tp in offsets], left_s)
+        self.committed([TopicPartition(tp.topic, tp.partition) for tp in offsets], min(left_s, _ONE_DAY_S))
         return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:

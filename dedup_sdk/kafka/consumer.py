@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, cast
 
 from confluent_kafka import TopicPartition
 
+from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
@@ -26,7 +27,7 @@ from dedup_sdk.kafka.offsets import Offsets
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import client_settings, seconds
+from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.lane.plan import OnRewind
@@ -124,17 +125,21 @@ class DedupConsumer(Offsets):
             ("on_rewind", on_rewind, ("reprocess", "suppress")), ("history", history, ("none", "assume-processed")),
             ("on_full_disk", on_full_disk, ("pause", "unverified")),
         ):  # fmt: skip
-            if value not in choices:
-                raise ConfigurationError(f"{name}={value!r}: choose {' or '.join(choices)}")
+            choice(name, value, choices)
         if not isinstance(dedup, Lookup):
             raise ConfigurationError(
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
             )
+        if dead_letters is not None:
+            text("dead_letters", dead_letters)
         if dead_letters == "":
             raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
         settings = client_settings(config, client_arguments)
         if revoke_deadline is not None:
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
+        idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
+        timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
+        places = snapshot_places(snapshot)
         keys = _key_store(store)
         self._settings = settings
         self._guard = Guard()
@@ -152,12 +157,12 @@ class DedupConsumer(Offsets):
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._client = Client(self, settings)
         chosen = RecoverySettings(
-            snapshot=snapshot_places(snapshot),
+            snapshot=places,
             store_folder=keys.path if isinstance(keys, RocksStore) else None,
             on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
-            timeout_s=None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout),
+            timeout_s=timeout_s,
             dead_letters=DeadLetterLog(
                 settings, self._dead_letters, expected=dead_letters is not None, readers=self._client.readers
             ),
@@ -172,7 +177,7 @@ class DedupConsumer(Offsets):
         self._durability = durability
         self._crew = None
         self._held_back = False
-        self._idle_timeout_s = idle_timeout
+        self._idle_timeout_s = idle_timeout_s
         self._turns = Turns()
         self._lock = self._turns.lock
         self._put_off, self._seeks = set(), {}
@@ -297,7 +302,7 @@ class DedupConsumer(Offsets):
             if self._closed:
                 return
             self._guard.run(self._part)
-        if not self._session.manual:
+        if self._session.of_group:
             self._guard.run(self._commit_in_group)
         with self._lock:
             self._session.closing = True
@@ -323,8 +328,8 @@ class DedupConsumer(Offsets):
             self._hand.withdraw_last()
         self._hand.release_all()
         self._fetched = []
-        if self._session.manual:
-            self._give_back(held)
+        if by_hand := [tp for tp in held if (tp.topic, tp.partition) not in self._session.of_group]:
+            self._give_back(by_hand)
 
     def __enter__(self) -> Self:
         return self
@@ -348,7 +353,7 @@ class DedupConsumer(Offsets):
 def _key_store(store: object) -> KeyStore:
     if isinstance(store, str | Path):
         return RocksStore(store)
-    if not callable(getattr(store, "open", None)):
+    if isinstance(store, type) or not callable(getattr(store, "open", None)):
         raise ConfigurationError(
             f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
         )

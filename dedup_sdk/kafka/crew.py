@@ -10,11 +10,15 @@ from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from dedup_sdk.checks import choice, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
 from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.kafka.tasks import Coordinates, Order, Task, Tasks
 from dedup_sdk.kafka.workers import Handler, Retries, Workers
+
+MOST_WORKERS = 10_000
+"""More threads than that a process does not get, as a rule."""
 
 OnError = Literal["raise", "retry", "dead-letter"]
 
@@ -33,16 +37,18 @@ class RunSettings:
     max_in_flight: int
 
     def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "retry", "dead-letter"):
-            raise ConfigurationError(f"on_error={self.on_error!r}: choose raise, retry or dead-letter")
-        if self.order not in ("key", "none"):
-            raise ConfigurationError(f"order={self.order!r}: choose key or none")
-        if self.workers < 1:
-            raise ConfigurationError(f"workers={self.workers!r}: give at least 1")
-        if self.max_in_flight < self.workers:
-            raise ConfigurationError(
-                f"max_in_flight={self.max_in_flight!r} keeps some of the {self.workers} workers idle; give at least {self.workers}"
-            )
+        choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
+        choice("order", self.order, ("key", "none"))
+        whole(
+            "workers",
+            self.workers,
+            most=MOST_WORKERS,
+            advice=f"give a number of threads from 1 to {MOST_WORKERS:,}",
+        )
+        whole(
+            "max_in_flight", self.max_in_flight, least=self.workers,
+            advice=f"some of the {self.workers} workers would be idle; give at least {self.workers}",
+        )  # fmt: skip
         if iscoroutinefunction(self.handler) or not callable(self.handler):
             raise ConfigurationError(
                 f"handler={self.handler!r}: give a plain function; a coroutine would count as handled before it has run"

@@ -269,6 +269,16 @@ class HandOut:
         self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
         self._last = ()
 
+    def release(self, leaving: set[Coordinates]) -> None:
+        """Forget what was given out of these partitions and what was not: all of it comes again, to whoever gets them."""
+        _, ready = self._withdraw()
+        for message in ready:
+            if _coordinates(message) in leaving:
+                # The application never saw it: no later commit of all that was given out completes it.
+                self.take_out(message)
+        self.ready.extend(ready)
+        self.purge(leaving)
+
     def purge(self, gone: set[Coordinates]) -> None:
         """Forget the messages of partitions that are no longer ours."""
         handed, ready = self._withdraw()

@@ -49,7 +49,6 @@ class Holdings:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
         self.commits = Commits(self.assigned, client)
-        self.manual = False
         self.placed = False
         """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
         self.closing = False
@@ -62,11 +61,11 @@ class Holdings:
         self._epochs: Counter[Coordinates] = Counter()
 
     def take(
-        self, partitions: list[TopicPartition], *, incremental: bool | None = None, manual: bool = False
+        self, partitions: list[TopicPartition], *, incremental: bool | None = None, by_hand: bool = False
     ) -> None:
         """Take partitions over: paused, at the place where the group stands; recovery follows in `work`.
 
-        ``manual``: the user assigned them, no group does, so that nothing will tell when they go.
+        ``by_hand``: see `Assigned`.
         """
         self._client.forget_topic_ids()
         starts: list[Start | None] = [None] * len(partitions)
@@ -82,13 +81,18 @@ class Holdings:
                 for p, s in zip(partitions, starts, strict=True)
             ]
             self._client.assign(at, incremental=incremental)
-            self.manual = manual
             self.placed = True
             for tp, start in zip(partitions, starts, strict=True):
                 assigned = self._assigned(tp.topic, tp.partition, start, wanted=tp.offset)
+                assigned.by_hand = by_hand
                 assigned.requested = committed_already(start)
                 self.assigned[tp.topic, tp.partition] = assigned
         self.log.came((tp.topic, tp.partition) for tp in partitions)
+
+    @property
+    def of_group(self) -> set[Coordinates]:
+        """The partitions that the group assigned."""
+        return {coordinates for coordinates, assigned in self.assigned.items() if not assigned.by_hand}
 
     def _assigned(self, topic: str, partition: int, start: Start | None, *, wanted: int) -> Assigned:
         """Begin another epoch of a partition."""
@@ -212,6 +216,7 @@ class Holdings:
         self._client.pause(topic, partition)
         self._leave(assigned)
         fresh = self._assigned(topic, partition, start, wanted=assigned.wanted)
+        fresh.by_hand = assigned.by_hand
         fresh.user_paused = assigned.user_paused
         fresh.requested = assigned.requested if requested is None else requested
         fresh.stopped = assigned.stopped
@@ -227,14 +232,15 @@ class Holdings:
         self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
         if theirs <= ours:
             return ours != theirs
-        incremental = self._settings.incremental and not self.manual
+        incremental = self._settings.incremental
+        by_hand = bool(self.assigned) and not self.of_group
         if incremental:
             missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
             self._client.unassign(missing)
         else:
             self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
             missing = [TopicPartition(*coordinates) for coordinates in theirs]
-        self.take(missing, incremental=incremental, manual=self.manual)
+        self.take(missing, incremental=incremental, by_hand=by_hand)
         return True
 
     def reopen_all(self) -> None:

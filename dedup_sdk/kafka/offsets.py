@@ -26,7 +26,9 @@ class Offsets(Running):
         """Commit what is completed, with metadata; never past an unfinished message, never back.
 
         Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
-        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. Synchronous,
+        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. While a message that
+        was released waits to be handed out again, only what lies below it in its partition is completed: what was handed out above
+        it is, once that has come again, by the next commit or call for more. Synchronous,
         it raises `KafkaException` (``_NO_OFFSET``) when there is nothing to commit. By another thread while a rebalance
         callback runs, which may wait for that thread, it is noted and goes out when the callback is over; what it will
         commit is returned.

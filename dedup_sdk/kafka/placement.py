@@ -14,6 +14,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.handout import Coordinates, HandOut
 from dedup_sdk.kafka.leaving import commit_in_group
+from dedup_sdk.kafka.reading import is_fetched
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.turns import Turns
@@ -96,20 +97,33 @@ class Placement(Consumer):
         """
         with self._turns.alone():
             self._check_open()
-            if self._session.manual:
+            going = self._session.of_group
+            if not going:
                 super().unsubscribe()
                 return
             self._finish_asked()
-            self._hand.release_all()
+            self._hand.release(going)
             self._drop_fetched(set(self._session.assigned))
         self._commit_in_group()
         super().unsubscribe()
+        self._go_on_by_hand()
 
     def _commit_in_group(self) -> None:
         """Commit before leaving, while the group still takes it."""
         if not self._settings.only_user_commits:
             with self._turns.inside_client():
                 commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
+
+    def _go_on_by_hand(self) -> None:
+        """Have partitions that no group assigned read on: while the group took its commit, what came of them was dropped."""
+        with self._lock:
+            for coordinates, assigned in self._session.assigned.items():
+                if assigned.by_hand:
+                    self._dropped.add(coordinates)
+                    if is_fetched(assigned):
+                        self._client.resume(*coordinates)
+                        self._session.waking.append(TopicPartition(*coordinates))
+            self._tidy_at = 0.0
 
     def _whole(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do our part of a rebalance; what interrupts it, or the client's refusal, leaves the assignment in doubt."""
@@ -247,7 +261,7 @@ class Placement(Consumer):
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
-        self._session.take(partitions, incremental=False, manual=True)
+        self._session.take(partitions, incremental=False, by_hand=True)
         self._by_callback = _coordinates(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -257,11 +271,14 @@ class Placement(Consumer):
             return
         with self._turns.alone():
             self._check_open()
-            self._session.take(partitions, incremental=True, manual=True)
+            self._session.take(partitions, incremental=True, by_hand=True)
             self._by_callback |= _coordinates(partitions)
 
     def unassign(self) -> None:
-        """Let all partitions go: completed work is written and committed."""
+        """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
+        if self._assigning is not None and not self._settings.incremental:
+            self._assigning = []
+            return
         with self._turns.alone():
             self._check_open()
             self._finish_asked()

@@ -77,16 +77,12 @@ def _flag(config: Mapping[str, Any], name: str) -> bool | None:
 def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
     value = config.get(name, default)
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}") from None
-
-
-def seconds(name: str, value: object) -> float:
-    """Return a length of time in seconds; raises `ConfigurationError` naming the setting when it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigurationError(f"{name}={value!r}: give seconds, e.g. 30")
-    return float(value)
+        milliseconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        milliseconds = math.nan
+    if not math.isfinite(milliseconds):
+        raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}")
+    return milliseconds
 
 
 def refuse_unwritable(config: Mapping[Any, Any]) -> None:

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from dedup_sdk.checks import seconds, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.tasks import Task
 
@@ -35,11 +36,16 @@ class Retries:
     wait_max: float
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
+        if self.attempts is not None:
+            whole("attempts", self.attempts, advice="give at least 1, or None for as many as it takes")
+        failures: tuple[Any, ...] = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not failures or not all(
+            isinstance(each, type) and issubclass(each, Exception) for each in failures
+        ):
             raise ConfigurationError(
-                f"attempts={self.attempts!r}: give at least 1, or None for as many as it takes"
+                f"retry_on={self.on!r}: give a class of errors, or a tuple of them, e.g. (OSError, TimeoutError)"
             )
-        if not 0 <= self.wait_initial <= self.wait_max:
+        if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
             raise ConfigurationError(
                 f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, the first not above the second"
             )

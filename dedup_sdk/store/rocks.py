@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 
-from dedup_sdk.errors import ConfigurationError, StoreCorruptError, StoreLockedError
+from dedup_sdk.checks import flag, seconds, whole
+from dedup_sdk.errors import StoreCorruptError, StoreLockedError
 from dedup_sdk.store.beside import holding_still, places_beside, tidy_beside
 from dedup_sdk.store.evidence import set_aside
 from dedup_sdk.store.options import shared_memory
@@ -40,19 +40,13 @@ class RocksStore:
         max_disk: int | None = None,
         lock_wait: float = 30.0,
     ) -> None:
-        if isinstance(lock_wait, bool) or not 0 <= lock_wait < inf:
-            message = f"lock_wait={lock_wait!r} is no number of seconds; give e.g. 30"
-            raise ConfigurationError(message)
-        positive = {
-            "block_cache_bytes": block_cache_bytes,
-            "generation_marks": generation_marks,
-            "max_disk": max_disk,
-        }
-        for name, value in positive.items():
-            if value is not None and value < 1:
-                message = f"{name}={value!r} is not positive; leave it out for the default"
-                raise ConfigurationError(message)
-        self.lock_wait_s = float(lock_wait)
+        for name, value in (
+            ("block_cache_bytes", block_cache_bytes), ("generation_marks", generation_marks), ("max_disk", max_disk),
+        ):  # fmt: skip
+            if value is not None:
+                whole(name, value, advice="give a number above 0; leave it out for the default")
+        flag("fsync", fsync)
+        self.lock_wait_s = seconds("lock_wait", lock_wait)
         self._root = usable(path)
         self._max_disk_bytes = max_disk
         self._fsync = fsync

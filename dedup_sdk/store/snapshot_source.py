@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, PartitionManifest, read_manifest
@@ -50,9 +51,13 @@ def snapshot_places(snapshot: Places | None) -> tuple[str, ...]:
     """Return folders and URLs as text; raises `ConfigurationError` where that is none, or its driver is not installed."""
     if snapshot is None:
         return ()
-    given = [snapshot] if isinstance(snapshot, str | Path) else list(snapshot)
+    given: list[Any]
+    if isinstance(snapshot, str | bytes | Path) or not isinstance(snapshot, Iterable):
+        given = [snapshot]
+    else:
+        given = list(snapshot)
     for each in given:
-        if not str(each):
+        if not isinstance(each, str | Path) or not str(each):
             raise ConfigurationError(
                 f"snapshot={each!r} is no folder; give one, several, or a URL, or leave it out"
             )

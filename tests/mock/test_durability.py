@@ -108,5 +108,5 @@ def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pyte
 
 def test_another_durability_is_refused(make: Make) -> None:
     """The message names the value and the choices."""
-    with pytest.raises(ConfigurationError, match="durability='fsync': choose record or batch or commit"):
+    with pytest.raises(ConfigurationError, match="durability='fsync': choose record, batch or commit"):
         make("orders", durability="fsync")

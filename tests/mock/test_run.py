@@ -311,8 +311,11 @@ async def _coroutine(_: Any) -> None:
     [
         ({"on_error": "ignore"}, "on_error='ignore': choose raise, retry or dead-letter"),
         ({"order": "partition"}, "order='partition': choose key or none"),
-        ({"workers": 0}, "workers=0: give at least 1"),
-        ({"workers": 5, "max_in_flight": 4}, "max_in_flight=4 keeps some of the 5 workers idle"),
+        ({"workers": 0}, "workers=0: give a number of threads"),
+        (
+            {"workers": 5, "max_in_flight": 4},
+            "max_in_flight=4: some of the 5 workers would be idle; give at least 5",
+        ),
         ({"attempts": 0, "on_error": "retry"}, "attempts=0: give at least 1"),
         ({"wait_initial": 9, "on_error": "retry"}, "wait_initial=9, wait_max=5.0: give seconds"),
         ({"handler": _coroutine}, "a coroutine would count as handled before it has run"),

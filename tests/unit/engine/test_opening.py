@@ -164,7 +164,9 @@ def test_a_partition_is_opened_once() -> None:
 def test_negative_offsets_are_refused(given_: dict[str, int]) -> None:
     """In one line that names them, and nothing stays open."""
     deduplicator = engine()
-    with pytest.raises(ConfigurationError, match="offsets are not negative; leave out what is unknown"):
+    with pytest.raises(
+        ConfigurationError, match="an offset is a whole number, and not negative; leave out what is unknown"
+    ):
         deduplicator.open("t", 0, **given_)
     deduplicator.open("t", 0)
 

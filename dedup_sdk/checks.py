@@ -1,0 +1,60 @@
+"""Settings as callers without a type checker pass them: each returns the value, or raises `ConfigurationError` in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import index
+from typing import Any, Final
+
+from dedup_sdk.errors import ConfigurationError
+
+MOST: Final = 2**53
+"""Beyond it a whole number is a mistake, and some of those who get it cannot tell it from its neighbour."""
+MOST_SECONDS: Final = 1_000_000_000.0
+"""Thirty years: what is longer is a mistake, and what is much longer no clock can wait for."""
+
+
+def choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Check that a setting is one of some words."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name}={value!r}: choose {', '.join(known[:-1])} or {known[-1]}")
+
+
+def whole(name: str, value: object, *, advice: str, least: int = 1, most: int = MOST) -> int:
+    """Return a whole number from ``least`` to ``most``; ``advice`` says what to give."""
+    if not isinstance(value, bool):
+        try:
+            number = index(value)  # type: ignore[arg-type]  # that is what is asked here
+        except TypeError:
+            number = least - 1
+        if least <= number <= most:
+            return number
+    raise ConfigurationError(f"{name}={value!r}: {advice}")
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a length of time in seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
+        raise ConfigurationError(f"{name}={value!r}: give seconds, e.g. 30")
+    return float(value)
+
+
+def flag(name: str, value: object) -> None:
+    """Check that a setting is true or false: the text ``"false"`` would be true."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r}: give True or False")
+
+
+def text(name: str, value: object) -> None:
+    """Check that a setting is text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}={value!r}: give text")
+
+
+def callables(name: str, value: object) -> list[Callable[..., Any]]:
+    """Return some functions as a list."""
+    given: list[Any] = list(value) if isinstance(value, Iterable) else [None]
+    if not all(map(callable, given)) or isinstance(value, str | bytes):
+        raise ConfigurationError(f"{name}={value!r}: give a list of functions, e.g. [print]")
+    return given

@@ -1,0 +1,146 @@
+"""Partitions that the user assigned, beside those of the group or instead of them: as with the plain client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+ORDERS, PAIRS = TopicPartition("orders", 0), TopicPartition("pairs", 0)
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+@pytest.fixture(params=["by hand first", "by hand last"])
+def both(request: pytest.FixtureRequest, make: Make, send: Send) -> DedupConsumer:
+    """A consumer that has "orders" from its group and "pairs" by hand, and has handled a message of each."""
+    send("a")
+    send("p", topic="pairs")
+    consumer = make(config=COOPERATIVE)
+    if request.param == "by hand first":
+        consumer.incremental_assign([PAIRS])
+        poll_some(consumer, 1)
+        consumer.subscribe(["orders"])
+        poll_some(consumer, 1)
+    else:
+        consumer.subscribe(["orders"])
+        poll_some(consumer, 1)
+        consumer.incremental_assign([PAIRS])
+        poll_some(consumer, 1)
+    assert poll_quiet(consumer) == []
+    return consumer
+
+
+def test_what_was_assigned_by_hand_stays_when_the_group_goes(both: DedupConsumer, send: Send) -> None:
+    """It delivers on, each message once; what the group assigned does not."""
+    both.unsubscribe()
+    send("b")
+    send("q", "p", "r", topic="pairs")
+    assert values(poll_some(both, 2)) == ["q", "r"]
+    assert poll_quiet(both) == []
+    assert both.assignment() == [PAIRS]
+    send("s", topic="pairs")
+    assert values(poll_some(both, 1)) == ["s"]
+
+
+def test_what_is_in_hand_when_the_group_goes(both: DedupConsumer, make: Make, send: Send) -> None:
+    """Of the group's partition it comes again to its next owner; of the other one nothing comes twice, and nothing is left out."""
+    send("b", "c")
+    send(*"qrstu", topic="pairs")
+    got: list[Any] = []
+    while not {"b", "q"} <= set(values(got)):
+        got += poll_some(both, 1)
+    last = values(got)[-1]
+    both.unsubscribe()
+    got += poll_quiet(both)
+    assert [value for value in values(got) if value in "qrstu"] == list("qrstu")
+    both.close()
+
+    again = values(poll_quiet(make("orders")))
+    assert last in again if last in "bc" else "c" in again or "c" in values(got)
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_both_are_committed(both: DedupConsumer, kafka: MockKafka, *, close: bool) -> None:
+    """The group's while it takes that."""
+    if close:
+        both.close()
+    else:
+        both.unsubscribe()
+        wait_for(both, lambda: both.assignment() == [PAIRS], "the group's partition to go")
+        both.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+    assert committed(kafka.bootstrap, "g", "pairs").offset == 1
+
+
+def unassign(consumer: Any, _: Any) -> None:
+    """Take none."""
+    consumer.unassign()
+
+
+def assign_none(consumer: Any, _: Any) -> None:
+    """Take none."""
+    consumer.assign([])
+
+
+def assign_and_unassign(consumer: Any, partitions: Any) -> None:
+    """Take none after all."""
+    consumer.assign(partitions)
+    consumer.unassign()
+
+
+@pytest.mark.parametrize("refuse", [unassign, assign_none, assign_and_unassign])
+def test_a_callback_may_take_none(make: Make, send: Send, refuse: Callable[[Any, Any], None]) -> None:
+    """As with the plain client nothing is read then, also of what was assigned by hand before, until the user assigns something."""
+    send("a")
+    send("p", topic="pairs")
+    asked: list[Any] = []
+
+    def on_assign(consumer: Any, partitions: Any) -> None:
+        asked.extend(partitions)
+        refuse(consumer, partitions)
+
+    consumer = make()
+    consumer.assign([PAIRS])
+    poll_some(consumer, 1)
+    consumer.subscribe(["orders"], on_assign=on_assign)
+    assert wait_for(consumer, lambda: asked == [ORDERS], "an assignment") == []
+    assert consumer.assignment() == []
+    assert consumer.poll(1) is None
+    assert consumer._session.assigned == {}
+
+    consumer.assign([ORDERS, PAIRS])
+    send("q", topic="pairs")
+    assert sorted(values(poll_quiet(consumer))) == ["a", "q"]
+
+
+def test_a_callback_that_takes_them_after_all(make: Make, send: Send) -> None:
+    """The last word counts."""
+
+    def on_assign(consumer: Any, partitions: Any) -> None:
+        consumer.unassign()
+        consumer.assign(partitions)
+
+    send("a")
+    consumer = make()
+    consumer.subscribe(["orders"], on_assign=on_assign)
+    assert values(poll_quiet(consumer)) == ["a"]
+
+
+def test_a_refused_change_in_a_callback_costs_nothing(make: Make, send: Send) -> None:
+    """In the cooperative protocol the client refuses it: the error is raised, and the group's assignment holds."""
+    send("a")
+    consumer = make(config=COOPERATIVE)
+    consumer.subscribe(["orders"], on_assign=unassign)
+    with pytest.raises(KafkaException, match="_STATE"):
+        wait_for(consumer, lambda: False, "an error")
+    assert values(poll_quiet(consumer)) == ["a"]
