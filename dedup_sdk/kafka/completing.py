@@ -118,7 +118,7 @@ class Completing(Intake):
 
     def _complete_below(self, below: dict[tuple[str, int], int] | None, *, write: bool = True) -> None:
         """Complete what was handed out below these offsets; None: all of it that counts without being named."""
-        if self._torn is Doubt.LANES:
+        if self._torn is Doubt.LANES or self._doubtful:
             return
         if self._by_commit:
             if below is None and self._settings.only_stored:

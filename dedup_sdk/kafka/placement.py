@@ -42,7 +42,8 @@ class Placement(Consumer):
     _pausing: set[Coordinates]
     """Partitions that the user's callback paused before they were taken."""
     _doubtful: bool
-    """Whether something failed that may have left a partition half way."""
+    """Whether something failed that may have left a partition, or what is handed out of it, half way: nothing is completed in bulk
+    before it was put right, because what was given out cannot be told from what was not."""
     _tidy_at: float
     _closed: bool
     _turns: Turns
@@ -102,7 +103,7 @@ class Placement(Consumer):
                 super().unsubscribe()
                 return
             self._finish_asked()
-            self._hand.release(going)
+            self._whole(self._hand.release, going)
             self._drop_fetched(set(self._session.assigned))
         self._commit_in_group()
         super().unsubscribe()
@@ -244,10 +245,14 @@ class Placement(Consumer):
                 self._drop_moved()
 
     def _finish_asked(self) -> None:
-        """Complete what the application had before its last call for more."""
-        if self._implicit:
-            for partition in self._hand.finish_asked():
-                partition.persist()
+        """Complete what the application had before its last call for more, unless what it had is in doubt."""
+        if self._implicit and not self._doubtful:
+            self._whole(self._finish, self._hand.finish_asked)
+
+    @staticmethod
+    def _finish(step: Callable[..., list[Partition]], *arguments: Any) -> None:
+        for partition in step(*arguments):
+            partition.persist()
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
@@ -326,11 +331,10 @@ class Placement(Consumer):
         coordinates = partition.topic, partition.partition
         with self._client.readers.patient():
             offset = self._session.resolve(partition)
-        if self._implicit:
-            self._finish_asked()
-            for touched in self._hand.finish_up_to(*coordinates, offset - 1):
-                touched.persist()
-        self._forget({coordinates})
+        self._finish_asked()
+        if self._implicit and not self._doubtful:
+            self._whole(self._finish, self._hand.finish_up_to, *coordinates, offset - 1)
+        self._whole(self._forget, {coordinates})
         self._session.move(*coordinates, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -344,7 +348,7 @@ class Placement(Consumer):
                 [tp for tp in partitions if self._assigning is None or tp not in self._assigning], pause=True
             )
             self._session.note_pause(paused, paused=True)
-            self._hand.set_aside({c for c in paused if self._partition_of(*c) is not None})
+            self._whole(self._hand.set_aside, {c for c in paused if self._partition_of(*c) is not None})
             self._drop_fetched(paused)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
@@ -354,7 +358,7 @@ class Placement(Consumer):
             resumed = _coordinates(partitions)
             self._pausing -= resumed
             self._session.note_pause(resumed, paused=False)
-            self._hand.bring_back(resumed)
+            self._whole(self._hand.bring_back, resumed)
             self._tidy_at = 0.0
             self._tell_client(partitions, pause=False)
 

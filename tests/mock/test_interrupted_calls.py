@@ -1,0 +1,72 @@
+"""An interruption inside a call that changes what is handed out, and a commit behind it, as in a ``finally``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from dedup_sdk import MemoryStore
+from tests.support.consuming import committed, poll_quiet, poll_some, values
+from tests.support.interrupting import Interrupted, InterruptedAt
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+ORDERS = TopicPartition("orders", 0)
+WAYS: dict[str, tuple[Any, ...]] = {
+    "pause": ([ORDERS],),
+    "assign": ([ORDERS],),
+    "incremental_unassign": ([ORDERS],),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_commit_after_an_interruption_completes_nothing_that_was_never_handed_out(
+    make: Make, send: Send, kafka: MockKafka, way: str
+) -> None:
+    """Wherever it struck: what waited to be handed out can then not be told from what was, and comes again."""
+    send(*map(str, range(6)))
+    struck = 0
+    for place in range(3, 90, 3):
+        group = f"{way}-{place}"
+        consumer = make(store=MemoryStore(), config={"group.id": group, "enable.auto.commit": False})
+        consumer.assign([ORDERS])
+        assert values(poll_some(consumer, 2)) == ["0", "1"]
+        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+            getattr(consumer, way)(*WAYS[way])
+        with contextlib.suppress(KafkaException):
+            consumer.commit(asynchronous=False)
+        consumer.close()
+
+        assert committed(kafka.bootstrap, group, "orders").offset <= 2, interruption.where
+        struck += interruption.struck
+        if not interruption.struck:
+            break
+    assert struck > 5
+
+
+def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Send) -> None:
+    """Also without a commit: the next call does not take it for handled."""
+    send(*map(str, range(6)))
+    struck = 0
+    for place in range(3, 90, 3):
+        consumer = make(store=MemoryStore(), config={"group.id": f"g-{place}"})
+        consumer.assign([ORDERS])
+        got = values(poll_some(consumer, 2))
+        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+            consumer.pause([ORDERS])
+        consumer.resume([ORDERS])
+        got += values(poll_some(consumer, 4))
+        struck += interruption.struck
+        if not interruption.struck:
+            break
+        if got[-1] != "5":
+            got += values(poll_quiet(consumer))
+
+        assert set(got) == set(map(str, range(6))), interruption.where
+        consumer.close()
+    assert struck > 5
