@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk.kafka.intake import Doubt
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 ORDERS = TopicPartition("orders", 0)
 PAIRS = [TopicPartition("pairs", 0), TopicPartition("pairs", 1)]
 BY_COMMIT = {"enable.auto.commit": False}
-
-
-def numbers(first: int, end: int) -> list[str]:
-    """Return the whole numbers from the first to before the end, as text."""
-    return [str(number) for number in range(first, end)]
 
 
 def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,11 +178,6 @@ def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
         yield
     finally:
         consumer._turns._inside = None
-
-
-def numbers(first: int, end: int) -> list[str]:
-    """Return the whole numbers from the first to before the end, as text."""
-    return [str(number) for number in range(first, end)]
 
 
 def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, send: Send) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 ORDERS, PAIRS = TopicPartition("orders", 0), TopicPartition("pairs", 0)
-
-
-def numbers(first: int, end: int) -> list[str]:
-    """Return the whole numbers from the first to before the end, as text."""
-    return [str(number) for number in range(first, end)]
 
 
 def assert_held_as_the_client_says(consumer: DedupConsumer) -> None:

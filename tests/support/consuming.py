@@ -47,6 +47,11 @@ def make_consumer(
     return DedupConsumer({**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options})
 
 
+def numbers(first: int, end: int) -> list[str]:
+    """Return the whole numbers from the first to before the end, as text."""
+    return [str(number) for number in range(first, end)]
+
+
 def values(messages: Iterable[Any]) -> list[str]:
     """The values of messages, as text; an error event stands as its name."""
     return [m.value().decode() if m.error() is None else m.error().name() for m in messages]
