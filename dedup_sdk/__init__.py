@@ -36,7 +36,7 @@ from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
+from dedup_sdk.strategy import LastId, Lookup
 from dedup_sdk.window import Window
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "IdSpec",
     "IdSpecError",
     "KafkaHelperError",
+    "LastId",
     "Lookup",
     "MemoryStore",
     "MissingIdError",

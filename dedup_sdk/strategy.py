@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.rule import BelowFloor, LastRule
+from dedup_sdk.orders import Order, order_of
+from dedup_sdk.orders.partial_order import Compare
 from dedup_sdk.window import Window
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
+
+REORDER_DEPTH: Final = 128
+"""How much below the last ID a lane remembers, where nobody says."""
+MOST_REORDER_DEPTH: Final = 1_000_000
+IDLE_DAYS: Final = 30
+"""How long a silent lane is remembered, where nobody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +38,87 @@ class Lookup:
     def __post_init__(self) -> None:
         """Accept texts for ``id`` and ``window``; refuse anything else in one line."""
         object.__setattr__(self, "id", id_spec(self.id))
-        window: object = self.window
-        if isinstance(window, str):
-            object.__setattr__(self, "window", Window.parse(window))
-        elif not isinstance(window, Window):
-            message = f"window={self.window!r} is not a window; give e.g. Window(days=7)"
+        object.__setattr__(self, "window", _window(self.window))
+        _check_policy(self.on_missing_id)
+
+    @property
+    def keys(self) -> IdSpec:
+        """What is read of a record."""
+        return self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastId:
+    """Compare the ID with the last one of its lane: what is not newer is a duplicate.
+
+    For IDs that have an order: a lane costs some bytes, however many IDs it has seen. What cannot be compared is delivered,
+    counted, and begins its lane anew.
+
+    Args:
+        id: an ID spec or its text; the values of several parts are joined by a colon (``header:epoch+header:sequence``
+            gives ``7:1042``). An ID may have 4,096 bytes.
+        order: how two IDs compare, one of `dedup_sdk.orders` or a function ``(last, new)`` that returns 1 (newer), 0, -1 or None.
+        lane: an ID spec that names the source inside the partition, e.g. ``header:producer``; None: the partition is the lane.
+        reorder_depth: how much below the last ID is remembered, so that a late record which was never seen is processed: so many
+            IDs, or so many numbers where the order is dense (integers).
+        below_floor: what becomes of a record below that: ``deliver`` (and count it as unverified) or ``discard``. With ``discard``, what
+            comes too late is lost; with ``reorder_depth=0`` it is the plain high-water mark of the literature.
+        window: how long a lane is remembered after its last record, by time alone.
+        on_missing_id: what becomes of a record without an ID, or without a lane; as in `Lookup`.
+    """
+
+    id: IdSpec
+    order: Order | Compare
+    lane: IdSpec | None = None
+    reorder_depth: int = REORDER_DEPTH
+    below_floor: BelowFloor = "deliver"
+    window: Window = field(default_factory=lambda: Window(days=IDLE_DAYS))
+    on_missing_id: MissingIdPolicy = field(default="process")
+
+    def __post_init__(self) -> None:
+        """Accept texts for specs and window and functions for the order; refuse anything else in one line."""
+        object.__setattr__(self, "id", id_spec(self.id))
+        object.__setattr__(self, "order", order_of(self.order))
+        if self.lane is not None:
+            object.__setattr__(self, "lane", id_spec(self.lane))
+        object.__setattr__(self, "window", _window(self.window))
+        if self.window.count is not None:
+            message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
             raise ConfigurationError(message)
-        if self.on_missing_id not in ("process", "discard", "fail"):
-            message = f"on_missing_id={self.on_missing_id!r}; choose process, discard or fail"
+        depth: object = self.reorder_depth
+        if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= MOST_REORDER_DEPTH:
+            message = f"reorder_depth={depth!r}; give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
             raise ConfigurationError(message)
+        if self.below_floor not in ("deliver", "discard"):
+            message = f"below_floor={self.below_floor!r}; choose deliver or discard"
+            raise ConfigurationError(message)
+        _check_policy(self.on_missing_id)
+
+    @property
+    def rule(self) -> LastRule:
+        """How its lanes are judged and remembered."""
+        return LastRule(order_of(self.order), self.reorder_depth, self.below_floor, self.window)
+
+    @property
+    def keys(self) -> LaneKeys:
+        """What is read of a record."""
+        return LaneKeys(self.id, self.lane, order_of(self.order).name)
+
+
+Strategy = Lookup | LastId
+Keys = IdSpec | LaneKeys
+
+
+def _window(given: object) -> Window:
+    if isinstance(given, str):
+        return Window.parse(given)
+    if isinstance(given, Window):
+        return given
+    message = f"window={given!r} is not a window; give e.g. Window(days=7)"
+    raise ConfigurationError(message)
+
+
+def _check_policy(on_missing_id: object) -> None:
+    if on_missing_id not in ("process", "discard", "fail"):
+        message = f"on_missing_id={on_missing_id!r}; choose process, discard or fail"
+        raise ConfigurationError(message)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts
+from dedup_sdk.last.keys import PARTITION_LANE, spec_of_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,20 @@ def part_names(spec: str) -> list[str]:
 
 
 def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
-    """Return the digests (16 bytes each) that an ID of these texts, one a part, may have.
+    """Return the digests (16 bytes each) of the marks that an ID of these texts, one a part, may have.
 
-    There are several where a text is an integer and the part is ``json:`` or ``py:``: the string ``"5"`` and the number 5
+    Where IDs are compared with the last one the texts name the lane: none where the partition is the lane. There are several where a text is an integer and the part is ``json:`` or ``py:``: the string ``"5"`` and the number 5
     are different IDs, and both are meant.
 
     Raises:
         IdSpecError: the spec has another number of parts; the message names them.
     """
+    lanes = spec_of_lanes(spec)
+    if lanes == "":
+        if texts:
+            raise IdSpecError("here each partition is one lane; leave the ID out to see the last one of each")
+        return [PARTITION_LANE]
+    spec = lanes or spec
     names = part_names(spec)
     if len(names) != len(texts):
         raise IdSpecError(

@@ -2,7 +2,7 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,10 +10,11 @@ from dedup_sdk.cli.id_text import candidate_digests
 from dedup_sdk.cli.options import Cluster, Group, Json, Store, Topic
 from dedup_sdk.cli.selection import of_one_group, stored_partitions
 from dedup_sdk.cli.text import printable
+from dedup_sdk.last.seen_bytes import decode_seen
 from dedup_sdk.store.read_only import read_partition
 
 Id = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="ID...",
         help="The ID; of an ID of several parts each part, in their order.",
@@ -24,7 +25,7 @@ Id = Annotated[
 
 def lookup(
     *,
-    id_parts: Id,
+    id_parts: Id = None,
     store: Store,
     topic: Topic,
     group: Group = None,
@@ -40,37 +41,45 @@ def lookup(
 
     The text is taken as the bytes of the ID; of which parts an ID is made (in the second example: `header:tenant+key`) is
     known from the store. For `json:` and `py:` a whole number is looked up both as a number and as a string. All partitions
-    of the topic are asked, beside a running consumer too. Where a mark bears a payload its size is told (`payload_bytes`).
+    of the topic are asked, beside a running consumer too.
+
+    Of a store whose IDs are compared with the last one (`LastId`) the text names the lane, and the last ID of it is told; leave it out
+    where the partition is the lane.
 
     Exit status 0 when the ID is known, 1 when it is not (then stdout is empty, or its `seen` list). A mark outside the
     window may still be found, until it is dropped: the window is the consumer's to judge.
     """
-    seen = []
+    texts = id_parts or []
+    seen: list[dict[str, Any]] = []
     for found in of_one_group(stored_partitions(store, topic=topic, group=group, cluster=cluster)):
         with read_partition(found.path) as opened:
-            for digest in candidate_digests(opened.identity.id_spec, id_parts):
+            for digest in candidate_digests(opened.identity.id_spec, texts):
                 seen += [
                     {
                         "partition": found.partition,
                         "offset": max(mark.offset, -1),
                         "timestamp_ms": mark.timestamp_ms,
-                        **({"payload_bytes": len(mark.payload)} if mark.payload else {}),
+                        **({"last_id": _shown(mark.payload)} if mark.payload else {}),
                     }
                     for mark in opened.find_all(digest)[:1]
                 ]
     if json_output:
-        typer.echo(json.dumps({"topic": topic, "id": id_parts, "seen": seen}))
+        typer.echo(json.dumps({"topic": topic, "id": texts, "seen": seen}))
     else:
         for each in seen:
             where = "in another partition before" if each["offset"] < 0 else f"offset {each['offset']}"
-            payload = f", a payload of {each['payload_bytes']:,} bytes" if "payload_bytes" in each else ""
+            last = f", last ID {printable(each['last_id'])}" if "last_id" in each else ""
             typer.echo(
-                f"{printable(topic)}[{each['partition']}] {where}, {_time(each['timestamp_ms'])}{payload}"
+                f"{printable(topic)}[{each['partition']}] {where}, {_time(each['timestamp_ms'])}{last}"
             )
     if not seen:
-        unseen = printable(f"{topic} has seen no {' '.join(id_parts)!r} that is still remembered")
+        unseen = printable(f"{topic} has seen no {' '.join(texts)!r} that is still remembered")
         typer.echo(f"dedup: {unseen}", err=True)
         raise typer.Exit(1)
+
+
+def _shown(payload: bytes) -> str:
+    return decode_seen(payload).last_id.decode(errors="backslashreplace")
 
 
 def _time(timestamp_ms: int) -> str:

@@ -27,7 +27,7 @@ from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.strategy import Lookup
+from dedup_sdk.strategy import Strategy
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -59,7 +59,7 @@ class Deduplicator(Upkeep):
 
     def __init__(
         self,
-        strategy: Lookup,
+        strategy: Strategy,
         store: KeyStore | None = None,
         *,
         cluster: str = "",
@@ -160,7 +160,7 @@ class Deduplicator(Upkeep):
     def _identity(self, topic: str, partition: int, topic_id: str, cluster: str | None) -> Identity:
         return Identity(
             cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
-            id_spec=str(self.strategy.id), isolation=self._isolation,
+            id_spec=str(self.strategy.keys), isolation=self._isolation,
         )  # fmt: skip
 
     def open(
@@ -262,7 +262,7 @@ class Deduplicator(Upkeep):
         for indexes in lanes.values():
             indexes.sort(key=offsets.__getitem__)
             batch = [records[index] for index in indexes]
-            ids = self.strategy.id.digests(RecordFields(batch))
+            ids = self.strategy.keys.digests(RecordFields(batch))
             self.refuse_missing(
                 ids, batch[0].topic, batch[0].partition, [offsets[index] for index in indexes]
             )
@@ -290,7 +290,7 @@ class Deduplicator(Upkeep):
         if not held.begun:
             held.begin(batch[0].offset)
         held.persist()
-        return held, looked_up(held.store.find, ids.digests)
+        return held, looked_up(held.store.find, held.lane.asks_for(ids.digests))
 
     def _admit(
         self, held: Partition, batch: list[Record], timestamps: Int64s, ids: Ids, find: Find

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from dedup_sdk.errors import StoreFullError
-from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.maker import AnyLane
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.observe import Counters
 from dedup_sdk.progress import Progress
@@ -41,7 +41,7 @@ class Durable:
         self._counters = counters
         self._where = where
         self._bears_full_disk = bears_full_disk
-        self._lane: Lane | None = None
+        self._lane: AnyLane | None = None
         self._clock_ms = -1
         self._flushed_ms = self._flushed_number = 0
         self._steps = 0
@@ -49,7 +49,7 @@ class Durable:
         self._owed: list[Marks] = []
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> AnyLane:
         """The lane; there is one once the partition has started."""
         if self._lane is None:
             raise AssertionError(f"{self._where} was used before it started")
@@ -120,7 +120,7 @@ class Durable:
     @property
     def recent(self) -> int:
         """How many marks a flush would take out of memory: those of records in flight stay."""
-        return min(len(self._lane.recent), self._journaled) if self._lane is not None else 0
+        return min(self._lane.recent_count, self._journaled) if self._lane is not None else 0
 
     def flush_due(self, budget: int) -> bool:
         """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file."""

@@ -22,14 +22,14 @@ from dedup_sdk.lane.chunk import (
     Place,
 )  # fmt: skip
 from dedup_sdk.lane.judging import Find
-from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.maker import lane_maker
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
-from dedup_sdk.strategy import Lookup
+from dedup_sdk.strategy import LastId, Strategy
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -45,7 +45,7 @@ class Partition(Durable):
         topic: str,
         partition: int,
         store: PartitionStore,
-        strategy: Lookup,
+        strategy: Strategy,
         *,
         counters: Counters,
         observers: Sequence[Observer],
@@ -59,7 +59,11 @@ class Partition(Durable):
         self.partition = partition
         self.loaded: Loaded | None = store.load()
         self.judged: list[Place] = []
-        self.id_spec = str(strategy.id)
+        self.keys = strategy.keys
+        self._make_lane = lane_maker(strategy)
+        self.compares = isinstance(strategy, LastId)
+        # Such marks are more than last sightings: a fold of them begins where the history does.
+        self.hangs_on_order = self.compares or strategy.window.count is not None
         self._observers = observers
         self._clock = clock
         self.begun = True
@@ -76,12 +80,12 @@ class Partition(Durable):
         # What an earlier beginning had to write does not belong to this one.
         self._forget_steps()
         if plan.keep and loaded is not None:
-            self._lane = Lane(self.window, plan.progress, loaded.recent)
+            self._lane = self._make_lane(plan.progress, loaded.recent)
             self.store.append(plan.progress, NO_MARKS)
             self._journaled = loaded.recent.count
         else:
             self.store.reset(plan.progress)
-            self._lane = Lane(self.window, plan.progress)
+            self._lane = self._make_lane(plan.progress, NO_MARKS)
         self._set_clock()
 
     def install(
@@ -99,7 +103,7 @@ class Partition(Durable):
         yield from self.store.installing(snapshot, plan.progress, without, move=move)
         self._forget_steps()
         self.loaded = None
-        self._lane = Lane(self.window, plan.progress)
+        self._lane = self._make_lane(plan.progress, NO_MARKS)
         self._set_clock()
 
     @property
@@ -269,7 +273,7 @@ class Partition(Durable):
                 continue
             if place.chunk.states[place.row] not in (OFFERED, APART):
                 continue
-            digest = place.chunk.digests[place.row]
+            digest = self.lane.own_mark(place)
             if digest is not None:
                 self.store.erase(digest, offset)
             offered += self.lane.bury(place)

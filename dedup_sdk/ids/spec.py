@@ -69,6 +69,14 @@ class IdSpec:
         shared = ReadOnce(fields)
         return digest_columns([column for part in self.parts for column in part.columns(shared)])
 
+    def mark_of(self, digest: bytes) -> bytes:
+        """Return the digest of the mark that a record leaves."""
+        return digest
+
+    def name_of(self, digest: bytes | None) -> bytes | None:
+        """Return by which 16 bytes others know a record's ID, None where it has none."""
+        return digest
+
 
 def id_spec(text_or_spec: str | IdSpec) -> IdSpec:
     """Return the spec that a text such as ``header:dedup-id`` or ``json:/tenant+json:/order/id`` means.

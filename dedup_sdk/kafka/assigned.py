@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.metadata import CommitMetadata
-from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.state import LaneState
 
 
 class State(Enum):
@@ -151,7 +151,7 @@ class Assigned:
         if start is not self.start:
             self.start, self.requested = start, -1
 
-    def metadata(self, lane: Lane) -> CommitMetadata:
+    def metadata(self, lane: LaneState) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
         return CommitMetadata(
             low=lane.low,

@@ -36,7 +36,7 @@ from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
-from dedup_sdk.strategy import Lookup
+from dedup_sdk.strategy import LastId, Lookup, Strategy
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -102,7 +102,7 @@ class DedupConsumer(Offsets):
         config: Mapping[str, Any],
         /,
         *,
-        dedup: Lookup,
+        dedup: Strategy,
         store: str | Path | KeyStore,
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
@@ -126,9 +126,13 @@ class DedupConsumer(Offsets):
             ("on_full_disk", on_full_disk, ("pause", "unverified")),
         ):  # fmt: skip
             choice(name, value, choices)
-        if not isinstance(dedup, Lookup):
+        if not isinstance(dedup, Lookup | LastId):
             raise ConfigurationError(
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+            )
+        if isinstance(dedup, LastId) and on_rewind == "suppress":
+            raise ConfigurationError(
+                "on_rewind='suppress' needs Lookup: what a lane remembers cannot be taken back; choose reprocess"
             )
         if dead_letters is not None:
             text("dead_letters", dead_letters)

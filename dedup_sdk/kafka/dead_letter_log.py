@@ -103,7 +103,7 @@ class GivenUp:
             return _say_it_spoils(held)
         if self.since_ms is None:
             return False
-        if window.time_ms is not None and window.count is None and not self.unknown:
+        if window.time_ms is not None and not held.hangs_on_order and not self.unknown:
             with closing(client.tail_reader(held.topic, held.partition)) as reader:
                 newest_ms = yield from reader.newest_before(plan.replay_to, plan.replay_from)
             reach_ms = window.time_ms + window.time_ms // GRACE
@@ -120,7 +120,7 @@ class GivenUp:
         digests = list(piece.digests)
         for row, offset in enumerate(piece.offsets) if self.digests else ():
             if offset in self.digests and not self._is_another(
-                offset, digests[row], int(piece.timestamps[row])
+                offset, held.keys.name_of(digests[row]), int(piece.timestamps[row])
             ):
                 digests[row] = None
         if self.since_ms is not None:

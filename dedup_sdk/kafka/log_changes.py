@@ -134,9 +134,12 @@ def until_where_it_is_the_same(
         return (yield from reader.same_until(start.offset, start.leader_epoch))
 
 
-def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded:
-    """Return what was loaded, without any completion from ``end`` on."""
+def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
+    """Return what was loaded, without any completion from ``end`` on; None where nothing of it can be kept."""
     progress = loaded.progress
+    if held.compares and progress.high > end:
+        # What lanes remember cannot be taken back, so that it is folded anew.
+        return None
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
     high = max(min(progress.high, end), min(progress.low, end))
     progress = replace(
@@ -178,8 +181,8 @@ def _is_another(
             same_until = yield from reader.same_until(end, progress.epoch)
         return same_until is not None and same_until < end
     window_ms = held.window.time_ms
-    if held.window.count is not None or window_ms is None or progress.newest_ms > held.now_ms():
-        # A mark may be gone for its number, or for a time from the future.
+    if held.hangs_on_order or window_ms is None or progress.newest_ms > held.now_ms():
+        # A mark may be gone for its number, or for a time from the future; or it is a lane's, and tells nothing of single records.
         return False
     begin = max(begin, progress.low, end - _WITNESSES)
     search = _Search(held, loaded)
@@ -189,7 +192,7 @@ def _is_another(
     )
     strange: set[int] = set()
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
-        for piece in reader.slices(begin, min(end, decided), engine.strategy.id):
+        for piece in reader.slices(begin, min(end, decided), engine.strategy.keys):
             if piece is not None:
                 proven = search.look(piece)
                 strange = strange if proven is None else set()
@@ -238,7 +241,7 @@ def _common_end(
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
             search.over(start)
-            for piece in reader.slices(start, stop, engine.strategy.id):
+            for piece in reader.slices(start, stop, engine.strategy.keys):
                 if piece is not None:
                     search.look(piece)
                 yield
@@ -284,7 +287,12 @@ class _Search:
         if last is not None:
             self.proven, self.parted = True, False
         begin = 0 if last is None else last + 1
-        known = offsets >= places
+        # The mark of a lane says of none but the last record what became of it.
+        known = (
+            (offsets == places) & (timestamps == piece.timestamps)
+            if self._held.compares
+            else offsets >= places
+        )
         self.unseen = (np.flatnonzero(~known[begin:]) + begin).tolist()
         if self._held.window.time_ms is not None:
             known &= piece.timestamps - timestamps <= self._held.window.time_ms
@@ -297,7 +305,7 @@ class _Search:
     def _marks(self, piece: Slice) -> tuple[Int64s, Int64s]:
         """Return the offset and the timestamp of the mark of each record, -1 without one."""
         keyed = [row for row, digest in enumerate(piece.digests) if digest is not None]
-        digests = [digest for digest in piece.digests if digest is not None]
+        digests = [self._held.keys.mark_of(digest) for digest in piece.digests if digest is not None]
         marks = np.full((len(piece.digests), 2), -1, np.int64)
         if not keyed:
             return marks[:, 0], marks[:, 1]

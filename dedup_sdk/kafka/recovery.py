@@ -171,7 +171,7 @@ def _start_and_replay(
     if snapshots:
         identity = Identity(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=client.topic_id(assigned.topic), id_spec=held.id_spec, isolation=settings.isolation,
+            topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=settings.isolation,
         )  # fmt: skip
         plan, note = yield from start_from_snapshot(
             held, plan, snapshots, identity, given_up, chosen.store_folder, news

@@ -86,7 +86,7 @@ def _fold(
 ) -> Generator[None, None, Cut | None]:
     epoch = None if assigned.start is None else assigned.start.leader_epoch
     reached, heard = begin, time.monotonic()
-    for piece in reader.slices(begin, plan.replay_to, engine.strategy.id):
+    for piece in reader.slices(begin, plan.replay_to, engine.strategy.keys):
         if watch.is_over:
             _give_up_waiting(held, plan, engine)
             return None
@@ -145,7 +145,7 @@ def _where_to_begin(
 ) -> Generator[None, None, int]:
     """Return the offset of the first record to fold; what is gone from the log before it, and could matter, is not covered."""
     begin = there = min(max(plan.replay_from, first), plan.replay_to)
-    if plan.whole and window.time_ms is not None and window.count is None:
+    if plan.whole and window.time_ms is not None and not held.hangs_on_order:
         begin = yield from _one_window_back(held, reader, there, plan.replay_to)
         # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
         first = max(first, reader.bounds()[0])

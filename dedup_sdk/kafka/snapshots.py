@@ -67,12 +67,18 @@ def start_from_snapshot(
     fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
     damage: SnapshotError | None = None
     for rank, fit in enumerate(fits):
+        without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
+        if without and held.compares:
+            # What a lane remembers cannot be taken back.
+            passed_over.append(
+                f"{fit.source.place} may remember some of {len(without)} records that were given up"
+            )
+            continue
         if news is not None:
             news.begin(f"installing snapshot {fit.source.place}, then {fit.tail} offsets to replay")
         try:
             with scratch(beside) as folder:
                 here = yield from fetched(fit.source, (fit.part,), folder)
-                without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
                 yield from held.install(here, fit.plan, without, move=fit.source.remote is not None)
         except SnapshotError as error:
             damage = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from dedup_sdk.kafka.assigned import Assigned
-from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.state import LaneState
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -13,7 +13,7 @@ MANY = 10_000
 """Records in flight after which it is news that nothing was completed yet."""
 
 
-def note_uncompleted(assigned: Assigned, lane: Lane, most_waiting: int) -> None:
+def note_uncompleted(assigned: Assigned, lane: LaneState, most_waiting: int) -> None:
     """Note whether much was handed out and nothing ever came back, of a partition that only the user's offsets complete.
 
     The log says it once. ``most_waiting``: the records at which the partition will be paused.

@@ -113,6 +113,14 @@ class Lane(Judging, Saving):
         self.settled.sort(key=lambda place: place.offset)
         return sorted(offered, key=lambda place: place.offset)
 
+    def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
+        """Return what records with these digests have looked up."""
+        return digests
+
+    def own_mark(self, place: Place) -> bytes | None:
+        """Return the digest whose mark a record may have left behind, completed before."""
+        return place.chunk.digests[place.row]
+
     # --- what others completed -----------------------------------------------------------------------------
 
     def fold(

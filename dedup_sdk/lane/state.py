@@ -156,6 +156,11 @@ class LaneState:
             self._moved = True
 
     @property
+    def recent_count(self) -> int:
+        """How many marks are in memory, IDs in flight included."""
+        return len(self.recent)
+
+    @property
     def in_flight(self) -> int:
         """How many admitted records are not completed, parked ones included."""
         return sum(chunk.open for chunk in self._chunks)
@@ -225,8 +230,7 @@ class LaneState:
             if chunk.open:
                 break
             finished += 1
-        if self.ring is not None:
-            self._number(self._chunks[: finished + 1], self.ring)
+        self._pass(self._chunks[: finished + 1])
         if finished:
             del self._chunks[:finished], self._firsts[:finished]
         high = self._chunks[0].first_open() if self._chunks else self.position
@@ -234,8 +238,11 @@ class LaneState:
             self.high = high
             self._moved = True
 
-    def _number(self, chunks: list[Chunk], ring: Ring) -> None:
-        """Number the accepted records that the watermark passes."""
+    def _pass(self, chunks: list[Chunk]) -> None:
+        """Number the accepted records that the watermark passes, in a lane with a count window."""
+        ring = self.ring
+        if ring is None:
+            return
         for chunk in chunks:
             end = len(chunk.states) - len(chunk.states.lstrip(b"\0")) if chunk.open else len(chunk.states)
             for index in range(bisect_left(chunk.offsets, self.high), end):

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk.ids import digest_one
+from dedup_sdk.ids import digest_one, header
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.seen_bytes import encode_dense
 from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Identity
@@ -172,12 +174,25 @@ def test_dump_tells_payloads_apart(dedup: Dedup, with_payloads: str) -> None:
     assert c[2] != d[2]
 
 
-def test_lookup_tells_the_size_of_a_payload(dedup: Dedup, with_payloads: str) -> None:
-    """Flushed or recent, as text and as JSON; of a mark without one nothing is said."""
-    where = ("lookup", "--store", with_payloads, "--topic", "orders")
-    assert dedup(*where, "a").stdout.endswith(", a payload of 65,536 bytes\n")
-    assert "payload" not in dedup(*where, "b").stdout
-    assert json.loads(dedup(*where, "c", "--json").stdout)["seen"][0]["payload_bytes"] == 9
+def test_lookup_tells_the_last_id_of_a_lane(dedup: Dedup, tmp_path: Path) -> None:
+    """Where IDs are compared the text names the lane: in a file or in the journal, as text and as JSON."""
+    keys = LaneKeys(header("seq"), header("producer"), "integer")
+    identity = Identity(cluster="c1", group="billing", topic="orders", partition=0, id_spec=str(keys))
+    store = RocksStore(tmp_path / "store")
+    opened = store.open(identity, Window(days=7))
+    offsets = np.arange(2)
+    payloads = [encode_dense(b"41", 1, None), encode_dense(b"7\n", 1, None)]
+    held = Marks(digest_one(b"a") + digest_one(b"b"), offsets, offsets + NEWEST_MS, None, payloads)
+    opened.flush(Progress(low=0, high=1), cut_marks(held, 0, 1))
+    opened.append(Progress(low=0, high=2), cut_marks(held, 1, 2))
+    store.close()
+    where = ("lookup", "--store", str(tmp_path / "store"), "--topic", "orders")
+    assert dedup(*where, "a").stdout.endswith(", last ID 41\n")
+    assert dedup(*where, "b").stdout.endswith(", last ID 7\\n\n")
+    assert json.loads(dedup(*where, "b", "--json").stdout)["seen"][0]["last_id"] == "7\n"
+    assert dedup(*where, "c").status == 1
+    told = dedup(*where)
+    assert (told.status, "give header:producer" in told.stderr) == (2, True)
 
 
 def test_stats_tell_the_size_of_payloads(dedup: Dedup, write_store: WriteStore, with_payloads: str) -> None:

@@ -26,6 +26,7 @@ PUBLIC = [
     "IdSpec",
     "IdSpecError",
     "KafkaHelperError",
+    "LastId",
     "Lookup",
     "MemoryStore",
     "MissingIdError",

@@ -10,11 +10,11 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import IdSpec
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import Reset, client_settings
+from dedup_sdk.strategy import Keys
 from tests.model.worlds.broker import TOPIC, Broker, Entry
 from tests.support.answering import Answering, UndescribedClient
 
@@ -55,7 +55,7 @@ class ModelReader(TailReader):
     def __init__(self, broker: Broker, partition: int, *, uncommitted: bool) -> None:
         self._log, self._uncommitted = broker.logs[partition], uncommitted
 
-    def slices(self, start: int, end: int, spec: IdSpec) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
         """See `TailReader`: a few records a piece, ending on position."""
         del spec
         position, epoch = start, None

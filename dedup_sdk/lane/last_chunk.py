@@ -1,0 +1,36 @@
+"""A run of records whose IDs are compared, and the tracks that they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dedup_sdk.lane.chunk import Chunk
+from dedup_sdk.lane.track import Track
+from dedup_sdk.marks import Int64s
+
+
+class LastChunk(Chunk):
+    """``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's."""
+
+    __slots__ = ("track", "tracks")
+
+    def __init__(
+        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(offsets, timestamps, digests, items)
+        self.track: Track | None = None
+        self.tracks: list[Track | None] = []
+
+    def track_of(self, row: int) -> Track | None:
+        """Return the track of one record, None where it is on none."""
+        if self.track is not None:
+            return None if row in self.unmarked else self.track
+        return self.tracks[row]
+
+
+def on_tracks(chunk: Chunk) -> LastChunk:
+    """Return a chunk of such a lane as what it is."""
+    if not isinstance(chunk, LastChunk):
+        raise TypeError(f"records from {chunk.offsets[0]} are of a lane that compares nothing")
+    return chunk

@@ -1,0 +1,289 @@
+"""What a record is told whose ID is compared with the last ones of its lane."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice, repeat
+from operator import lt
+from typing import Any
+
+import numpy as np
+
+from dedup_sdk.lane.chunk import (
+    APART,
+    DUPLICATE,
+    KINDS,
+    PARKED,
+    PARKED_KIND,
+    REDELIVERED,
+    UNKEYED,
+    Place,
+)
+from dedup_sdk.lane.judging import Find
+from dedup_sdk.lane.last_chunk import LastChunk
+from dedup_sdk.lane.last_state import LastState
+from dedup_sdk.lane.track import Track
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.rule import Judgement, LaneMark
+from dedup_sdk.last.seen import Seen
+from dedup_sdk.last.standing import Standing
+from dedup_sdk.marks import Int64s
+from dedup_sdk.orders import Place as IdPlace
+from dedup_sdk.record import VerdictKind
+
+COMPLETED_TWIN = Judgement(VerdictKind.DUPLICATE)
+"""The verdict of a record whose ID was borne by one that is completed."""
+
+
+class LastJudging(LastState):
+    """The half of such a lane that judges."""
+
+    def admit(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: list[bytes | None],
+        missing: dict[int, str],
+        find: Find,
+        *,
+        items: Sequence[Any] = (),
+        discard_unkeyed: bool = False,
+    ) -> LastChunk:
+        """Judge records at or above ``position``, ascending by offset; ``digests`` are their lane keys (`LaneKeys`).
+
+        As `dedup_sdk.lane.judging.Judging.admit`; when ``find`` raises, nothing of the lane has changed.
+        """
+        chunk = LastChunk(offsets, timestamps, digests, items)
+        if self._restored:
+            self._skip_restored(chunk)
+        for index, reason in missing.items():
+            self._leave_unkeyed(chunk, index, reason, discard=discard_unkeyed)
+        self._find_tracks(chunk, find)
+        self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
+        self.position = offsets[-1] + 1
+        self._chunks.append(chunk)
+        self._firsts.append(offsets[0])
+        ids: list[Any] = self.keys.ids_of(self._keys(chunk))
+        places = self.rule.order.places(ids)
+        if not self._judge_run(chunk, ids, places):
+            self._judge_rows(chunk, ids, places)
+        if chunk.open < len(offsets):
+            self._dirty.append(chunk)
+            self._advance()
+        return chunk
+
+    def _skip_restored(self, chunk: LastChunk) -> None:
+        for row, offset in enumerate(chunk.offsets):
+            if any(start <= offset < end for start, end in self._restored):
+                chunk.finish(row, REDELIVERED)
+                chunk.unmarked.add(row)
+
+    def _leave_unkeyed(self, chunk: LastChunk, row: int, reason: str, *, discard: bool) -> None:
+        if row in chunk.unmarked:
+            return
+        chunk.unmarked.add(row)
+        chunk.reasons[row] = reason
+        chunk.kinds[row] = UNKEYED
+        if discard:
+            chunk.withheld.add(row)
+            chunk.finish(row)
+
+    # --- which lane ----------------------------------------------------------------------------------------
+
+    def _find_tracks(self, chunk: LastChunk, find: Find) -> None:
+        """Put every record on the track of its lane; those of lanes that are not in memory are looked up, all at once."""
+        lanes = self.keys.lanes_of(self._keys(chunk))
+        wanted = {lane for lane in lanes if lane is not None}
+        self._load_tracks([lane for lane in wanted if lane not in self.tracks], find)
+        if len(wanted) == 1:
+            chunk.track = self.tracks[wanted.pop()]
+        else:
+            chunk.tracks = [None if lane is None else self.tracks[lane] for lane in lanes]
+
+    def _load_tracks(self, lanes: list[bytes], find: Find) -> None:
+        if not lanes:
+            return
+        found = find(b"".join(lanes), len(lanes))
+        payloads = found.payloads or [b""] * len(found.indexes)
+        marks: dict[bytes, LaneMark] = {}
+        for index, offset, timestamp_ms, payload in zip(
+            found.indexes, found.offsets, found.timestamps, payloads, strict=True
+        ):
+            if offset < self.position:
+                # Else it says nothing of what comes before it.
+                marks[lanes[index]] = self.rule.restore(payload, offset, timestamp_ms)
+        for lane in lanes:
+            self.tracks[lane] = Track(lane, marks.get(lane))
+
+    # --- verdicts ------------------------------------------------------------------------------------------
+
+    def _keys(self, chunk: LastChunk) -> list[bytes | None]:
+        """Return the lane key of each record that is to be on a track, None of the others."""
+        if not chunk.unmarked:
+            return chunk.digests
+        return [None if row in chunk.unmarked else key for row, key in enumerate(chunk.digests)]
+
+    def _judge_run(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> bool:
+        """Judge a chunk at once whose IDs are each newer than the one before; False where it is not such a run."""
+        track = chunk.track
+        if track is None or chunk.unmarked or track.ahead is None or track.mixed or not track.exact:
+            return False
+        ahead = track.ahead
+        if not self._is_alive_throughout(ahead, chunk.timestamps):
+            return False
+        ranks = _rising(places, ahead.seen)
+        if ranks is None:
+            return False
+        track.take_off()
+        ahead.seen.take_run(ids, ranks)
+        ahead.offset, ahead.timestamp_ms = chunk.offsets[-1], int(chunk.timestamps[-1])
+        track.flying.update(zip(places, chunk.offsets, strict=True))
+        track.pending += len(ids)
+        return True
+
+    def _is_alive_throughout(self, mark: LaneMark, timestamps: Int64s) -> bool:
+        """Whether the lane is remembered and covered at all these timestamps, each seen from the one before."""
+        longest_ms = int(np.diff(timestamps, prepend=mark.timestamp_ms).max())
+        return self.window.holds(longest_ms, 0) and self.covers(int(timestamps.min()))
+
+    def _judge_rows(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> None:
+        """Judge one record after the other; nearly all are new, which is told at once."""
+        timestamps = chunk.timestamps.tolist()
+        window_ms = self.window.time_ms or 0
+        covered = self.covers(min(timestamps))
+        tracks: Iterable[Track | None] = chunk.tracks or repeat(chunk.track, len(ids))
+        candidates = map(_candidate, zip(ids, places, strict=True))
+        rows = zip(tracks, candidates, chunk.offsets, timestamps, strict=True)
+        for row, (track, candidate, offset, timestamp_ms) in enumerate(rows):
+            if track is None or candidate.id_bytes is None:
+                continue
+            ahead, place = track.ahead, candidate.place
+            if (
+                covered
+                and ahead is not None
+                and place is not None
+                and timestamp_ms - ahead.timestamp_ms <= window_ms
+                and place not in track.flying
+            ):
+                track.take_off()
+                if ahead.seen.take(candidate) <= Standing.UNSEEN:
+                    ahead.offset, ahead.timestamp_ms = offset, timestamp_ms
+                    track.flying[place] = offset
+                    track.pending += 1
+                    continue
+            self._judge(chunk, row, track, candidate)
+
+    def _judge(self, chunk: LastChunk, row: int, track: Track, candidate: Candidate) -> None:
+        """Judge one record, and put it on its track."""
+        if self.rule.malformed(candidate):
+            self._decide(chunk, row, self.rule.judge(Standing.MALFORMED, covered=True), None)
+            self._leave_track(chunk, row)
+            return
+        offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
+        track.take_off()
+        track.pending += 1
+        leader = self._leader(track, candidate.token, offset, timestamp_ms)
+        if leader is not None and not self._open_at(leader):
+            self._decide(chunk, row, COMPLETED_TWIN, self._sighting(leader))
+        else:
+            blocker = self._judge_by(track.ahead, chunk, row, track) if leader is None else leader
+            if blocker is not None:
+                self._wait(chunk, row, blocker)
+        if track.flying:
+            standing = self.rule.standing(track.ahead, candidate, timestamp_ms)
+            track.mixed = track.mixed or standing is Standing.UNCOMPARABLE
+        # Whatever the verdict: what a lane remembers hangs only on what is completed.
+        track.ahead = self._after(track.ahead, candidate, chunk, row)
+        if leader is None:
+            track.flying[candidate.token] = offset
+
+    def _judge_by(self, mark: LaneMark | None, chunk: LastChunk, row: int, track: Track) -> int | None:
+        """Give a record its verdict by what its lane remembers then; or return the offset of one that it has to wait for."""
+        candidate = self.id_at(chunk, row)
+        timestamp_ms = int(chunk.timestamps[row])
+        standing = self.rule.standing(mark, candidate, timestamp_ms)
+        if standing in (Standing.BELOW, Standing.SEEN) and track.pending > 1:
+            # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
+            known = self.rule.standing(track.base(self.rule), candidate, timestamp_ms)
+            if known is Standing.SEEN or (standing is Standing.BELOW and self.rule.below_floor == "deliver"):
+                standing = known
+            elif known is not standing:
+                blocker = self._last_open(track, chunk.offsets[row])
+                if blocker is not None:
+                    return blocker
+        judgement = self.rule.judge(standing, covered=self.covers(timestamp_ms))
+        self._decide(chunk, row, judgement, None if mark is None else (mark.offset, mark.timestamp_ms))
+        return None
+
+    def _leader(self, track: Track, token: Any, offset: int, timestamp_ms: int) -> int | None:
+        """Return the offset of the record above the watermark that this one repeats, inside the window."""
+        leader = track.flying.get(token)
+        if leader is None or leader >= offset:
+            return None
+        place = self.place(leader)
+        if place is None or not self.window.holds(timestamp_ms - int(place.chunk.timestamps[place.row]), 0):
+            return None
+        return leader
+
+    def _last_open(self, track: Track, before: int) -> int | None:
+        """Return the last offset in flight on a track below ``before``."""
+        return max(
+            (offset for offset in track.flying.values() if offset < before and self._open_at(offset)),
+            default=None,
+        )
+
+    def _sighting(self, leader: int) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of a record that this one repeats."""
+        place = self.place(leader)
+        return None if place is None else (leader, int(place.chunk.timestamps[place.row]))
+
+    def _decide(self, chunk: LastChunk, row: int, judgement: Judgement, seen: tuple[int, int] | None) -> None:
+        kind, reason = judgement
+        chunk.kinds[row] = KINDS.index(kind)
+        chunk.reasons.pop(row, None)
+        if reason:
+            chunk.reasons[row] = reason
+        if kind is not VerdictKind.DUPLICATE:
+            if chunk.states[row] == PARKED:
+                chunk.states[row] = APART
+            return
+        if seen is not None:
+            chunk.seen[row] = seen
+        if not self.reveals:
+            chunk.finish(row)
+
+    def _wait(self, chunk: LastChunk, row: int, leader: int) -> None:
+        """Park a record behind one in flight; where nothing is hidden, call it a duplicate of that one."""
+        if self.reveals:
+            chunk.kinds[row] = DUPLICATE
+            chunk.reasons[row] = "in-flight"
+            seen = self._sighting(leader)
+            if seen is not None:
+                chunk.seen[row] = seen
+            return
+        chunk.states[row] = PARKED
+        chunk.kinds[row] = PARKED_KIND
+        chunk.reasons[row] = "in-flight"
+        self.waiting.setdefault(leader, deque()).append(Place(chunk, row))
+
+    def _leave_track(self, chunk: LastChunk, row: int) -> None:
+        """Take a record out of the fold: nothing of it will be remembered."""
+        chunk.unmarked.add(row)
+        if chunk.track is None:
+            chunk.tracks[row] = None
+
+
+# A constructor in C: there is one for each record.
+_candidate = partial(tuple.__new__, Candidate)
+
+
+def _rising(places: Sequence[Any], seen: Seen) -> Sequence[Any] | None:
+    """Return the ranks of places of the origin that is remembered, each higher than the one before; None where they are not."""
+    if None in places:
+        return None
+    origins, ranks = zip(*places, strict=True)
+    if origins.count(seen.origin) != len(places) or not seen.last_rank < ranks[0]:
+        return None
+    return ranks if all(map(lt, ranks, islice(ranks, 1, None))) else None

@@ -1,0 +1,150 @@
+"""One partition's decisions where IDs are compared with the last one: see `dedup_sdk.lane.lane` for what a lane is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
+from dedup_sdk.lane.judging import Find
+from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
+from dedup_sdk.lane.last_judging import COMPLETED_TWIN, LastJudging
+from dedup_sdk.lane.last_saving import LastSaving, lane_marks
+from dedup_sdk.lane.saving import Step
+from dedup_sdk.marks import Int64s
+
+
+class LastLane(LastJudging, LastSaving):
+    """One partition for one group, its IDs compared within lanes: see `LastState` for what it holds."""
+
+    # --- how records end -----------------------------------------------------------------------------------
+
+    def complete_chunk(self, chunk: Chunk) -> list[Place]:
+        """Complete every record that was offered with its chunk; return what is to be delivered next."""
+        if not chunk.open:
+            return []
+        chunk.finish_offered()
+        return self._completed(chunk, chunk.offsets)
+
+    def complete(self, chunk: Chunk, indexes: Iterable[int]) -> list[Place]:
+        """Complete some records of a chunk; return what is to be delivered next. What is parked stays so."""
+        ended: list[int] = []
+        for index in indexes:
+            if chunk.states[index] in (OFFERED, APART):
+                chunk.finish(index)
+                ended.append(chunk.offsets[index])
+        return self._completed(chunk, ended)
+
+    def release(self, place: Place) -> list[Place]:
+        """Offer a record again: its handler failed. What waits for it stays parked."""
+        chunk, index = place
+        if chunk.states[index] not in (OFFERED, APART):
+            return []
+        chunk.states[index] = APART
+        chunk.attempts[index] = chunk.attempts.get(index, 1) + 1
+        return [place]
+
+    def bury(self, place: Place) -> list[Place]:
+        """End a record that its lane will not remember (it was dead-lettered); what waits for it is judged again."""
+        chunk, row = on_tracks(place.chunk), place.row
+        if chunk.states[row] not in (OFFERED, APART):
+            return []
+        chunk.finish(row)
+        self.buried = max(self.buried or 0, place.offset + 1)
+        track = chunk.track_of(row)
+        if track is not None:
+            self._leave_track(chunk, row)
+            track.pending -= 1
+            token = self.id_at(chunk, row).token
+            if track.flying.get(token) == place.offset:
+                del track.flying[token]
+            if track.pending:
+                self.renew(track)
+            else:
+                track.exact = False
+                self._land(track)
+        return self._completed(chunk, [place.offset])
+
+    def _completed(self, chunk: Chunk, ended: Iterable[int]) -> list[Place]:
+        if chunk not in self._dirty:
+            self._dirty.append(chunk)
+        offered: list[Place] = []
+        if self.waiting:
+            # Judged by what is below them, so before the watermark passes it by.
+            over = deque(
+                sorted(offset for offset in ended if offset in self.waiting and not self._open_at(offset))
+            )
+            while over:
+                for place in self._settle(over.popleft()):
+                    if place.chunk.states[place.row] == APART:
+                        offered.append(place)
+                    elif place.offset in self.waiting:
+                        over.append(place.offset)
+        self._advance()
+        self.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
+
+    def _settle(self, leader: int) -> list[Place]:
+        """Judge what waited for a record that is over, and return that of it which waits for no other one."""
+        settled: list[Place] = []
+        queue = self.waiting.pop(leader)
+        for place in queue:
+            chunk, row = on_tracks(place.chunk), place.row
+            track = chunk.track_of(row)
+            if track is None:
+                raise AssertionError(f"record {place.offset} waits and is on no track")
+            token = self.id_at(chunk, row).token
+            ahead = self._leader(track, token, place.offset, int(chunk.timestamps[row]))
+            if ahead is not None and self._open_at(ahead):
+                self.waiting.setdefault(ahead, deque()).append(place)
+                continue
+            if ahead is not None:
+                self._decide(chunk, row, COMPLETED_TWIN, self._sighting(ahead))
+            else:
+                blocker = self._judge_by(self.before(track, place.offset), chunk, row, track)
+                if blocker is not None:
+                    self.waiting.setdefault(blocker, deque()).append(place)
+                    continue
+            settled.append(place)
+            if chunk.states[row] == APART:
+                track.flying[token] = place.offset
+            elif chunk not in self._dirty:
+                self._dirty.append(chunk)
+        self.settled += settled
+        return settled
+
+    def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
+        """Return the lanes that records with these lane keys have looked up."""
+        lanes = {self.keys.split(key).lane for key in digests if key is not None}
+        return [lane for lane in lanes if lane not in self.tracks]
+
+    def own_mark(self, _place: Place) -> bytes | None:
+        """Return None: what a lane remembers follows the watermark, so that no record in flight has left anything."""
+        return None
+
+    # --- what others completed -----------------------------------------------------------------------------
+
+    def fold(
+        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], find: Find, end: int
+    ) -> Step:
+        """Take over records ``[high, end)`` that the group completed elsewhere; return the step to write.
+
+        Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
+        """
+        chunk = LastChunk(offsets, timestamps, digests)
+        chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
+        self._find_tracks(chunk, find)
+        for row, offset in enumerate(offsets):
+            track = chunk.track_of(row)
+            if track is None or (track.ahead is not None and track.ahead.offset >= offset):
+                continue
+            track.ahead = self._after(track.ahead, self.id_at(chunk, row), chunk, row)
+            self._land(track)
+        if offsets:
+            self.newest_ms = max(self.newest_ms, int(timestamps.max()))
+        # Nobody says in which leader epoch the last of these was written.
+        self.epoch = None
+        self.high = self.position = max(self.high, end)
+        self._restored = tuple(r for r in self._restored if r[1] > self.high)
+        changed, self._changed = self._changed, {}
+        return Step(self.progress, lane_marks(changed.values()))

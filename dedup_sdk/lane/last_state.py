@@ -1,0 +1,152 @@
+"""Lanes of a partition whose IDs are compared: what is in memory of them, and how it follows the watermark."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+
+from dedup_sdk.lane.chunk import DONE, Chunk, Place, digest_of
+from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
+from dedup_sdk.lane.state import LaneState, cut_digests
+from dedup_sdk.lane.track import Saved, Track
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.rule import LaneMark, LastRule
+from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.progress import Progress
+
+
+class LastState(LaneState):
+    """The state of one partition for one group, as `LaneState`; its marks are those of lanes.
+
+    ``tracks`` are the lanes in memory; those in ``unflushed`` are in the journal only. Records that wait for one in flight are in
+    ``waiting``, by its offset. Memory follows the watermark: what is completed above it becomes durable when it passes.
+    """
+
+    def __init__(self, rule: LastRule, keys: LaneKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
+        self.rule = rule
+        self.keys = keys
+        self.tracks: dict[bytes, Track] = {}
+        self.waiting: dict[int, deque[Place]] = {}
+        self._changed: dict[bytes, Track] = {}
+        self._unflushed: dict[bytes, Track] = {}
+        super().__init__(rule.window, progress, recent)
+
+    def _load(self, recent: Marks) -> None:
+        rows = zip(
+            cut_digests(recent.digests),
+            recent.offsets.tolist(),
+            recent.timestamps.tolist(),
+            recent.payloads or [],
+            strict=True,
+        )
+        newest: dict[bytes, Saved] = {}
+        for digest, offset, timestamp_ms, payload in rows:
+            known = newest.get(digest)
+            if known is None or known.offset <= offset:
+                newest[digest] = Saved(payload, offset, timestamp_ms)
+        for digest, saved in newest.items():
+            self.tracks[digest] = self._unflushed[digest] = Track(digest, self.rule.restore(*saved))
+
+    @property
+    def recent_count(self) -> int:
+        """How many lanes are in memory."""
+        return len(self.tracks)
+
+    @property
+    def progress(self) -> Progress:
+        """The whole state, to be written beside marks; of what is completed above the watermark only what was known at the start."""
+        return self._progress(tuple(each for each in self._restored if each[1] > self.high))
+
+    # --- the watermark -------------------------------------------------------------------------------------
+
+    def _pass(self, chunks: list[Chunk]) -> None:
+        """Fold the records that the watermark passes into what their lanes remember."""
+        for each in chunks:
+            chunk = on_tracks(each)
+            end = len(chunk.states) - len(chunk.states.lstrip(b"\0")) if chunk.open else len(chunk.states)
+            start = bisect_left(chunk.offsets, self.high)
+            if start < end:
+                self.newest_ms = max(self.newest_ms, int(chunk.timestamps[start:end].max()))
+                self._fold_rows(chunk, start, end)
+
+    def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
+        apart: set[Track] = set()
+        for track, passing in self._passing(chunk, start, end).items():
+            if track is None:
+                continue
+            if passing == track.pending and track.exact:
+                # Everything judged is completed: what lies ahead is known already.
+                track.pending = 0
+                self._land(track)
+            else:
+                apart.add(track)
+        for row in range(start, end) if apart else ():
+            track = chunk.track_of(row)
+            if track in apart and track is not None:
+                self._fold_row(track, chunk, row)
+
+    def _passing(self, chunk: LastChunk, start: int, end: int) -> dict[Track | None, int]:
+        """Return how many records of each track are passed."""
+        if chunk.track is None:
+            return Counter(chunk.tracks[start:end])
+        return {chunk.track: end - start - sum(start <= row < end for row in chunk.unmarked)}
+
+    def _fold_row(self, track: Track, chunk: LastChunk, row: int) -> None:
+        candidate = self.id_at(chunk, row)
+        track.pending -= 1
+        if track.pending == 0 and track.exact:
+            self._land(track)
+            return
+        track.move_base(self._after(track.base(self.rule), candidate, chunk, row))
+        if track.pending == 0:
+            self._land(track)
+            return
+        self._changed[track.digest] = self._unflushed[track.digest] = track
+        if track.flying.get(candidate.token) == chunk.offsets[row]:
+            del track.flying[candidate.token]
+
+    def _land(self, track: Track) -> None:
+        track.land(self.rule)
+        self._changed[track.digest] = self._unflushed[track.digest] = track
+
+    def _after(self, mark: LaneMark | None, candidate: Candidate, chunk: Chunk, row: int) -> LaneMark | None:
+        timestamp_ms = int(chunk.timestamps[row])
+        return self.rule.completed(
+            mark, candidate, offset=chunk.offsets[row], timestamp_ms=timestamp_ms,
+            covered=self.covers(timestamp_ms),
+        )  # fmt: skip
+
+    def id_at(self, chunk: Chunk, row: int) -> Candidate:
+        """Return the ID of a record."""
+        return self.candidate(self.keys.split(digest_of(chunk, row)).id_bytes)
+
+    def candidate(self, id_bytes: bytes) -> Candidate:
+        """Return an ID with its place."""
+        return Candidate(id_bytes, self.rule.order.place(id_bytes))
+
+    # --- what lies ahead -----------------------------------------------------------------------------------
+
+    def before(self, track: Track, offset: int) -> LaneMark | None:
+        """Return what the lane would remember just before ``offset``, were everything completed that was judged."""
+        base = track.base(self.rule)
+        mark = None if base is None else base.copy()
+        for each in self._chunks:
+            chunk = on_tracks(each)
+            for row in range(bisect_left(chunk.offsets, self.high), len(chunk.offsets)):
+                if chunk.offsets[row] >= offset:
+                    return mark
+                if chunk.track_of(row) is track:
+                    mark = self._after(mark, self.id_at(chunk, row), chunk, row)
+        return mark
+
+    def renew(self, track: Track) -> None:
+        """Work out anew what lies ahead: a record was given up, or one was judged after later ones."""
+        track.take_off()
+        track.ahead = self.before(track, self.position)
+        track.exact = False
+        track.mixed = True
+
+    def _open_at(self, offset: int) -> bool:
+        place = self.place(offset)
+        return place is not None and place.chunk.states[place.row] != DONE

@@ -1,0 +1,22 @@
+"""Which lane a strategy wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.marks import Marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.strategy import LastId, Strategy
+
+AnyLane = Lane | LastLane
+
+
+def lane_maker(strategy: Strategy) -> Callable[[Progress, Marks], AnyLane]:
+    """Return what makes a partition's lane of a progress and the recent marks beside it."""
+    if isinstance(strategy, LastId):
+        rule, keys = strategy.rule, strategy.keys
+        return lambda progress, recent: LastLane(rule, keys, progress, recent)
+    window = strategy.window
+    return lambda progress, recent: Lane(window, progress, recent)

@@ -1,0 +1,119 @@
+"""Where neighbours usually differ by one: what was seen is a bit for each rank below the last."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.seen import Seen
+from dedup_sdk.last.seen_bytes import encode_dense
+from dedup_sdk.last.standing import Standing
+from dedup_sdk.orders import Place
+
+
+class DenseSeen(Seen):
+    """Bit ``i`` of ``bits`` says whether the rank ``last_rank - i`` was seen, for ``i`` from 0 to ``depth``."""
+
+    __slots__ = ("_last_id", "_last_rank", "_mask", "_origin", "bits", "depth", "floor")
+
+    def __init__(self, depth: int, last_id: bytes, place: Place, *, bits: int = 1, floor: Any = None) -> None:
+        self.depth = depth
+        self._last_id = last_id
+        self._origin = place.origin
+        self._last_rank: Any = place.rank
+        self.bits = bits
+        self.floor = floor
+        self._mask = (1 << depth + 1) - 1
+
+    @property
+    def last_id(self) -> bytes:
+        """The last ID, as it came."""
+        return self._last_id
+
+    @property
+    def last_rank(self) -> Any:
+        """The rank of the last ID."""
+        return self._last_rank
+
+    @property
+    def origin(self) -> Any:
+        """The origin of the last ID."""
+        return self._origin
+
+    def standing(self, candidate: Candidate) -> Standing:
+        """Say how an ID stands to those remembered."""
+        place = candidate.place
+        if place is None:
+            return Standing.MALFORMED
+        rank: Any = place.rank
+        if place.origin != self._origin:
+            return Standing.UNCOMPARABLE
+        below = self._last_rank - rank
+        if below < 0:
+            return Standing.NEWER
+        if below <= self.depth and self.bits >> below & 1:
+            return Standing.SEEN
+        return Standing.UNSEEN if self.floor is None or rank > self.floor else Standing.BELOW
+
+    def take(self, candidate: Candidate) -> Standing:
+        """Remember a completed ID that is newer or unseen; return how it stood."""
+        place = candidate[1]
+        if place is None:
+            return Standing.MALFORMED
+        origin, rank = place
+        if origin != self._origin:
+            return Standing.UNCOMPARABLE
+        below: Any = self._last_rank - rank
+        if below < 0:
+            self._move(-below)
+            self._last_id, self._last_rank = candidate[0], rank
+            self.bits |= 1
+            return Standing.NEWER
+        standing = self.standing(candidate)
+        if standing is Standing.UNSEEN:
+            if below <= self.depth:
+                self.bits |= 1 << below
+            else:
+                self._raise_floor()
+        return standing
+
+    def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
+        """Remember completed IDs of one origin, each newer than the one before."""
+        last = ranks[-1]
+        start = bisect_left(ranks, last - self.depth)
+        self._move(last - self._last_rank)
+        self._last_id, self._last_rank = ids[-1], last
+        if start:
+            self._raise_floor()
+        first = ranks[start]
+        if last - first == len(ranks) - 1 - start:
+            self.bits |= (1 << (last - first + 1)) - 1
+        else:
+            for rank in ranks[start:]:
+                self.bits |= 1 << (last - rank)
+
+    def _move(self, distance: int) -> None:
+        """Let the last rank rise; what falls out at the bottom is forgotten. The new last one is not among the bits yet."""
+        # Not shifted by a distance that a hostile ID may make as large as it likes.
+        moved = self.bits << distance if distance <= self.depth else 0
+        self.bits = moved & self._mask
+        if self.floor is not None or distance > self.depth or moved != self.bits:
+            bottom = self._last_rank + distance - self.depth - 1
+            self.floor = bottom if self.floor is None else max(self.floor, bottom)
+
+    def _raise_floor(self) -> None:
+        bottom = self._last_rank - self.depth - 1
+        self.floor = bottom if self.floor is None else max(self.floor, bottom)
+
+    def copy(self) -> DenseSeen:
+        """Return another one that remembers the same."""
+        return DenseSeen(
+            self.depth, self._last_id, Place(self._origin, self._last_rank), bits=self.bits, floor=self.floor
+        )
+
+    def encode(self) -> bytes:
+        """Return its bytes."""
+        below = None if self.floor is None else self._last_rank - self.floor
+        return encode_dense(self._last_id, self.bits, below)

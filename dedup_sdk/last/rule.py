@@ -1,0 +1,128 @@
+"""The rule of comparing with the last one: what to say of an ID, and what a lane remembers when its record is completed.
+
+A pure function of plain values, as `dedup_sdk.decision`: no Kafka, no RocksDB, no clock.
+
+lane
+    the records whose IDs are compared with each other: a partition, or one source inside it.
+mark
+    what is remembered of a lane: its memory (`dedup_sdk.last.seen`), offset and timestamp of its last completed record.
+window
+    how long a lane is remembered after its last record; its next one begins it anew.
+covered
+    whether the store knows everything that the window of this record could hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.memory import begin, restore
+from dedup_sdk.last.seen import Seen
+from dedup_sdk.last.standing import Standing
+from dedup_sdk.orders import Comparison, Order
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
+
+BelowFloor = Literal["deliver", "discard"]
+
+
+@dataclass(slots=True)
+class LaneMark:
+    """What is remembered of a lane: its memory, offset and timestamp (ms) of its last completed record. Changes in place."""
+
+    seen: Seen
+    offset: int
+    timestamp_ms: int
+
+    def copy(self) -> LaneMark:
+        """Return another one that remembers the same."""
+        return LaneMark(self.seen.copy(), self.offset, self.timestamp_ms)
+
+
+class Judgement(NamedTuple):
+    """A verdict, and why, where it is in doubt."""
+
+    kind: VerdictKind
+    reason: str = ""
+
+
+_DOUBT = {
+    Standing.BELOW: Judgement(VerdictKind.UNVERIFIED, "below-floor"),
+    Standing.UNCOMPARABLE: Judgement(VerdictKind.UNVERIFIED, "uncomparable"),
+    Standing.MALFORMED: Judgement(VerdictKind.UNVERIFIED, "malformed"),
+}
+_FRESH = Judgement(VerdictKind.FRESH)
+_UNCOVERED = Judgement(VerdictKind.UNVERIFIED, "uncovered")
+_DUPLICATE = Judgement(VerdictKind.DUPLICATE)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRule:
+    """How the lanes of a strategy are judged and remembered; ``depth`` and ``below_floor`` as in `dedup_sdk.LastId`."""
+
+    order: Order
+    depth: int
+    below_floor: BelowFloor
+    window: Window
+
+    def alive(self, mark: LaneMark | None, timestamp_ms: int) -> LaneMark | None:
+        """Return the mark if its lane is still remembered at this timestamp."""
+        if mark is None or not self.window.holds(timestamp_ms - mark.timestamp_ms, 0):
+            return None
+        return mark
+
+    def standing(self, mark: LaneMark | None, candidate: Candidate, timestamp_ms: int) -> Standing:
+        """Say how an ID stands to what its lane remembers; in a lane that is new every ID is newer."""
+        known = self.alive(mark, timestamp_ms)
+        if known is None:
+            return Standing.MALFORMED if self.malformed(candidate) else Standing.NEWER
+        return known.seen.standing(candidate)
+
+    def malformed(self, candidate: Candidate) -> bool:
+        """Whether this is no ID that the order can read."""
+        if candidate.place is not None:
+            return False
+        id_bytes = candidate.id_bytes
+        return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
+
+    def judge(self, standing: Standing, *, covered: bool) -> Judgement:
+        """Return the verdict of an ID that stands so to what was completed before it."""
+        if standing is Standing.SEEN or (standing is Standing.BELOW and self.below_floor == "discard"):
+            return _DUPLICATE
+        if standing in (Standing.NEWER, Standing.UNSEEN):
+            return _FRESH if covered else _UNCOVERED
+        return _DOUBT[standing]
+
+    def completed(
+        self,
+        mark: LaneMark | None,
+        candidate: Candidate,
+        *,
+        offset: int,
+        timestamp_ms: int,
+        covered: bool,
+    ) -> LaneMark | None:
+        """Return what a lane remembers once this record of it is completed; ``mark`` may change in place.
+
+        Records are folded in offset order. One that cannot be compared begins the lane anew, one that cannot be read changes nothing.
+        """
+        if self.malformed(candidate):
+            return mark
+        known = self.alive(mark, timestamp_ms)
+        if known is None:
+            return LaneMark(self.begin(candidate, knows_all=covered), offset, timestamp_ms)
+        if known.seen.take(candidate) is Standing.UNCOMPARABLE:
+            # Records of this origin may have come before those of the other one.
+            known.seen = self.begin(candidate, knows_all=False)
+        known.offset, known.timestamp_ms = offset, timestamp_ms
+        return known
+
+    def begin(self, candidate: Candidate, *, knows_all: bool) -> Seen:
+        """Return the memory of a lane whose first ID this is; ``knows_all``: nothing of the lane came before."""
+        return begin(self.order, self.depth, candidate, knows_all=knows_all)
+
+    def restore(self, record: bytes, offset: int, timestamp_ms: int) -> LaneMark:
+        """Return the mark whose memory has these bytes; raises `StoreCorruptError`."""
+        return LaneMark(restore(self.order, self.depth, record), offset, timestamp_ms)

@@ -1,0 +1,69 @@
+"""What a lane remembers of its IDs: the last one, and those seen shortly below it.
+
+last
+    the newest ID that was completed since the lane began, or began anew.
+depth
+    how much below the last one is remembered (``reorder_depth``): so many ranks where the order is dense, so many IDs elsewhere.
+floor
+    at or below it, what is not among those remembered may have been seen or not; None while everything is remembered since the
+    beginning of the group's own history.
+
+A value of this kind is a fold over the completed records of a lane in offset order, so that a lane that lives, a replay and the
+backfill come to the same one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.standing import Standing
+from dedup_sdk.orders import Place
+
+
+class Seen(ABC):
+    """What is remembered; changes in place, `copy` before it is shared.
+
+    A candidate's place is None exactly where the order gives its IDs none (`dedup_sdk.orders.PartialOrder`).
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def last_id(self) -> bytes:
+        """The last ID, as it came."""
+
+    @abstractmethod
+    def standing(self, candidate: Candidate) -> Standing:
+        """Say how an ID stands to those remembered."""
+
+    @abstractmethod
+    def take(self, candidate: Candidate) -> Standing:
+        """Remember a completed ID that is `Standing.NEWER` or `Standing.UNSEEN`, any other changes nothing; return how it stood."""
+
+    def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
+        """Remember completed IDs of one origin, each newer than the one before, the first newer than the last one."""
+        origin = self.origin
+        for id_bytes, rank in zip(ids, ranks, strict=True):
+            self.take(Candidate(id_bytes, Place(origin, rank)))
+
+    @property
+    @abstractmethod
+    def origin(self) -> Any:
+        """The origin of the last ID; None where the order knows none."""
+
+    @property
+    @abstractmethod
+    def last_rank(self) -> Any:
+        """The rank of the last ID; None where the order gives none."""
+
+    @abstractmethod
+    def copy(self) -> Seen:
+        """Return another one that remembers the same."""
+
+    @abstractmethod
+    def encode(self) -> bytes:
+        """Return its bytes (`dedup_sdk.last.seen_bytes`); equal for equal memories, at least nine."""

@@ -1,0 +1,165 @@
+"""The consumer with a strategy that compares IDs with the last one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import ConfigurationError, LastId, MemoryStore, header, orders
+from dedup_sdk.cli.handler import run
+from tests.support.consuming import poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.mock.conftest import Make, Send
+
+IDLE_S = 2.0
+
+
+def last_id(**settings: Any) -> LastId:
+    """Integers in the header ``dedup-id``; the partition is the lane."""
+    return LastId(**{"id": header("dedup-id"), "order": orders.integer(), **settings})
+
+
+def counted(consumer: Any) -> dict[str, int]:
+    """What was said, without what was never said."""
+    return {kind: count for kind, count in consumer.counters.verdicts.items() if count}
+
+
+def test_what_is_not_newer_is_a_duplicate(make: Make, send: Send) -> None:
+    """A late one that never came is handed out; what nobody can compare is, and counted."""
+    consumer = make("orders", dedup=last_id())
+    send("1", "2", "5", "2", "5", "4", "4", "x", "6", "3")
+    assert values(poll_quiet(consumer)) == ["1", "2", "5", "4", "x", "6", "3"]
+    assert counted(consumer) == {"fresh": 6, "duplicate": 3, "unverified": 1}
+    assert consumer.counters.reasons == {"unverified.malformed": 1}
+
+
+def test_the_last_one_outlives_a_restart(make: Make, send: Send, tmp_path: Path) -> None:
+    """On the same disk nothing comes again."""
+    with make("orders", dedup=last_id(), store=tmp_path) as consumer:
+        send("1", "2", "4")
+        assert values(poll_some(consumer, 3)) == ["1", "2", "4"]
+    send("2", "4", "3", "5")
+    again = make("orders", dedup=last_id(), store=tmp_path)
+    assert values(poll_quiet(again)) == ["3", "5"]
+    assert counted(again) == {"fresh": 2, "duplicate": 2}
+
+
+def test_the_last_one_can_be_looked_up(
+    make: Make, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the lane, or of each partition where that is the lane."""
+    with make("orders", dedup=last_id(), store=tmp_path) as consumer:
+        send("1", "9", "4")
+        assert values(poll_some(consumer, 3)) == ["1", "9", "4"]
+    looked = ["lookup", "--store", str(tmp_path), "--topic", "orders"]
+    assert run(looked) == 0
+    assert capsys.readouterr().out.endswith(", last ID 9\n")
+    assert run([*looked, "9"]) == 2
+    assert "each partition is one lane" in capsys.readouterr().err
+
+
+def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None:
+    """The replay folds the lanes anew; what was given up is not taken for handled."""
+
+    def handle(message: Any) -> None:
+        if message.value() == b"4":
+            raise ValueError("no")
+
+    with make("orders", dedup=last_id(), store=MemoryStore(), idle_timeout=IDLE_S) as consumer:
+        send("1", "2", "5", "3", "2", "4")
+        consumer.run(handle, on_error="dead-letter", attempts=1)
+        assert consumer.counters.dead_lettered == 1
+    send("5", "3", "1", "4", "6")
+    again = make("orders", dedup=last_id(), store=MemoryStore())
+    assert values(poll_quiet(again)) == ["4", "6"]
+    assert counted(again) == {"fresh": 2, "duplicate": 3}
+
+
+def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_path: Path) -> None:
+    """A snapshot of a running consumer has the lanes; only what came after its cut is replayed."""
+    first = make("orders", dedup=last_id(), store=tmp_path / "one")
+    send("1", "2", "7")
+    assert values(poll_some(first, 3)) == ["1", "2", "7"]
+    first.commit(asynchronous=False)
+    snapshot = tmp_path / "snapshot"
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", str(snapshot), "--quiet"]) == 0
+    assert run(["snapshots", "verify", str(snapshot)]) == 0
+    send("9")
+    assert values(poll_quiet(first)) == ["9"]
+    first.close()
+
+    second = make("orders", dedup=last_id(), store=tmp_path / "two", snapshot=snapshot)
+    send("7", "2", "8", "9", "10")
+    assert values(poll_quiet(second)) == ["8", "10"]
+    assert "snapshot of 1 marks" in second._session.assigned["orders", 0].note
+    assert counted(second) == {"fresh": 2, "duplicate": 3}
+
+
+def test_a_snapshot_of_lookups_is_none_of_lanes(make: Make, send: Send, tmp_path: Path) -> None:
+    """Marks of IDs say nothing of lanes: the topic is read instead."""
+    first = make("orders", store=tmp_path / "one")
+    send("1", "2")
+    assert values(poll_some(first, 2)) == ["1", "2"]
+    first.commit(asynchronous=False)
+    snapshot = tmp_path / "snapshot"
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", str(snapshot), "--quiet"]) == 0
+    first.close()
+    second = make("orders", dedup=last_id(), store=tmp_path / "two", snapshot=snapshot)
+    send("1", "2", "3")
+    assert values(poll_quiet(second)) == ["3"]
+    assert "snapshot not taken" in second._session.assigned["orders", 0].note
+
+
+def test_who_seeks_back_gets_it_again(make: Make, send: Send) -> None:
+    """Lanes are folded anew for what lies before, so that the verdicts are those of the first time."""
+    consumer = make("orders", dedup=last_id())
+    send("1", "3", "2", "3", "5")
+    assert values(poll_quiet(consumer)) == ["1", "3", "2", "5"]
+    consumer.seek(TopicPartition("orders", 0, 2))
+    assert values(poll_quiet(consumer)) == ["2", "5"]
+
+
+def test_a_released_message_comes_again_and_its_twin_waits(make: Make, send: Send) -> None:
+    """The twin is a duplicate once it is completed."""
+    consumer = make("orders", dedup=last_id(), completion="explicit")
+    send("1", "2", "2")
+    one, two = poll_some(consumer, 2)
+    consumer.release(two)
+    (again,) = poll_some(consumer, 1)
+    assert values([one, again]) == ["1", "2"]
+    consumer.complete(one)
+    consumer.complete(again)
+    assert values(poll_quiet(consumer)) == []
+    assert counted(consumer) == {"fresh": 2, "duplicate": 1}
+
+
+def test_observing_hides_nothing(make: Make, send: Send) -> None:
+    """Everything is handed out, and counted as what it is."""
+    consumer = make("orders", dedup=last_id(), mode="observe")
+    send("1", "1", "3", "2", "3")
+    assert values(poll_quiet(consumer)) == ["1", "1", "3", "2", "3"]
+    assert counted(consumer) == {"fresh": 3, "duplicate": 2}
+
+
+def test_a_jump_forward_leaves_a_doubt(make: Make, send: Send) -> None:
+    """Of what was left out nobody knows the last ID."""
+    consumer = make("orders", dedup=last_id())
+    send("1", "2", "3")
+    assert values(poll_quiet(consumer)) == ["1", "2", "3"]
+    consumer.pause([TopicPartition("orders", 0)])
+    send("4", "5", "5", "6")
+    consumer.seek(TopicPartition("orders", 0, 5))
+    consumer.resume([TopicPartition("orders", 0)])
+    assert values(poll_quiet(consumer)) == ["5", "6"]
+    assert counted(consumer) == {"fresh": 3, "unverified": 2}
+
+
+def test_to_hide_after_a_rewind_is_refused(make: Make) -> None:
+    """What a lane remembers cannot be taken back in part."""
+    with pytest.raises(ConfigurationError, match="on_rewind='suppress' needs Lookup"):
+        make(dedup=last_id(), on_rewind="suppress")

@@ -1,0 +1,163 @@
+"""Engine and store through crashes where IDs are compared: nothing is lost, and lanes remember what their log says."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from dedup_sdk import Deduplicator, LastId, Record, Verdict, VerdictKind, Window, header, orders
+from tests.support.naive_lanes import Sent, remember, verdict
+from tests.support.surviving import Disk, MemoryDisk, RocksDisk
+
+WINDOW_MS = 1_000_000
+RECORDS = st.tuples(st.sampled_from("xy"), st.integers(0, 15))
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("admit"), st.lists(RECORDS, min_size=1, max_size=6)),
+        st.tuples(st.sampled_from(["complete", "complete", "dead_letter", "release"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["crash", "reopen"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+class Living:
+    """A group's consumer of one partition; the log, and what became of its records, outlive it."""
+
+    def __init__(self, strategy: LastId, disk: Disk, recent_marks: int) -> None:
+        self.strategy = strategy
+        self.disk = disk
+        self.recent_marks = recent_marks
+        self.log: list[Sent] = []
+        self.ended: dict[int, str] = {}
+        self.told: dict[int, Verdict] = {}
+        self.open: dict[int, Record] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Open the engine; what is not over comes again."""
+        self.open.clear()
+        self.engine = Deduplicator(self.strategy, store=self.disk.store(), recent_marks=self.recent_marks)
+        self.admit(self.log)
+
+    def admit(self, batch: list[Sent]) -> None:
+        """Let records come."""
+        records = [
+            Record(
+                "t",
+                0,
+                sent.offset,
+                timestamp_ms=sent.timestamp_ms,
+                headers=(("lane", sent.lane.encode()), ("seq", str(sent.number).encode())),
+            )
+            for sent in batch
+        ]
+        for record, told in zip(records, self.engine.admit(records), strict=True):
+            if told.kind is VerdictKind.REDELIVERED:
+                assert record.offset in self.ended, f"{record} was never handled"
+            elif told.kind is not VerdictKind.PARKED:
+                # What was handled above a gap is handled again.
+                self.ended.pop(record.offset, None)
+                self.note(record, told)
+            else:
+                self.ended.pop(record.offset, None)
+
+    def note(self, record: Record, told: Verdict) -> None:
+        """Keep a final verdict."""
+        self.told[record.offset] = told
+        if told.deliver:
+            self.open[record.offset] = record
+        else:
+            self.ended[record.offset] = "duplicate"
+
+    def end(self, how: str, which: int) -> None:
+        """End a record that was delivered."""
+        if not self.open:
+            return
+        offset = sorted(self.open)[which % len(self.open)]
+        if how != "release":
+            self.ended[offset] = "given up" if how == "dead_letter" else "handled"
+        settled = getattr(self.engine, how)([self.open.pop(offset)])
+        for each in settled:
+            self.note(each.record, each.verdict)
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "rocks"])
+def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
+    """Through any order of crashes, whatever is dropped was handled, and what is remembered is what the log says."""
+
+    @settings(max_examples=150 if in_memory else 40, deadline=None)
+    @given(
+        actions=ACTIONS,
+        depth=st.integers(0, 4),
+        below_floor=st.sampled_from(["deliver", "discard"]),
+        recent_marks=st.sampled_from([1, 1000]),
+    )
+    def lives(actions: list[tuple[str, Any]], depth: int, below_floor: Any, recent_marks: int) -> None:
+        strategy = LastId(
+            id=header("seq"), lane=header("lane"), order=orders.integer(), reorder_depth=depth, below_floor=below_floor,
+            window=Window(milliseconds=WINDOW_MS),
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="dedup-last-") as folder:
+            disk: Disk = MemoryDisk() if in_memory else RocksDisk(Path(folder))
+            living = Living(strategy, disk, recent_marks)
+            for action, given_ in actions:
+                if action == "admit":
+                    first = len(living.log)
+                    batch = [
+                        Sent(first + at, lane, "", number, first + at)
+                        for at, (lane, number) in enumerate(given_)
+                    ]
+                    living.log += batch
+                    living.admit(batch)
+                elif action == "crash":
+                    disk.crash(living.engine)
+                    living.begin()
+                elif action == "reopen":
+                    living.engine.shut()
+                    living.begin()
+                else:
+                    living.end(action, given_)
+            while living.open:
+                living.end("complete", 0)
+            _check(living, depth, below_floor)
+            living.engine.shut()
+
+    lives()
+
+
+def _check(living: Living, depth: int, below_floor: str) -> None:
+    assert sorted(living.ended) == list(range(len(living.log))), "a record was never handled"
+    done: dict[str, list[Sent]] = {"x": [], "y": []}
+    for sent in living.log:
+        told = living.told[sent.offset]
+        if told.kind is VerdictKind.DUPLICATE and below_floor == "deliver":
+            assert sent.number in [each.number for each in done[sent.lane]], (
+                f"{sent} was dropped, and never handled"
+            )
+        if living.ended[sent.offset] != "given up":
+            done[sent.lane].append(sent)
+    end = len(living.log)
+    for lane, completed in done.items():
+        known = remember(completed, depth, dense=True, window_ms=WINDOW_MS)
+        for number in range(17):
+            sent = Sent(end, lane, "", number, end)
+            expected = verdict(sent, known, WINDOW_MS)
+            living.log.append(sent)
+            living.admit([sent])
+            told = living.told[end]
+            if expected == "below-floor":
+                assert told.kind is (
+                    VerdictKind.DUPLICATE if below_floor == "discard" else VerdictKind.UNVERIFIED
+                )
+            else:
+                assert told.kind.value == expected, (sent, told)
+            if told.deliver:
+                # Nothing of the questions is to be remembered.
+                living.end("dead_letter", 0)
+            end += 1

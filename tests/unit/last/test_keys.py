@@ -1,0 +1,71 @@
+"""Lane keys: which lane a record belongs to, and its ID as it came."""
+
+from __future__ import annotations
+
+from dedup_sdk import Record, header, key
+from dedup_sdk.ids import RecordFields, digest_one
+from dedup_sdk.last.keys import MAX_COMPARED_BYTES, PARTITION_LANE, LaneKeys, spec_of_lanes
+
+
+def fields(*headers: dict[str, bytes | None], key: bytes | None = None) -> RecordFields:
+    """Return records with these headers."""
+    return RecordFields(
+        [Record("t", 0, at, key=key, headers=list(each.items())) for at, each in enumerate(headers)]
+    )
+
+
+def test_without_a_lane_the_id_is_the_key() -> None:
+    """The partition is one lane, and nothing is hashed."""
+    keys = LaneKeys(header("seq"), None, "integer")
+    read = keys.digests(fields({"seq": b"7"}, {"seq": b""}, {"other": b"8"}, {"seq": None}))
+    assert read.digests == [b"7", b"", None, None]
+    assert read.missing == {2: "absent", 3: "absent"}
+    assert keys.split(b"7") == (PARTITION_LANE, b"7")
+    assert keys.lanes_of([b"7", None]) == [PARTITION_LANE, None]
+
+
+def test_with_a_lane_its_digest_stands_in_front() -> None:
+    """A record without its lane cannot be compared with anything."""
+    keys = LaneKeys(header("seq"), header("producer"), "integer")
+    read = keys.digests(fields({"seq": b"7", "producer": b"p"}, {"seq": b"7"}, {"producer": b"p"}))
+    assert read.digests == [digest_one(b"p") + b"7", None, None]
+    assert read.missing == {1: "lane-absent", 2: "absent"}
+    assert keys.split(digest_one(b"p") + b"7") == (digest_one(b"p"), b"7")
+    assert keys.ids_of(read.digests) == [b"7", None, None]
+    assert keys.lanes_of(read.digests) == [digest_one(b"p"), None, None]
+    assert keys.mark_of(digest_one(b"p") + b"7") == digest_one(b"p")
+
+
+def test_the_parts_of_an_id_are_joined_by_a_colon() -> None:
+    """So that an epoch and a sequence in two headers are read as one ID."""
+    keys = LaneKeys(header("epoch") + header("seq"), None, "epoch_sequence")
+    read = keys.digests(fields({"epoch": b"7", "seq": b"1042"}, {"epoch": b"7"}))
+    assert read.digests == [b"7:1042", None]
+    assert read.missing == {1: "absent"}
+
+
+def test_what_is_too_large_is_not_compared() -> None:
+    """A lane keeps IDs as they came, so that they are bounded."""
+    keys = LaneKeys(header("seq"), None, "integer")
+    read = keys.digests(fields({"seq": b"1" * MAX_COMPARED_BYTES}, {"seq": b"1" * (MAX_COMPARED_BYTES + 1)}))
+    assert read.digests[0] is not None
+    assert read.missing == {1: "oversized"}
+
+
+def test_what_a_store_keeps_names_everything_that_a_verdict_hangs_on() -> None:
+    """Another ID, lane or order is another store."""
+    one = LaneKeys(header("seq"), None, "integer")
+    others = [
+        LaneKeys(header("other"), None, "integer"),
+        LaneKeys(header("seq"), key(), "integer"),
+        LaneKeys(header("seq"), None, "ulid"),
+    ]
+    assert len({str(each) for each in (one, *others)}) == 4
+
+
+def test_how_lanes_are_named_is_read_from_what_a_store_keeps() -> None:
+    """Whatever characters a header's name has."""
+    assert spec_of_lanes(str(header("dedup-id"))) is None
+    assert spec_of_lanes(str(LaneKeys(header("seq"), None, "snowflake(epoch_ms=5)"))) == ""
+    for lane in (header("producer"), header("a & b=c?%"), header("tenant") + key()):
+        assert spec_of_lanes(str(LaneKeys(header("s&q"), lane, "integer"))) == str(lane)

@@ -1,0 +1,54 @@
+"""What a strategy is made of, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dedup_sdk import ConfigurationError, LastId, Window, header, id_spec, orders
+
+
+def test_texts_and_functions_are_taken() -> None:
+    """As everywhere else."""
+
+    def compare(last: bytes, new: bytes) -> int:
+        return (new > last) - (new < last)
+
+    texts: dict[str, Any] = {"id": "header:seq", "lane": "header:producer", "window": "2d"}
+    strategy = LastId(order=compare, **texts)
+    assert strategy.id == header("seq")
+    assert strategy.lane == header("producer")
+    assert strategy.window == Window(days=2)
+    assert strategy.rule.order.compare(b"1", b"2") is orders.Comparison.NEWER
+
+
+def test_equal_strategies_are_equal() -> None:
+    """Strategies are values."""
+    assert LastId(id=id_spec("header:seq"), order=orders.integer()) == LastId(
+        id=header("seq"), order=orders.integer()
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"order": 7}, "7"),
+        ({"id": 7}, "id spec 7"),
+        ({"lane": 7}, "id spec 7"),
+        ({"reorder_depth": -1}, "reorder_depth=-1"),
+        ({"reorder_depth": True}, "reorder_depth=True"),
+        ({"reorder_depth": 1.5}, "reorder_depth=1.5"),
+        ({"reorder_depth": 10**9}, "reorder_depth=1000000000"),
+        ({"below_floor": "drop"}, "below_floor='drop'; choose deliver or discard"),
+        ({"window": Window(count=5)}, "for a time, not for a count"),
+        ({"window": 7}, "window=7 is not a window"),
+        ({"on_missing_id": "drop"}, "on_missing_id='drop'"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(settings: dict[str, Any], says: str) -> None:
+    """What happened, the value, and what to do."""
+    with pytest.raises(ConfigurationError) as refused:
+        LastId(**{"id": "header:seq", "order": orders.integer(), **settings})
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
