@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, repeat
-from operator import lt
-from typing import Any
+from itertools import accumulate, compress, repeat
+from operator import le
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -27,11 +27,13 @@ from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.track import Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.rule import Judgement, LaneMark
-from dedup_sdk.last.seen import Seen
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.marks import Int64s
 from dedup_sdk.orders import Place as IdPlace
 from dedup_sdk.record import VerdictKind
+
+_WORTH_A_RUN: Final = 4
+"""So many records are judged at once; fewer one by one."""
 
 COMPLETED_TWIN = Judgement(VerdictKind.DUPLICATE)
 """The verdict of a record whose ID was borne by one that is completed."""
@@ -67,8 +69,7 @@ class LastJudging(LastState):
         self._firsts.append(offsets[0])
         ids: list[Any] = self.keys.ids_of(self._keys(chunk))
         places = self.rule.order.places(ids)
-        if not self._judge_run(chunk, ids, places):
-            self._judge_rows(chunk, ids, places)
+        self._judge_all(chunk, ids, places)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
             self._advance()
@@ -125,38 +126,51 @@ class LastJudging(LastState):
             return chunk.digests
         return [None if row in chunk.unmarked else key for row, key in enumerate(chunk.digests)]
 
-    def _judge_run(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> bool:
-        """Judge a chunk at once whose IDs are each newer than the one before; False where it is not such a run."""
+    def _judge_all(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> None:
+        """Judge the records of a chunk, where it goes stretch by stretch: IDs that are each newer than the one before at once."""
         track = chunk.track
-        if track is None or chunk.unmarked or track.ahead is None or track.mixed or not track.exact:
-            return False
-        ahead = track.ahead
-        if not self._is_alive_throughout(ahead, chunk.timestamps):
-            return False
-        ranks = _rising(places, ahead.seen)
-        if ranks is None:
-            return False
+        if track is None or chunk.unmarked or not self._is_plain(track, chunk):
+            self._judge_rows(chunk, ids, places, 0, len(ids))
+            return
+        for start, end, rising in _stretches(places, track.ahead):
+            if rising and end - start >= _WORTH_A_RUN and not track.mixed:
+                self._judge_run(chunk, track, ids[start:end], places[start:end], start)
+            else:
+                self._judge_rows(chunk, ids, places, start, end)
+
+    def _is_plain(self, track: Track, chunk: LastChunk) -> bool:
+        """Whether a lane is remembered and covered at all times of a chunk."""
+        return track.ahead is not None and self._is_alive_throughout(track.ahead, chunk.timestamps)
+
+    def _judge_run(
+        self, chunk: LastChunk, track: Track, ids: list[bytes], places: list[Any], start: int
+    ) -> None:
+        """Judge records from row ``start`` on that are each newer than all before: they are fresh, as every record is at first."""
         track.take_off()
-        ahead.seen.take_run(ids, ranks)
-        ahead.offset, ahead.timestamp_ms = chunk.offsets[-1], int(chunk.timestamps[-1])
-        track.flying.update(zip(places, chunk.offsets, strict=True))
+        ahead, last = track.ahead, start + len(ids) - 1
+        if ahead is None:
+            raise AssertionError("a lane without a last ID has no newer ones")
+        ahead.seen.take_run(ids, [rank for _, rank in places])
+        ahead.offset, ahead.timestamp_ms = chunk.offsets[last], int(chunk.timestamps[last])
+        track.flying.update(zip(places, chunk.offsets[start : last + 1], strict=True))
         track.pending += len(ids)
-        return True
 
     def _is_alive_throughout(self, mark: LaneMark, timestamps: Int64s) -> bool:
         """Whether the lane is remembered and covered at all these timestamps, each seen from the one before."""
         longest_ms = int(np.diff(timestamps, prepend=mark.timestamp_ms).max())
         return self.window.holds(longest_ms, 0) and self.covers(int(timestamps.min()))
 
-    def _judge_rows(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> None:
+    def _judge_rows(
+        self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None], start: int, end: int
+    ) -> None:
         """Judge one record after the other; nearly all are new, which is told at once."""
-        timestamps = chunk.timestamps.tolist()
+        timestamps = chunk.timestamps[start:end].tolist()
         window_ms = self.window.time_ms or 0
         covered = self.covers(min(timestamps))
-        tracks: Iterable[Track | None] = chunk.tracks or repeat(chunk.track, len(ids))
-        candidates = map(_candidate, zip(ids, places, strict=True))
-        rows = zip(tracks, candidates, chunk.offsets, timestamps, strict=True)
-        for row, (track, candidate, offset, timestamp_ms) in enumerate(rows):
+        tracks: Iterable[Track | None] = chunk.tracks[start:end] or repeat(chunk.track, end - start)
+        candidates = map(_candidate, zip(ids[start:end], places[start:end], strict=True))
+        rows = zip(tracks, candidates, chunk.offsets[start:end], timestamps, strict=True)
+        for row, (track, candidate, offset, timestamp_ms) in enumerate(rows, start):
             if track is None or candidate.id_bytes is None:
                 continue
             ahead, place = track.ahead, candidate.place
@@ -279,11 +293,21 @@ class LastJudging(LastState):
 _candidate = partial(tuple.__new__, Candidate)
 
 
-def _rising(places: Sequence[Any], seen: Seen) -> Sequence[Any] | None:
-    """Return the ranks of places of the origin that is remembered, each higher than the one before; None where they are not."""
-    if None in places:
-        return None
-    origins, ranks = zip(*places, strict=True)
-    if origins.count(seen.origin) != len(places) or not seen.last_rank < ranks[0]:
-        return None
-    return ranks if all(map(lt, ranks, islice(ranks, 1, None))) else None
+def _stretches(places: list[IdPlace | None], ahead: LaneMark | None) -> Iterator[tuple[int, int, bool]]:
+    """Yield stretches ``[start, end)``, and whether their places are each newer than all before; what is not stands alone."""
+    if ahead is None or None in places:
+        yield 0, len(places), False
+        return
+    origins, ranks = zip(*cast("list[IdPlace]", places), strict=True)
+    if origins.count(ahead.seen.origin) != len(places):
+        yield 0, len(places), False
+        return
+    start = 0
+    newest = accumulate(ranks, max, initial=ahead.seen.last_rank)
+    for row in compress(range(len(ranks)), map(le, ranks, newest)):
+        if start < row:
+            yield start, row, True
+        yield row, row + 1, False
+        start = row + 1
+    if start < len(ranks):
+        yield start, len(ranks), True

@@ -26,6 +26,8 @@ PARTIAL: Final = 3
 
 _HEAD: Final = struct.Struct("<BB3x")
 _LENGTH: Final = struct.Struct("<I")
+_DENSE_HEAD: Final = struct.Struct("<BB3xI")
+"""The head and the length of the last ID, at once: this is written for every lane of every batch."""
 _FLOOR: Final = 1
 
 
@@ -43,13 +45,10 @@ class SeenBytes(NamedTuple):
 
 def encode_dense(last_id: bytes, bits: int, below: int | None) -> bytes:
     """Return the bytes of a dense memory; ``below``: how far the floor lies below the last rank."""
-    floor = b"" if below is None else _LENGTH.pack(below)
-    return (
-        _HEAD.pack(DENSE, 0 if below is None else _FLOOR)
-        + framed(last_id)
-        + floor
-        + bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-    )
+    seen = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    if below is None:
+        return _DENSE_HEAD.pack(DENSE, 0, len(last_id)) + last_id + seen
+    return _DENSE_HEAD.pack(DENSE, _FLOOR, len(last_id)) + last_id + _LENGTH.pack(below) + seen
 
 
 def encode_sparse(items: Sequence[bytes], floor_id: bytes | None) -> bytes:

@@ -189,7 +189,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     actions=ACTIONS,
     depth=st.integers(0, 5),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dedup_sdk import StoreCorruptError, orders
 from dedup_sdk.last.candidate import Candidate
@@ -56,6 +56,7 @@ def made(order: Order, depth: int, numbers: list[int], *, knows_all: bool = True
 NUMBERS = st.lists(st.integers(0, 60) | st.sampled_from([10**18, 10**18 + 1]), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(
     order=st.sampled_from(ORDERS),
     depth=st.integers(0, 9),
@@ -74,6 +75,7 @@ def test_a_run_is_remembered_as_its_ids_are_one_by_one(
     assert at_once.encode() == singly.encode()
 
 
+@settings(deadline=None)
 @given(
     order=st.sampled_from(ORDERS),
     depth=st.integers(0, 9),
@@ -97,6 +99,7 @@ def test_bytes_bring_back_what_is_remembered(
             assert (before, after) in ((Standing.SEEN, Standing.BELOW), (Standing.UNSEEN, Standing.BELOW))
 
 
+@settings(deadline=None)
 @given(order=st.sampled_from(ORDERS), depth=st.integers(0, 9), numbers=NUMBERS)
 def test_a_copy_goes_its_own_way(order: Order, depth: int, numbers: list[int]) -> None:
     """What the one takes the other does not know."""
@@ -106,6 +109,7 @@ def test_a_copy_goes_its_own_way(order: Order, depth: int, numbers: list[int]) -
     assert seen.encode() == record
 
 
+@settings(deadline=None)
 @given(record=st.binary(max_size=60))
 def test_foreign_bytes_are_refused(record: bytes) -> None:
     """Whatever a store holds there, it is one clear error or a memory."""
