@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from dedup_sdk.checks import choice, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.last.keys import LaneKeys
@@ -39,7 +40,7 @@ class Lookup:
         """Accept texts for ``id`` and ``window``; refuse anything else in one line."""
         object.__setattr__(self, "id", id_spec(self.id))
         object.__setattr__(self, "window", _window(self.window))
-        _check_policy(self.on_missing_id)
+        choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
 
     @property
     def keys(self) -> IdSpec:
@@ -85,14 +86,10 @@ class LastId:
         if self.window.count is not None:
             message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
             raise ConfigurationError(message)
-        depth: object = self.reorder_depth
-        if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= MOST_REORDER_DEPTH:
-            message = f"reorder_depth={depth!r}; give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
-            raise ConfigurationError(message)
-        if self.below_floor not in ("deliver", "discard"):
-            message = f"below_floor={self.below_floor!r}; choose deliver or discard"
-            raise ConfigurationError(message)
-        _check_policy(self.on_missing_id)
+        advice = f"give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
+        whole("reorder_depth", self.reorder_depth, advice=advice, least=0, most=MOST_REORDER_DEPTH)
+        choice("below_floor", self.below_floor, ("deliver", "discard"))
+        choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
 
     @property
     def rule(self) -> LastRule:
@@ -116,9 +113,3 @@ def _window(given: object) -> Window:
         return given
     message = f"window={given!r} is not a window; give e.g. Window(days=7)"
     raise ConfigurationError(message)
-
-
-def _check_policy(on_missing_id: object) -> None:
-    if on_missing_id not in ("process", "discard", "fail"):
-        message = f"on_missing_id={on_missing_id!r}; choose process, discard or fail"
-        raise ConfigurationError(message)

@@ -40,7 +40,7 @@ def test_equal_strategies_are_equal() -> None:
         ({"reorder_depth": True}, "reorder_depth=True"),
         ({"reorder_depth": 1.5}, "reorder_depth=1.5"),
         ({"reorder_depth": 10**9}, "reorder_depth=1000000000"),
-        ({"below_floor": "drop"}, "below_floor='drop'; choose deliver or discard"),
+        ({"below_floor": "drop"}, "below_floor='drop': choose deliver or discard"),
         ({"window": Window(count=5)}, "for a time, not for a count"),
         ({"window": 7}, "window=7 is not a window"),
         ({"on_missing_id": "drop"}, "on_missing_id='drop'"),
