@@ -140,7 +140,8 @@ class LastJudging(LastState):
 
     def _is_plain(self, track: Track, chunk: LastChunk) -> bool:
         """Whether a lane is remembered and covered at all times of a chunk."""
-        return track.ahead is not None and self._is_alive_throughout(track.ahead, chunk.timestamps)
+        ahead = track.ahead
+        return ahead is not None and ahead.covered and self._is_alive_throughout(ahead, chunk.timestamps)
 
     def _judge_run(
         self, chunk: LastChunk, track: Track, ids: list[bytes], places: list[Any], start: int
@@ -177,6 +178,7 @@ class LastJudging(LastState):
             if (
                 covered
                 and ahead is not None
+                and ahead.seen.known is None
                 and place is not None
                 and timestamp_ms - ahead.timestamp_ms <= window_ms
                 and place not in track.flying
@@ -227,7 +229,9 @@ class LastJudging(LastState):
                 blocker = self._last_open(track, chunk.offsets[row])
                 if blocker is not None:
                     return blocker
-        judgement = self.rule.judge(standing, covered=self.covers(timestamp_ms))
+        alive = self.rule.alive(mark, timestamp_ms)
+        covered = self.covers(timestamp_ms) and (alive is None or alive.covered)
+        judgement = self.rule.judge(standing, covered=covered)
         self._decide(chunk, row, judgement, None if mark is None else (mark.offset, mark.timestamp_ms))
         return None
 

@@ -16,15 +16,23 @@ from dedup_sdk.orders import Place
 class DenseSeen(Seen):
     """Bit ``i`` of ``bits`` says whether the rank ``last_rank - i`` was seen, for ``i`` from 0 to ``depth``."""
 
-    __slots__ = ("_last_id", "_last_rank", "_mask", "_origin", "bits", "depth", "floor")
+    __slots__ = ("_last_id", "_last_rank", "_mask", "_origin", "bits")
 
-    def __init__(self, depth: int, last_id: bytes, place: Place, *, bits: int = 1, floor: Any = None) -> None:
-        self.depth = depth
+    def __init__(
+        self,
+        depth: int,
+        last_id: bytes,
+        place: Place,
+        *,
+        bits: int = 1,
+        known: int | None = None,
+        forgot: bool = False,
+    ) -> None:
+        super().__init__(depth, known=known, forgot=forgot)
         self._last_id = last_id
         self._origin = place.origin
         self._last_rank: Any = place.rank
         self.bits = bits
-        self.floor = floor
         self._mask = (1 << depth + 1) - 1
 
     @property
@@ -53,9 +61,9 @@ class DenseSeen(Seen):
         below = self._last_rank - rank
         if below < 0:
             return Standing.NEWER
-        if below <= self.depth and self.bits >> below & 1:
-            return Standing.SEEN
-        return Standing.UNSEEN if self.floor is None or rank > self.floor else Standing.BELOW
+        if below <= self.depth:
+            return Standing.SEEN if self.bits >> below & 1 else Standing.UNSEEN
+        return Standing.BELOW if self.forgot else Standing.UNSEEN
 
     def take(self, candidate: Candidate) -> Standing:
         """Remember a completed ID that is newer or unseen; return how it stood."""
@@ -70,13 +78,15 @@ class DenseSeen(Seen):
             self._move(-below)
             self._last_id, self._last_rank = candidate[0], rank
             self.bits |= 1
+            self._count(1)
             return Standing.NEWER
         standing = self.standing(candidate)
         if standing is Standing.UNSEEN:
             if below <= self.depth:
                 self.bits |= 1 << below
+                self._count(1)
             else:
-                self._raise_floor()
+                self.forgot = True
         return standing
 
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
@@ -85,35 +95,29 @@ class DenseSeen(Seen):
         start = bisect_left(ranks, last - self.depth)
         self._move(last - self._last_rank)
         self._last_id, self._last_rank = ids[-1], last
-        if start:
-            self._raise_floor()
+        self.forgot = self.forgot or start > 0
         first = ranks[start]
         if last - first == len(ranks) - 1 - start:
             self.bits |= (1 << (last - first + 1)) - 1
         else:
             for rank in ranks[start:]:
                 self.bits |= 1 << (last - rank)
+        self._count(len(ranks))
 
     def _move(self, distance: int) -> None:
         """Let the last rank rise; what falls out at the bottom is forgotten. The new last one is not among the bits yet."""
         # Not shifted by a distance that a hostile ID may make as large as it likes.
         moved = self.bits << distance if distance <= self.depth else 0
         self.bits = moved & self._mask
-        if self.floor is not None or distance > self.depth or moved != self.bits:
-            bottom = self._last_rank + distance - self.depth - 1
-            self.floor = bottom if self.floor is None else max(self.floor, bottom)
-
-    def _raise_floor(self) -> None:
-        bottom = self._last_rank - self.depth - 1
-        self.floor = bottom if self.floor is None else max(self.floor, bottom)
+        self.forgot = self.forgot or distance > self.depth or moved != self.bits
 
     def copy(self) -> DenseSeen:
         """Return another one that remembers the same."""
+        place = Place(self._origin, self._last_rank)
         return DenseSeen(
-            self.depth, self._last_id, Place(self._origin, self._last_rank), bits=self.bits, floor=self.floor
+            self.depth, self._last_id, place, bits=self.bits, known=self.known, forgot=self.forgot
         )
 
     def encode(self) -> bytes:
         """Return its bytes."""
-        below = None if self.floor is None else self._last_rank - self.floor
-        return encode_dense(self._last_id, self.bits, below)
+        return encode_dense(self._last_id, self.bits, self.depth, known=self.known, forgot=self.forgot)

@@ -16,18 +16,25 @@ _STANDINGS = {
 
 
 class PartialSeen(Seen):
-    """The last ID and, in the order of their coming, the ``depth + 1`` that came last; ``forgot``: there were more."""
+    """The last ID and, in the order of their coming, the ``depth + 1`` that came last."""
 
-    __slots__ = ("_last_id", "_order", "depth", "forgot", "ids")
+    __slots__ = ("_last_id", "_order", "ids")
 
     def __init__(
-        self, depth: int, order: Order, last_id: bytes, ids: dict[bytes, None], *, forgot: bool
+        self,
+        depth: int,
+        order: Order,
+        last_id: bytes,
+        ids: dict[bytes, None],
+        *,
+        known: int | None = None,
+        forgot: bool = False,
     ) -> None:
-        self.depth = depth
+        super().__init__(depth, known=known, forgot=forgot)
         self._order = order
         self._last_id = last_id
         self.ids = ids
-        self.forgot = forgot
+        self._forget_oldest()
 
     @property
     def last_id(self) -> bytes:
@@ -62,15 +69,21 @@ class PartialSeen(Seen):
         if standing is Standing.NEWER:
             self._last_id = candidate.id_bytes
         self.ids[candidate.id_bytes] = None
+        self._forget_oldest()
+        self._count(1)
+        return standing
+
+    def _forget_oldest(self) -> None:
         while len(self.ids) > self.depth + 1:
             del self.ids[next(iter(self.ids))]
             self.forgot = True
-        return standing
 
     def copy(self) -> PartialSeen:
         """Return another one that remembers the same."""
-        return PartialSeen(self.depth, self._order, self._last_id, self.ids.copy(), forgot=self.forgot)
+        return PartialSeen(
+            self.depth, self._order, self._last_id, self.ids.copy(), known=self.known, forgot=self.forgot
+        )
 
     def encode(self) -> bytes:
         """Return its bytes."""
-        return encode_partial(self._last_id, list(self.ids), forgot=self.forgot)
+        return encode_partial(self._last_id, list(self.ids), known=self.known, forgot=self.forgot)

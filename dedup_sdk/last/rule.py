@@ -36,6 +36,11 @@ class LaneMark:
     offset: int
     timestamp_ms: int
 
+    @property
+    def covered(self) -> bool:
+        """Whether all that was completed of the lane, and could matter, is known."""
+        return self.seen.known is None
+
     def copy(self) -> LaneMark:
         """Return another one that remembers the same."""
         return LaneMark(self.seen.copy(), self.offset, self.timestamp_ms)
@@ -88,7 +93,7 @@ class LastRule:
         return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
 
     def judge(self, standing: Standing, *, covered: bool) -> Judgement:
-        """Return the verdict of an ID that stands so to what was completed before it."""
+        """Return the verdict of an ID that stands so to what was completed before it; ``covered``: so does its lane (`LaneMark.covered`)."""
         if standing is Standing.SEEN or (standing is Standing.BELOW and self.below_floor == "discard"):
             return _DUPLICATE
         if standing in (Standing.NEWER, Standing.UNSEEN):

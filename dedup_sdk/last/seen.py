@@ -5,8 +5,10 @@ last
 depth
     how much below the last one is remembered (``reorder_depth``): so many ranks where the order is dense, so many IDs elsewhere.
 floor
-    at or below it, what is not among those remembered may have been seen or not; None while everything is remembered since the
-    beginning of the group's own history.
+    below all that is remembered. There something was forgotten, or came too late to be remembered (``forgot``); before that everything is known.
+known
+    None where all that was completed of the lane is known, since the beginning of the group's own history. Else how many IDs were taken in since less
+    was known: with enough of them, nothing from before can matter.
 
 A value of this kind is a fold over the completed records of a lane in offset order, so that a lane that lives, a replay and the
 backfill come to the same one.
@@ -29,7 +31,19 @@ class Seen(ABC):
     A candidate's place is None exactly where the order gives its IDs none (`dedup_sdk.orders.PartialOrder`).
     """
 
-    __slots__ = ()
+    __slots__ = ("depth", "forgot", "known")
+
+    def __init__(self, depth: int, *, known: int | None, forgot: bool) -> None:
+        self.depth = depth
+        self.known = known
+        self.forgot = forgot
+
+    def _count(self, taken: int) -> None:
+        """Note that so many IDs were taken in."""
+        if self.known is not None:
+            # New IDs overtake at most ``depth`` others, are overtaken by as many, and come again behind as many newer ones: with so many
+            # known, what came before lies below all that is remembered.
+            self.known = self.known + taken if self.known + taken <= 3 * self.depth else None
 
     @property
     @abstractmethod

@@ -13,18 +13,25 @@ from dedup_sdk.last.standing import Standing
 
 
 class SparseSeen(Seen):
-    """The ``depth + 1`` newest IDs of one origin, ``items`` (framed as they are stored) and ``ranks`` ascending; ``floor`` is an ID and its rank, or None."""
+    """The ``depth + 1`` newest IDs of one origin: ``items`` (framed as they are stored) and ``ranks``, ascending."""
 
-    __slots__ = ("_origin", "depth", "floor", "items", "ranks")
+    __slots__ = ("_origin", "items", "ranks")
 
     def __init__(
-        self, depth: int, origin: Any, items: list[bytes], ranks: list[Any], floor: tuple[bytes, Any] | None
+        self,
+        depth: int,
+        origin: Any,
+        items: list[bytes],
+        ranks: list[Any],
+        *,
+        known: int | None = None,
+        forgot: bool = False,
     ) -> None:
-        self.depth = depth
+        super().__init__(depth, known=known, forgot=forgot)
         self._origin = origin
         self.items = items
         self.ranks = ranks
-        self.floor = floor
+        self._forget_below_depth()
 
     @property
     def last_id(self) -> bytes:
@@ -51,9 +58,10 @@ class SparseSeen(Seen):
             return Standing.UNCOMPARABLE
         if rank > self.ranks[-1]:
             return Standing.NEWER
-        if self.ranks[bisect_left(self.ranks, rank)] == rank:
+        at = bisect_left(self.ranks, rank)
+        if self.ranks[at] == rank:
             return Standing.SEEN
-        return Standing.UNSEEN if self.floor is None or rank > self.floor[1] else Standing.BELOW
+        return Standing.BELOW if at == 0 and self.forgot else Standing.UNSEEN
 
     def take(self, candidate: Candidate) -> Standing:
         """Remember a completed ID that is newer or unseen; return how it stood."""
@@ -61,30 +69,39 @@ class SparseSeen(Seen):
         if standing is Standing.NEWER or standing is Standing.UNSEEN:
             rank: Any = None if candidate.place is None else candidate.place.rank
             at = len(self.ranks) if standing is Standing.NEWER else bisect_left(self.ranks, rank)
+            if at == 0 and len(self.ranks) > self.depth:
+                self.forgot = True
+                return standing
             self.items.insert(at, framed(candidate.id_bytes))
             self.ranks.insert(at, rank)
-            self.forget_below_depth()
+            self._forget_below_depth()
+            self._count(1)
         return standing
 
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
         """Remember completed IDs of one origin, each newer than the one before."""
         self.items += map(framed, ids)
         self.ranks += ranks
-        self.forget_below_depth()
+        self._forget_below_depth()
+        self._count(len(ranks))
 
-    def forget_below_depth(self) -> None:
-        """Forget what is more than ``depth`` IDs below the last one."""
+    def _forget_below_depth(self) -> None:
         over = len(self.items) - self.depth - 1
         if over > 0:
-            lost = unframed(self.items[over - 1]), self.ranks[over - 1]
-            if self.floor is None or self.floor[1] < lost[1]:
-                self.floor = lost
+            self.forgot = True
             del self.items[:over], self.ranks[:over]
 
     def copy(self) -> SparseSeen:
         """Return another one that remembers the same."""
-        return SparseSeen(self.depth, self._origin, self.items.copy(), self.ranks.copy(), self.floor)
+        return SparseSeen(
+            self.depth,
+            self._origin,
+            self.items.copy(),
+            self.ranks.copy(),
+            known=self.known,
+            forgot=self.forgot,
+        )
 
     def encode(self) -> bytes:
         """Return its bytes."""
-        return encode_sparse(self.items, None if self.floor is None else self.floor[0])
+        return encode_sparse(self.items, known=self.known, forgot=self.forgot)

@@ -181,7 +181,7 @@ def test_lookup_tells_the_last_id_of_a_lane(dedup: Dedup, tmp_path: Path) -> Non
     store = RocksStore(tmp_path / "store")
     opened = store.open(identity, Window(days=7))
     offsets = np.arange(2)
-    payloads = [encode_dense(b"41", 1, None), encode_dense(b"7\n", 1, None)]
+    payloads = [encode_dense(each, 1, 128, known=None, forgot=False) for each in (b"41", b"7\n")]
     held = Marks(digest_one(b"a") + digest_one(b"b"), offsets, offsets + NEWEST_MS, None, payloads)
     opened.flush(Progress(low=0, high=1), cut_marks(held, 0, 1))
     opened.append(Progress(low=0, high=2), cut_marks(held, 1, 2))

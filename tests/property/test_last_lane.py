@@ -255,6 +255,8 @@ def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, b
         return
     if expected == "duplicate" or (expected == "below-floor" and below_floor == "discard"):
         assert dropped, (sent, told)
+    elif expected == "uncovered":
+        assert told == (VerdictKind.UNVERIFIED, "uncovered") or (dropped and before), (sent, told)
     elif expected == "fresh":
         # In flight more is known than what a lane remembers.
         assert told[0] is VerdictKind.FRESH or (dropped and before), (sent, told)
@@ -267,9 +269,10 @@ def _check_memory(driven: Driven, lane: str, known: Remembered | None) -> None:
         return
     mark = driven.rule.restore(stored[2], stored[0], stored[1])
     assert (mark.offset, mark.timestamp_ms) == (known.offset, known.timestamp_ms)
+    assert (mark.seen.known, mark.seen.forgot) == (known.known, known.forgot)
     for number in range(14):
         sent = Sent(0, lane, known.origin, number, known.timestamp_ms)
         standing = mark.seen.standing(driven.lane.candidate(sent.id_bytes)).name.lower()
         fresh = "newer" if number > known.numbers[-1] else "unseen"
-        expected = {"fresh": fresh, "duplicate": "seen", "below-floor": "below"}
+        expected = {"fresh": fresh, "uncovered": fresh, "duplicate": "seen", "below-floor": "below"}
         assert standing == expected[verdict(sent, known, WINDOW_MS)]

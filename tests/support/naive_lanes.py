@@ -28,14 +28,17 @@ class Sent(NamedTuple):
 class Remembered:
     """What a lane remembers, worked out from its completed records.
 
-    ``numbers`` ascending; at or below ``floor`` more may have been seen; None: all there ever was is among the numbers.
+    ``numbers`` ascending; ``forgot``: below them more was seen. ``known``: None where everything is, else how many were taken in.
+    ``bottom``: the lowest number that would be remembered, where numbers are remembered as bits.
     """
 
     origin: str
     numbers: tuple[int, ...]
-    floor: int | None
+    forgot: bool
+    known: int | None
     offset: int
     timestamp_ms: int
+    bottom: int | None = None
 
 
 def remember(completed: list[Sent], depth: int, *, dense: bool, window_ms: int) -> Remembered | None:
@@ -47,24 +50,38 @@ def remember(completed: list[Sent], depth: int, *, dense: bool, window_ms: int) 
         if known is not None and sent.timestamp_ms - known.timestamp_ms > window_ms:
             known = None
         if known is None or known.origin != sent.origin:
-            floor = None if known is None else sent.number
-            known = Remembered(sent.origin, (sent.number,), floor, sent.offset, sent.timestamp_ms)
+            taken = None if known is None or depth == 0 else 1
+            known = Remembered(
+                sent.origin,
+                (sent.number,),
+                False,
+                taken,
+                sent.offset,
+                sent.timestamp_ms,
+                sent.number - depth if dense else None,
+            )
             continue
-        numbers, floor = set(known.numbers), known.floor
-        if sent.number > max(numbers) or floor is None or sent.number > floor:
-            numbers.add(sent.number)
+        new = verdict(sent, known, window_ms) in ("fresh", "uncovered")
+        numbers = {*known.numbers, *([sent.number] if new else [])}
         top = max(numbers)
-        kept = (
-            {number for number in numbers if number >= top - depth}
+        newest = (
+            [number for number in numbers if number >= top - depth]
             if dense
-            else set(sorted(numbers)[-depth - 1 :])
+            else sorted(numbers)[-depth - 1 :]
         )
-        lost = numbers - kept
-        if dense and (lost or floor is not None):
-            floor = max(top - depth - 1, top - depth - 1 if floor is None else floor)
-        elif lost:
-            floor = max(*lost, max(lost) if floor is None else floor)
-        known = Remembered(sent.origin, tuple(sorted(kept)), floor, sent.offset, sent.timestamp_ms)
+        count = known.known
+        if count is not None and sorted(newest) != sorted(known.numbers):
+            count = count + 1 if count + 1 <= 3 * depth else None
+        forgot = known.forgot or len(newest) < len(numbers)
+        known = Remembered(
+            sent.origin,
+            tuple(sorted(newest)),
+            forgot,
+            count,
+            sent.offset,
+            sent.timestamp_ms,
+            top - depth if dense else None,
+        )
     return known
 
 
@@ -78,6 +95,11 @@ def verdict(sent: Sent, known: Remembered | None, window_ms: int) -> str:
         return "uncomparable"
     if sent.number in known.numbers:
         return "duplicate"
-    if sent.number > known.numbers[-1] or known.floor is None or sent.number > known.floor:
-        return "fresh"
-    return "below-floor"
+    if sent.number < known.numbers[0] and known.forgot and not is_within(sent.number, known):
+        return "below-floor"
+    return "fresh" if known.known is None else "uncovered"
+
+
+def is_within(number: int, known: Remembered) -> bool:
+    """Whether a number lies among those that would be remembered; only bits remember a number below the lowest seen."""
+    return known.bottom is not None and number >= known.bottom
