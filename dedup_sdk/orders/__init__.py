@@ -3,6 +3,7 @@
     from dedup_sdk import orders
     orders.integer().compare(b"41", b"42")     # Comparison.NEWER
     orders.order_of(my_function)                # my_function(last, new) -> 1 | 0 | -1 | None
+    orders.named("snowflake(epoch_ms=5)")       # by the name that a store keeps
 
 An order gives each ID a `Place`: an origin and a rank in it. Places of two origins cannot be compared, and neither can
 malformed IDs: whatever is doubtful is delivered. Nothing here knows Kafka, a store or a clock.
@@ -31,6 +32,7 @@ from dedup_sdk.orders.builders import (
     uuid7,
 )
 from dedup_sdk.orders.comparison import Comparison, compare_places
+from dedup_sdk.orders.named import named
 from dedup_sdk.orders.order import Order
 from dedup_sdk.orders.partial_order import PartialOrder, order_of
 from dedup_sdk.orders.place import Place
@@ -52,6 +54,7 @@ __all__ = [
     "mongodb_resume_token",
     "mysql_gtid",
     "mysql_gtid_set",
+    "named",
     "oracle_scn",
     "order_of",
     "postgresql_lsn",

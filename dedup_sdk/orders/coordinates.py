@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dedup_sdk.orders.decimals import MAX_INT64, unsigned
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import Place
 from dedup_sdk.orders.sequences import check_separator
 
@@ -31,7 +31,7 @@ class KafkaCoordinates(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named("kafka-coordinates", separator=self.separator)
+        return order_name("kafka-coordinates", separator=self.separator)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``orders-0-42``, read from its end; the origin is ``(topic, partition)``."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, cast
 import numpy as np
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
 
 _MOST_BYTES = 64
@@ -36,7 +36,7 @@ class FixedWidth(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named(f"{self.byteorder}-endian", width=self.width, signed=self.signed)
+        return order_name(f"{self.byteorder}-endian", width=self.width, signed=self.signed)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of exactly ``width`` bytes."""

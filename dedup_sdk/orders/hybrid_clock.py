@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import MAX_UINT64, unsigned
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 from dedup_sdk.orders.sequences import check_separator
 
@@ -35,7 +35,7 @@ class HybridClock(Order):
     def name(self) -> str:
         """The identity of this order."""
         digits = {} if self.logical_digits is None else {"logical_digits": self.logical_digits}
-        return named("hybrid-clock", separator=self.separator, **digits)
+        return order_name("hybrid-clock", separator=self.separator, **digits)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``1532379923319195777.0000000003``."""

@@ -6,7 +6,7 @@ import re
 from binascii import unhexlify
 from dataclasses import dataclass
 
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _TIMESTAMP = 0x82  # the key string's type byte of a timestamp
@@ -25,7 +25,7 @@ class MongodbResumeToken(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named("mongodb-resume-token", cluster_time_only=self.cluster_time_only)
+        return order_name("mongodb-resume-token", cluster_time_only=self.cluster_time_only)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of the ``_data`` of a token, alone in hexadecimal digits, or as a JSON document."""

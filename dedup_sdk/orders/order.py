@@ -49,7 +49,7 @@ class Order(ABC):
         return self.name
 
 
-def named(kind: str, **parameters: object) -> str:
+def order_name(kind: str, **parameters: object) -> str:
     """Return the name of an order: its kind, and its parameters in the order given, but for switches that are off."""
     shown = [
         key if value is True else f"{key}={value}" for key, value in parameters.items() if value is not False

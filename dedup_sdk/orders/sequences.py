@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import MAX_UINT64, unsigned
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _MOST_BYTES = 8
@@ -42,7 +42,7 @@ class EpochSequence(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named("epoch-sequence", separator=self.separator)
+        return order_name("epoch-sequence", separator=self.separator)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``7:1042``."""
@@ -75,7 +75,9 @@ class EpochSequenceBytes(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named("epoch-sequence-bytes", epoch_bytes=self.epoch_bytes, sequence_bytes=self.sequence_bytes)
+        return order_name(
+            "epoch-sequence-bytes", epoch_bytes=self.epoch_bytes, sequence_bytes=self.sequence_bytes
+        )
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of exactly so many bytes: read as one number they are in order already."""

@@ -8,7 +8,7 @@ from typing import cast
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import MAX_INT64, digits_only, unsigned
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
 
 _BITS = 63
@@ -42,7 +42,7 @@ class Snowflake(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named(
+        return order_name(
             "snowflake",
             epoch_ms=self.epoch_ms,
             machine_bits=self.machine_bits,

@@ -12,7 +12,7 @@ import numpy as np
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import digits_only
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
 
 _NS_DIGITS = 9
@@ -104,7 +104,7 @@ class UnixTime(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named("unix-time", unit=self.unit)
+        return order_name("unix-time", unit=self.unit)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``1700000000.25``: the rank is in nanoseconds."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup_sdk.orders.fixed_width import joined_if_wide
-from dedup_sdk.orders.order import Order, named
+from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
 
 _BYTES = 16
@@ -111,7 +111,7 @@ class UuidTime(Order):
     @property
     def name(self) -> str:
         """The identity of this order."""
-        return named(f"uuid{self.version}", by_node=self.by_node)
+        return order_name(f"uuid{self.version}", by_node=self.by_node)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of a UUID of this version: its time, then its clock sequence, then (or before all) its node."""
