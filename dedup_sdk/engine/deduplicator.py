@@ -47,7 +47,8 @@ class Deduplicator(Upkeep):
         store: where it is remembered; in memory by default. Several engines may share one, each with partitions of its own.
         cluster, group, isolation: whose memory it is, and at which isolation level it reads; part of the store's identity.
         observers: called with every final verdict.
-        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each.
+        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. Lanes of `LastId` that remember many IDs
+            count as more of them.
         clock: seconds since the epoch; only decides what may be forgotten, never a verdict.
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
             it) instead of raising `StoreFullError`; then what `complete` was told outlives the process only once it is written.

@@ -24,10 +24,17 @@ _JOURNAL_STEPS = 20_000
 _SHARE_OF_WINDOW = 8
 _WORTH_A_FILE = 50_000
 """Marks that span a share of the window are flushed when there are so many: what is in one file leaves the disk at one time."""
+_SLIM_BYTES = 64
+_PAYLOAD_BYTES = 50
+"""So many bytes of payload above the slim ones weigh as much as a mark: in memory a lane's IDs take three times what is stored of them."""
 
 
 class Durable:
-    """The half of a partition that writes. ``bears_full_disk``: no room is no error, but makes it `choked`."""
+    """The half of a partition that writes.
+
+    ``bears_full_disk``: no room is no error, but makes it `choked`. ``unwritten_weight`` is what a full disk refused, in marks without a
+    payload.
+    """
 
     def __init__(
         self, store: PartitionStore, window: Window, counters: Counters, *, where: str, bears_full_disk: bool
@@ -45,8 +52,9 @@ class Durable:
         self._clock_ms = -1
         self._flushed_ms = self._flushed_number = 0
         self._steps = 0
-        self._journaled = 0
+        self._journaled = self._journaled_weight = 0
         self._owed: list[Marks] = []
+        self.unwritten_weight = 0
 
     @property
     def lane(self) -> AnyLane:
@@ -68,6 +76,7 @@ class Durable:
     def _append(self, progress: Progress, marks: Marks) -> None:
         # What the store refused is owed: a progress must not be written without the marks that belong to it.
         self._owed.append(marks)
+        self.unwritten_weight += weight_of(marks)
         if self.choked:
             return
         if len(self._owed) > 1:
@@ -78,9 +87,13 @@ class Durable:
         except StoreFullError as error:
             self._choke(error)
             return
-        self._owed = []
+        self._owed, self.unwritten_weight = [], 0
         self._steps += 1
+        self._note_journaled(marks)
+
+    def _note_journaled(self, marks: Marks) -> None:
         self._journaled += marks.count
+        self._journaled_weight += weight_of(marks)
 
     def _choke(self, error: StoreFullError) -> None:
         """Go on without writing where that is wanted, else raise."""
@@ -115,16 +128,19 @@ class Durable:
         )  # fmt: skip
         self.lane.take_recent(self._clock_ms, self.store.find)
         self.lane.forget_all()
-        self._owed = [NO_MARKS]
+        self._owed, self.unwritten_weight = [NO_MARKS], 0
 
     @property
     def recent(self) -> int:
-        """How many marks a flush would take out of memory: those of records in flight stay."""
-        return min(self._lane.recent_count, self._journaled) if self._lane is not None else 0
+        """What a flush would take out of memory, in marks without a payload: those of records in flight stay."""
+        if self._lane is None:
+            return 0
+        marks = min(self._lane.recent_count, self._journaled + self._lane.looked_up)
+        return marks * self._journaled_weight // self._journaled if self._journaled else marks
 
     def flush_due(self, budget: int) -> bool:
         """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file."""
-        if self._steps >= _JOURNAL_STEPS or self._journaled >= 4 * budget:
+        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
             return True
         return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()
 
@@ -142,8 +158,8 @@ class Durable:
 
     def _forget_steps(self) -> None:
         """Note that the journal is empty, and nothing is owed to it."""
-        self._steps = self._journaled = 0
-        self._owed = []
+        self._steps = self._journaled = self._journaled_weight = 0
+        self._owed, self.unwritten_weight = [], 0
 
     def _note_flush(self) -> None:
         ring = self.lane.ring
@@ -229,3 +245,10 @@ class Durable:
     def abandon(self) -> None:
         """Let the store go without writing: the partition belongs to somebody else now."""
         self.store.close()
+
+
+def weight_of(marks: Marks) -> int:
+    """Return what marks take of memory, in marks without a payload."""
+    if not marks.payloads:
+        return marks.count
+    return marks.count + max(0, sum(map(len, marks.payloads)) - _SLIM_BYTES * marks.count) // _PAYLOAD_BYTES

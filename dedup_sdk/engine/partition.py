@@ -82,7 +82,7 @@ class Partition(Durable):
         if plan.keep and loaded is not None:
             self._lane = self._make_lane(plan.progress, loaded.recent)
             self.store.append(plan.progress, NO_MARKS)
-            self._journaled = loaded.recent.count
+            self._note_journaled(loaded.recent)
         else:
             self.store.reset(plan.progress)
             self._lane = self._make_lane(plan.progress, NO_MARKS)

@@ -31,7 +31,7 @@ class Upkeep:
             if fullest.recent == before:
                 break
         for held in self.partitions.values():
-            if held.choked and self._forgets_unwritten and held.unwritten > 4 * self._recent_marks:
+            if held.choked and self._forgets_unwritten and held.unwritten_weight > 4 * self._recent_marks:
                 held.forget_unwritten()
         self._relieve()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 
 from dedup_sdk.lane.chunk import (
     APART,
+    DONE,
     DUPLICATE,
     KINDS,
     PARKED,
@@ -22,7 +24,7 @@ from dedup_sdk.lane.chunk import (
     Place,
 )
 from dedup_sdk.lane.judging import Find
-from dedup_sdk.lane.last_chunk import LastChunk
+from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.track import Track
 from dedup_sdk.last.candidate import Candidate
@@ -247,10 +249,13 @@ class LastJudging(LastState):
 
     def _last_open(self, track: Track, before: int) -> int | None:
         """Return the last offset in flight on a track below ``before``."""
-        return max(
-            (offset for offset in track.flying.values() if offset < before and self._open_at(offset)),
-            default=None,
-        )
+        # The records themselves are asked: of several that bear one ID, a window apart, only the newest is among those flying.
+        for each in reversed(self._chunks):
+            chunk = on_tracks(each)
+            for row in reversed(range(bisect_left(chunk.offsets, before) if chunk.open else 0)):
+                if chunk.states[row] != DONE and chunk.track_of(row) is track:
+                    return chunk.offsets[row]
+        return None
 
     def _sighting(self, leader: int) -> tuple[int, int] | None:
         """Return the offset and the timestamp of a record that this one repeats."""

@@ -54,6 +54,12 @@ class LastState(LaneState):
         return len(self.tracks)
 
     @property
+    def looked_up(self) -> int:
+        """How many lanes in memory, at least, are neither in the journal nor in flight: records that nobody could read name them."""
+        unchanged = len(self.tracks) - len(self._unflushed)
+        return max(0, unchanged - self.in_flight) if unchanged else 0
+
+    @property
     def progress(self) -> Progress:
         """The whole state, to be written beside marks; of what is completed above the watermark only what was known at the start."""
         return self._progress(tuple(each for each in self._restored if each[1] > self.high))
@@ -73,7 +79,7 @@ class LastState(LaneState):
     def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
         apart: set[Track] = set()
         for track, passing in self._passing(chunk, start, end).items():
-            if track is None:
+            if track is None or not passing:
                 continue
             if passing == track.pending and track.exact:
                 # Everything judged is completed: what lies ahead is known already.

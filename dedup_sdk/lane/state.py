@@ -161,6 +161,11 @@ class LaneState:
         return len(self.recent)
 
     @property
+    def looked_up(self) -> int:
+        """How many of them, at least, are neither in the journal nor in flight: they were looked up, and a flush lets them go."""
+        return 0
+
+    @property
     def in_flight(self) -> int:
         """How many admitted records are not completed, parked ones included."""
         return sum(chunk.open for chunk in self._chunks)
