@@ -59,7 +59,9 @@ class Judging(LaneState):
         asked: list[Any] = digests if keyed is None else [digests[index] for index in keyed]
         joined = b"".join(asked)
         found = find(joined, len(asked)) if asked else NONE_FOUND
-        self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
+        # In a window by count nothing else tells of it before the watermark has passed.
+        told = offsets[-1] + 1 if self.ring is None else self.high
+        self._restored = tuple(r for r in self._restored if r[1] > told)
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)
         self._firsts.append(offsets[0])

@@ -74,6 +74,24 @@ def test_a_seek_back_hands_out_what_was_given_up(make: Make, send: Send) -> None
     assert values(poll_quiet(consumer)) == ["b"]
 
 
+@pytest.mark.parametrize("window", [Window(days=7), Window(count=100)], ids=str)
+def test_what_is_hidden_stays_so_when_marks_are_flushed(make: Make, send: Send, window: Window) -> None:
+    """While the first that was given up is in hand, the store is written anew."""
+    options: dict[str, Any] = {
+        "dedup": lookup(window=window),
+        "on_rewind": "suppress",
+        "idle_timeout": IDLE_S,
+    }
+    send(*"abcd")
+    with make("orders", **options) as consumer:
+        give_up(consumer, "b")
+        set_back(consumer)
+    with make("orders", completion="explicit", recent_marks=1, **options) as consumer:
+        assert values(poll_quiet(consumer)) == ["b"]
+
+    assert values(poll_quiet(make("orders", **options))) == ["b"]
+
+
 @pytest.mark.parametrize("flushed", [False, True])
 def test_what_was_sent_again_and_handled_stays_hidden(make: Make, send: Send, *, flushed: bool) -> None:
     """The message was handled, by another record: whether its mark is in the journal or in a sorted file."""

@@ -69,6 +69,17 @@ def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
     assert whole.done == lane.progress.done == ((1, 6),)
 
 
+def test_done_ranges_of_a_window_by_count_are_known_until_the_watermark_passes() -> None:
+    """Also when they have come again: what was completed before, and is hidden, has to be hidden after a crash too."""
+    lane = Lane(Window(count=9), Progress(low=0, high=1, done=((2, 4), (5, 6))))
+    chunk = lane.admit([1, 2, 3, 4, 5], column(*[0] * 5), [digest(str(n)) for n in range(5)], {}, nothing)
+    seen = [(lane.progress.high, lane.progress.done)]
+    for row in (0, 3):
+        lane.complete(chunk, [row])
+        seen.append((lane.progress.high, lane.progress.done))
+    assert seen == [(1, ((2, 4), (5, 6))), (4, ((5, 6),)), (6, ())]
+
+
 def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
     """Its time is still known when the log has passed by, whatever the batches."""
     marks = Marks(digest("a") + digest("b"), column(1, 10), column(1001, 1010))
