@@ -121,6 +121,7 @@ class Partition(Durable):
 
     def skip_to(self, offset: int) -> None:
         """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew."""
+        self.lane.pass_uncounted(offset - self.lane.high)
         self.lane.forget_all()
         self.fold([], np.empty(0, np.int64), [], offset)
 

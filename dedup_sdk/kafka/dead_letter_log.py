@@ -130,6 +130,7 @@ class GivenUp:
             if early:
                 # Where nothing was known before this slice, it would begin with a record that is left out.
                 held.lane.know_from(piece.timestamps.clip(max=_now_ms()))
+                held.lane.pass_uncounted(len(early))
                 held.lane.forgot_before(self.since_ms)
         return digests
 

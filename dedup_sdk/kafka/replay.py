@@ -157,6 +157,7 @@ def _where_to_begin(
             "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
             held.topic, held.partition, plan.replay_from, first,
         )  # fmt: skip
+        held.lane.pass_uncounted(first - plan.replay_from)
         held.lane.forget_all()
     return begin
 

@@ -289,6 +289,14 @@ class LaneState:
             if real.size:
                 self.since_ms = max(int(real[0]), below_ms)
 
+    def pass_uncounted(self, count: int) -> None:
+        """Pass records of which nobody knows whether they were accepted: at most so many.
+
+        A window by count takes them all for it, so that the marks below seem to be longer ago: else one that has left it hides a message.
+        """
+        if self.ring is not None and self.ring.accepted > 0:
+            self.ring.accepted += max(0, count)
+
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""
         self.since_ms, self.since_number = NOTHING_KNOWN, self.ring.accepted if self.ring else self._accepted
