@@ -96,7 +96,7 @@ class Completing(Intake):
                 if not bears_faults:
                     raise
             except BaseException:
-                self._doubtful = True
+                self._doubtful, self._tidy_at = True, 0.0
                 raise
 
     @contextlib.contextmanager

@@ -131,7 +131,8 @@ class Placement(Consumer):
         try:
             step(*arguments)
         except BaseException:
-            self._doubtful = True
+            # The next call for messages puts it right: what it handed out before that would come again.
+            self._doubtful, self._tidy_at = True, 0.0
             raise
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
@@ -311,7 +312,8 @@ class Placement(Consumer):
         What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
         is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
         completed comes again, with the verdicts of the first time; back to the first message that is not completed is no
-        such step. Called by another thread while a rebalance callback runs,
+        such step. It is no commit: where only you commit and none follows, the next start is where the group stood, and what was
+        completed above that comes again. Called by another thread while a rebalance callback runs,
         it is done when that is over, if the partition is still there.
         """
         with self._turns.alone_or_noting() as alone:

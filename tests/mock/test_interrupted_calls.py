@@ -70,3 +70,22 @@ def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Se
         assert set(got) == set(map(str, range(6))), interruption.where
         consumer.close()
     assert struck > 5
+
+
+def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make, send: Send) -> None:
+    """The very next call puts right what is in doubt, however much is ready."""
+    send(*map(str, range(6)))
+    struck = 0
+    for place in range(1, 90, 4):
+        consumer = make(store=MemoryStore(), config={"group.id": f"g-{place}"}, completion="explicit")
+        consumer.assign([ORDERS])
+        got = poll_some(consumer, 2)
+        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+            consumer.release(got[1])
+        struck += interruption.struck
+        if not interruption.struck:
+            break
+        after = values(poll_quiet(consumer))
+
+        assert len(after) == len(set(after)), (interruption.where, after)
+    assert struck > 3

@@ -37,7 +37,11 @@ class Course:
         kafka.create_topic(self.topic, partitions=len(walk.log))
         kafka.create_topic(f"{self.group}.dead-letters")
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
-        self.oracle = Oracle(walk.window, {n: [] for n in range(len(walk.log))})
+        self.oracle = Oracle(
+            walk.window,
+            {n: [] for n in range(len(walk.log))},
+            by_user=walk.who_completes in ("by commit", "both"),
+        )
         for partition, log in enumerate(walk.log):
             for entry in log:
                 self._send(partition, entry)

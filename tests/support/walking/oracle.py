@@ -66,6 +66,9 @@ class Oracle:
     given: dict[int, dict[int, Given]] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     rewound: set[int] = field(default_factory=set)
+    by_user: bool = False
+    """Whether only the application commits, so that the group may never hear of a jump."""
+
     forgetful: bool = False
     """Whether repetitions are explained for the rest of the walk: two stores of which neither knows all."""
 
@@ -128,7 +131,7 @@ class Oracle:
         """Partitions went, or are read from elsewhere: what is in hand of them comes again."""
         for number in numbers:
             self.given[number] = {o: g for o, g in self.given[number].items() if g.owner != owner}
-            if self.skipped[number]:
+            if self.skipped[number] or (self.by_user and number in self.rewound):
                 # A jump is no commit: who begins before it begins anew.
                 self.sure[number].clear()
             if self.window.count is not None:
