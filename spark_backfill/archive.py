@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
@@ -11,13 +12,19 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec
-from spark_backfill.archive_checks import SHOWN_TOPICS, checked_part, nothing_of_topic, without_topic
+from spark_backfill.archive_checks import (
+    SHOWN_TOPICS,
+    checked_part,
+    nothing_of_topic,
+    only_open_files,
+    without_topic,
+)
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.archived import Archived
 from spark_backfill.column_map import ColumnMap, id_columns, place_of
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
-from spark_backfill.connect_layout import check_rows
+from spark_backfill.connect_layout import check_rows, open_files
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.hull import in_archive
@@ -64,6 +71,14 @@ class Archive:
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
         self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
+        self._open = open_files((name for _, files in self._by_name for name in files.names), topic)
+        if self._open:
+            self._rows = self._rows.where(self._is_certain())
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The last file of each partition where nothing says which offsets its rows have (`spark_backfill.connect_layout`)."""
+        return tuple(name for _, name in self._open.values())
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
         """Look at every row once, without what the ID is made of, and say what there is of each partition.
@@ -74,8 +89,10 @@ class Archive:
         Raises:
             BackfillError: rows without a topic, an offset or a partition, negative ones, none of this topic, or absurd timestamps.
         """
+        rows: Counter[str] = Counter()
         while self._by_name:
-            check_rows(rows_of_files(*self._by_name.pop(), self._topic))
+            rows.update(rows_of_files(*self._by_name.pop(), self._topic))
+        check_rows(rows)
         offset, timestamp = F.col("offset"), F.col("timestamp_ms")
         below = offset < _by_partition(cuts, _NO_OFFSET)
         kept = below & (timestamp >= _by_partition(horizons_ms, _NO_OFFSET))
@@ -181,7 +198,15 @@ class Archive:
             options = {**_STRICT_CSV, **options}
         return self._spark.read.format(form).options(**options).load(place), places
 
+    def _is_certain(self) -> Column:
+        """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""
+        ends = {partition: first for partition, (first, _) in self._open.items()}
+        offset = F.col("offset")
+        return (F.col("topic") != self._topic) | offset.isNull() | (offset < _by_partition(ends, _NO_OFFSET))
+
     def _nothing_of_topic(self) -> BackfillError:
+        if self._open:
+            return only_open_files(self.left_out)
         others = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
         return nothing_of_topic(self._topic, (str(row["topic"]) for row in others))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dedup_sdk.store.paths import MOST_PARTITIONS
@@ -55,4 +55,21 @@ def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
     has = ", ".join(sorted(map(repr, others))[:SHOWN_TOPICS]) or "no rows"
     return BackfillError(
         f"the archive has nothing of topic {topic!r}: it has {has}; check --source and --topic"
+    )
+
+
+def told_open_files(names: Sequence[str]) -> str:
+    """Return the line about files that were left out, because only a next one would say which offsets their rows have."""
+    more = ", ..." if len(names) > SHOWN_TOPICS else ""
+    return (
+        f"left out: {', '.join(names[:SHOWN_TOPICS])}{more}, the last of a partition; where records may be missing in it the offsets of its "
+        "rows are not known, and no next file tells. Name the offset's column with --columns offset=COLUMN if the records bear it"
+    )
+
+
+def only_open_files(names: Sequence[str]) -> BackfillError:
+    """Return the error for an archive of which nothing is left without such files."""
+    return BackfillError(
+        f"the archive has one file of each partition ({names[0]}), and no next one says whether records are missing in it, without which "
+        "the offsets of its rows are not known: name their column with --columns offset=COLUMN"
     )

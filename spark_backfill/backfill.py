@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
+from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
@@ -77,7 +78,7 @@ def backfill_groups(
     with open_output(options) as output:
         session = LazySession(make_session)
         base = _base(options, say)
-        archive = _archive(options, session)
+        archive = _archive(options, session, say)
         shares = find_shares(options, archive, base, now_ms=now_ms, say=say)
         offsets = _announced(options, shares, say)
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
@@ -232,14 +233,16 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     return base
 
 
-def _archive(options: Options, session: LazySession) -> Archive | ParquetArchive | None:
+def _archive(
+    options: Options, session: LazySession, say: Callable[[str], None]
+) -> Archive | ParquetArchive | None:
     described = options.sources.archive
     if described is None:
         return None
     layout = layout_of(options)
     if layout is not None:
         return ParquetArchive(session.get(), options.topic, options.id, layout)
-    return Archive(
+    archive = Archive(
         session.get(),
         described,
         topic=options.topic,
@@ -247,3 +250,6 @@ def _archive(options: Options, session: LazySession) -> Archive | ParquetArchive
         reads_headers=options.producer_header is not None,
         reads_keys=options.reshard is not None,
     )
+    if archive.left_out:
+        say(told_open_files(archive.left_out))
+    return archive

@@ -5,7 +5,9 @@
 
 The rows of a file are in offset order. Where a file has exactly as many rows as offsets up to the next file (or to its
 own last one) every row's offset is known: that of the first plus its place. A file with fewer rows has holes somewhere
-(transaction markers, compaction, tombstones that the sink left out), and does not say where.
+(transaction markers, compaction, tombstones that the sink left out), and does not say where. Behind such a hole a row would be
+taken for one of a lower offset, which a group may have handled when it has not handled this one. So the last file of a partition,
+which no other one follows, is left out where its name does not say where it ends.
 """
 
 from __future__ import annotations
@@ -55,6 +57,20 @@ def check_rows(rows: Mapping[str, int]) -> None:
         by_partition.setdefault((file.topic, file.partition), []).append((file, name))
     for files in by_partition.values():
         _check_partition(sorted(files), rows)
+
+
+def open_files(names: Iterable[str], topic: str) -> dict[int, tuple[int, str]]:
+    """Return of each partition of a topic its last file, with its first offset, where nothing says at which offset it ends."""
+    last: dict[int, tuple[ConnectFile, str]] = {}
+    for name in names:
+        file = parse_file_name(name)
+        if file is not None and file.topic == topic:
+            known = last.get(file.partition)
+            if known is None or known[0].first < file.first:
+                last[file.partition] = file, name
+    return {
+        partition: (file.first, name) for partition, (file, name) in sorted(last.items()) if file.last is None
+    }
 
 
 def _check_partition(files: list[tuple[ConnectFile, str]], rows: Mapping[str, int]) -> None:

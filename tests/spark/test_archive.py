@@ -138,17 +138,27 @@ def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp
 
 
 def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """Lines of Kafka Connect's files have the offsets that their names and places say, and other topics' files do not count."""
+    """Lines of Kafka Connect's files have the offsets that their names and places say, but those of a partition's last file.
+
+    Other topics' files do not count.
+    """
     lines(tmp_path / "partition=0" / "orders+0+0000000010.json", '{"id":1}', '{"id":2}')
     lines(tmp_path / "partition=0" / "orders+0+0000000012.json", '{"id":3}')
+    # An offset may be missing in here.
+    lines(tmp_path / "partition=0" / "orders+0+0000000013.json", '{"id":4}', '{"id":6}')
     lines(tmp_path / "partition=1" / "orders+1+0000000000.json", '{"offset":7}')
+    lines(tmp_path / "partition=1" / "orders+1+0000000001.json", '{"offset":8}')
+    lines(tmp_path / "partition=2" / "orders+2+0000000000.json", '{"id":1}')
     lines(tmp_path / "partition=1" / "flights+1+0000000000.json", "x", "y")
     opened = archive("text", "timestamp=-,key=-,headers=-")
     assert {part.partition: part[1:4] for part in opened.survey({}, {}).values()} == {
         0: (10, 13, 3),
         1: (0, 1, 1),
     }
-    found = [(each.partition, each.offset, each.value) for each in records(opened, 0, 1)]
+    assert opened.left_out == (
+        "orders+0+0000000013.json", "orders+1+0000000001.json", "orders+2+0000000000.json",
+    )  # fmt: skip
+    found = [(each.partition, each.offset, each.value) for each in records(opened, 0, 1, 2)]
     assert found == [
         (0, 10, b'{"id":1}'), (0, 11, b'{"id":2}'), (0, 12, b'{"id":3}'), (1, 0, b'{"offset":7}'),
     ]  # fmt: skip
@@ -156,12 +166,13 @@ def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive
 
 def test_connect_parquet_is_indexed_and_made_json(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """Parquet of Kafka Connect has its offsets by row, and its columns make a JSON value that IDs are read from."""
-    table(
-        tmp_path / "partition=3" / "orders+3+0000000100.snappy.parquet",
-        id=["a", "b"],
-        offset=[1, 1],
-        partition=[9, 9],
-    )
+    for first in (100, 102):
+        table(
+            tmp_path / "partition=3" / f"orders+3+0000000{first}.snappy.parquet",
+            id=["a", "b"],
+            offset=[1, 1],
+            partition=[9, 9],
+        )
     opened = archive("parquet", "timestamp=-,value=*:json", spec="json:/id")
     rows = opened.records(
         [Stretch(partition=3, low=0, begin=0, high=200, complete=True, archived=(0, 200))]
@@ -176,6 +187,31 @@ def test_connect_files_with_holes_are_refused(archive: Callable[..., Archive], t
     opened = archive("text", "timestamp=-,key=-,headers=-")
     with pytest.raises(
         BackfillError, match=re.escape("'orders+0+0000000000.json' has 2 rows for offsets 0 to 2")
+    ):
+        opened.survey({}, {})
+
+
+def test_folders_of_a_sink_are_one_sequence_of_files(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """The last file of one folder is followed by the first one of the next, and one behind a hole ends the job."""
+    lines(tmp_path / "may" / "orders+0+0000000000.json", "a", "b")
+    lines(tmp_path / "june" / "orders+0+0000000002.json", "c")
+    lines(tmp_path / "june" / "orders+0+0000000003.json", "d")
+    places = (str(tmp_path / "may"), str(tmp_path / "june"))
+    opened = archive("text", "timestamp=-,key=-,headers=-", places=places)
+    assert opened.survey({}, {})[0][1:4] == (0, 3, 3)
+    lines(tmp_path / "may" / "orders+0+0000000000.json", "a")
+    with pytest.raises(
+        BackfillError, match=re.escape("'orders+0+0000000000.json' has 1 rows for offsets 0 to 1")
+    ):
+        archive("text", "timestamp=-,key=-,headers=-", places=places).survey({}, {})
+
+
+def test_one_file_alone_says_no_offsets(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Where each partition has one file nothing is left, and the line says what to give."""
+    lines(tmp_path / "orders+0+0000000000.json", "a", "b")
+    opened = archive("text", "timestamp=-,key=-,headers=-")
+    with pytest.raises(
+        BackfillError, match=r"one file of each partition \(orders\+0\+0000000000.json\).*--columns offset="
     ):
         opened.survey({}, {})
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_backfill.connect_files import count_places
-from spark_backfill.connect_layout import ConnectFile, check_rows, parse_file_name
+from spark_backfill.connect_layout import ConnectFile, check_rows, open_files, parse_file_name
 from spark_backfill.errors import BackfillError
 
 
@@ -30,8 +30,13 @@ def test_names_of_sinks(name: str, file: ConnectFile | None) -> None:
 
 
 def test_whole_files_say_where_their_rows_stand() -> None:
-    """Files that follow on each other have one row for each offset; of the last one nothing more can be asked."""
-    check_rows({"t+0+2.json": 3, "t+0+0.json": 2, "t+0+5.json": 9, "t+1+4.json": 1, "t+2+0+7.avro": 8})
+    """Files that follow on each other have one row for each offset; of the last one nothing more can be asked, so that it is left out."""
+    rows = {"t+0+2.json": 3, "t+0+0.json": 2, "t+0+5.json": 9, "t+1+4.json": 1, "t+2+0+7.avro": 8}
+    check_rows(rows)
+    assert open_files([*rows, "other+3+9.json", "no name"], "t") == {
+        0: (5, "t+0+5.json"),
+        1: (4, "t+1+4.json"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,39 @@ def test_an_archive_alone_goes_up_to_the_group(
     assert manifest.partitions[0].since_ms is None
 
 
+def test_a_hole_in_the_last_file_of_a_sink_hides_no_message(
+    broker: Broker,
+    run: Callable[..., Any],
+    make_topic: Callable[..., str],
+    *,
+    produce: Callable[..., int],
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """A sink left the tombstone at offset 3 out, and "e" at offset 4, which the group did not handle, stands where 3 would."""
+    topic = make_topic(1)
+    values = (b"a", b"b", b"c", None, b"e")
+    produce(
+        topic,
+        [
+            Outgoing(key=b"k", value=value, partition=0, timestamp_ms=BASE_MS + offset)
+            for offset, value in enumerate(values)
+        ],
+    )
+    commit(broker, group, topic, 4)
+    folder = tmp_path / "topics" / topic / "partition=0"
+    folder.mkdir(parents=True)
+    (folder / f"{topic}+0+0000000000.txt").write_text("a\nb\n")
+    (folder / f"{topic}+0+0000000002.txt").write_text("c\ne\n")
+    manifest, marks = run(
+        topic,
+        *("--bootstrap", broker.bootstrap, "--group", group, "--id", "value", *COMMITTED),
+        *("--source", str(folder.parent), "--format", "text", "--columns", "timestamp=-"),
+    )
+    assert offsets(marks) == {"a": 0, "b": 1}
+    assert (manifest.partitions[0].low, manifest.partitions[0].high) == (0, 2)
+
+
 def test_an_archive_of_another_log_is_refused(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], tmp_path: Path
 ) -> None:
