@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,3 +27,11 @@ class ArchiveOptions:
     columns: Mapping[str, ColumnPlace] = field(default_factory=dict)
     read_options: Mapping[str, str] = field(default_factory=dict)
     isolation: str
+
+
+def paths_are_elsewhere() -> bool:
+    """Whether a bare path may be one of another file system than this machine's."""
+    settings = os.environ.get("DEDUP_SPARK_ARGS", "")
+    return "fs.default" in settings or any(
+        name in os.environ for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    )

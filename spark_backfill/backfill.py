@@ -34,6 +34,7 @@ from spark_backfill.shared_runs import Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_group_slots
 from spark_backfill.snapshot import DIGEST_NAME
+from spark_backfill.table_folders import check_no_table
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
 
@@ -239,6 +240,7 @@ def _archive(
     described = options.sources.archive
     if described is None:
         return None
+    check_no_table(session.get(), described)
     layout = layout_of(options)
     if layout is not None:
         return ParquetArchive(session.get(), options.topic, options.id, layout)

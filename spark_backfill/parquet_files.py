@@ -5,7 +5,6 @@ What needs more than to be read (catalogs, globs, folders that are columns, enco
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +14,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.archive_options import ArchiveOptions, paths_are_elsewhere
 from spark_backfill.column_map import NOWHERE, ColumnMap, id_columns, place_of
 from spark_backfill.connect_layout import parse_file_name
 from spark_backfill.options import Options
@@ -141,7 +140,7 @@ def _units(groups: Sequence[Group]) -> Iterator[Unit]:
 def _files(place: str) -> list[str] | None:
     """The files of a place on this machine's file system; None where Spark's ways of listing could find others."""
     plain = place.removeprefix(_SCHEME)
-    if ":" in plain or set(plain) & _OF_A_GLOB or (plain == place and _paths_are_elsewhere()):
+    if ":" in plain or set(plain) & _OF_A_GLOB or (plain == place and paths_are_elsewhere()):
         return None
     path = Path(plain)
     if path.is_file():
@@ -156,14 +155,6 @@ def _files(place: str) -> list[str] | None:
             return None
         found.append(str(entry.absolute()))
     return sorted(found)
-
-
-def _paths_are_elsewhere() -> bool:
-    """Whether a bare path may be one of another file system than this machine's."""
-    settings = os.environ.get("DEDUP_SPARK_ARGS", "")
-    return "fs.default" in settings or any(
-        name in os.environ for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-    )
 
 
 def _are_named_by_offsets(files: Sequence[str]) -> bool:

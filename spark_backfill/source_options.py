@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.error_text import masked_text
-from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.archive_options import TABLE, ArchiveOptions, paths_are_elsewhere
 from spark_backfill.client_config import read_options
 from spark_backfill.column_map import parse_columns
 
@@ -159,20 +159,28 @@ def no_sources() -> SourceOptions:
 
 
 def absolute_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line whose sources and files are found from any folder: those that are here become absolute."""
+    """Return a command line whose sources and files are found from any folder: those that are here become absolute.
+
+    So do sources that are not here, patterns among them, unless they may be on another file system.
+    """
     placed: list[str] = []
     option = ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if option:
-            placed.append(_absolute(argument))
+            placed.append(_placed(option, argument))
             option = ""
         elif name in _FILES and equals:
-            placed.append(f"{name}={_absolute(value)}")
+            placed.append(f"{name}={_placed(name, value)}")
         else:
             placed.append(argument)
             option = argument if argument in _FILES else ""
     return placed
+
+
+def _placed(option: str, text: str) -> str:
+    is_path = option == "--source" and text not in ("", *KAFKA_SOURCES) and ":" not in text
+    return str(Path(text).absolute()) if is_path and not paths_are_elsewhere() else _absolute(text)
 
 
 def _absolute(text: str) -> str:

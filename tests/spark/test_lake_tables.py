@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.record import Record
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill import launch
+from spark_backfill.backfill import backfill
+from spark_backfill.options import parse_options
 from tests.support.archives import write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DELTA = "io.delta:delta-spark_2.13:4.0.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"
 BASE_MS = 1_700_000_000_000
+ARGUMENTS = [
+    "--archive-isolation", "read_committed", "--cluster-id", "c", "--topic-id", "t", "--topic", "orders", "--whole-topic",
+    "--id", "key", "--window", "1d",
+]  # fmt: skip
 FIELDS = {
     "topic": "string",
     "partition": "integer",
@@ -115,9 +124,7 @@ def backfilled(source: Path, output: Path, form: str, package: str) -> tuple[int
     """Run the command on an archive; give the cut and the marks of partition 0."""
     report = launch.backfill(
         [
-            "--source", str(source), "--format", form, "--packages", package, "--archive-isolation", "read_committed",
-            "--cluster-id", "c", "--topic-id", "t", "--topic", "orders", "--whole-topic", "--id", "key",
-            "--window", "1d", "--output", str(output),
+            *ARGUMENTS, "--source", str(source), "--format", form, "--packages", package, "--output", str(output),
         ]
     )  # fmt: skip
     (entry,) = verify_snapshot(output).partitions
@@ -131,6 +138,22 @@ def test_a_delta_table_is_what_its_log_says(tmp_path: Path) -> None:
         tmp_path / "table", keyed("a", "b", "a"), [Record("orders", 0, 9, BASE_MS, key=b"gone")]
     )
     assert backfilled(table, tmp_path / "snapshot", "delta", DELTA) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "place", ["table", "table/kept.parquet", "table/*.parquet", "table/partition=0", "hudi"]
+)
+def test_a_table_is_not_read_as_plain_files(place: str, spark: SparkSession, tmp_path: Path) -> None:
+    """What its log has removed would be history again: the line names the format, and nothing is written."""
+    table = write_delta(tmp_path / "table", keyed("a"), [Record("orders", 0, 9, BASE_MS, key=b"gone")])
+    for folder in (table / "partition=0", tmp_path / "hudi"):
+        write_parquet(folder, keyed("a"))
+    (tmp_path / "hudi" / ".hoodie").mkdir()
+    given = [*ARGUMENTS, "--output", str(tmp_path / "snapshot"), "--source", str(tmp_path / place)]
+    form = "hudi" if place == "hudi" else "delta"
+    with pytest.raises(ConfigurationError, match=f"is a table of the format {form}, .*--format {form}"):
+        backfill(parse_options(given, print), lambda: spark)
+    assert not (tmp_path / "snapshot").exists()
 
 
 def test_an_iceberg_table_is_read_whole(tmp_path: Path) -> None:

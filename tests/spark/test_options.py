@@ -281,7 +281,10 @@ def test_sources_of_all_kinds() -> None:
 
 
 def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources and files of settings that exist become absolute; settings, URLs, tables and other options stay."""
+    """Sources and files of settings that exist become absolute; settings, URLs, tables and other options stay.
+
+    A pattern is one of files here, and so is a source that is not there, unless bare paths may be elsewhere.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("archive", "client.properties", "orders"):
         (tmp_path / name).touch()
@@ -290,6 +293,13 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         "--kafka-config", "client.properties", "--kafka-config", "a=archive",
     ]  # fmt: skip
     here = str(tmp_path / "archive")
+    assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [
+        "--source", f"{here}/*.parquet", f"--source={tmp_path / 'new'}",
+    ]  # fmt: skip
+    assert absolute_arguments(["--source", KAFKA, "--base", "new"]) == ["--source", KAFKA, "--base", "new"]
+    with monkeypatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+        assert absolute_arguments(["--source", "new"]) == ["--source", "new"]
     assert absolute_arguments(given) == [
         "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
         "--kafka-config", str(tmp_path / "client.properties"), "--kafka-config", "a=archive",

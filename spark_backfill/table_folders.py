@@ -1,0 +1,57 @@
+"""Folders of tables that keep a log of which of their files count: read as plain files, what was removed would be history again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.store.remote_snapshot import shown
+from spark_backfill.archive_options import TABLE, ArchiveOptions
+
+_LOGS: Final = {"_delta_log": "delta", ".hoodie": "hudi"}
+_OF_A_GLOB: Final = frozenset("*?[]{}")
+_FILES: Final = ("parquet", "orc")
+_ENDINGS: Final = tuple(f".{form}" for form in _FILES)
+
+
+def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
+    """Refuse to read such a table by its files alone; patterns and folders of its partitions are looked at, too.
+
+    Raises:
+        ConfigurationError: naming the format to give.
+        Py4JError: Spark has no driver for such a URL.
+    """
+    if archive.format not in _FILES:
+        return
+    for place in archive.places:
+        form = None if place.startswith(TABLE) else _table_format(spark, place)
+        if form is not None:
+            raise ConfigurationError(
+                f"{shown(place)!r} is a table of the format {form}, and its files alone have what the table has not any more: give "
+                f"--format {form} and, with --packages, what reads it"
+            )
+
+
+def _table_format(spark: SparkSession, place: str) -> str | None:
+    jvm: Any = spark._jvm  # noqa: SLF001 (Python has no other way to Hadoop's file systems)
+    settings: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
+    path_of = jvm.org.apache.hadoop.fs.Path
+    for folder in _folders(path_of(place)):
+        for name, form in _LOGS.items():
+            log = path_of(folder, name)
+            if log.getFileSystem(settings).globStatus(log):
+                return form
+    return None
+
+
+def _folders(path: Any) -> Iterator[Any]:
+    """A path, and what it is a part of: the folder of a file, a pattern, or of a value of a column."""
+    while path is not None:
+        yield path
+        name: str = path.getName()
+        if not (name.endswith(_ENDINGS) or "=" in name or set(name) & _OF_A_GLOB):
+            return
+        path = path.getParent()
