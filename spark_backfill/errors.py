@@ -12,6 +12,8 @@ _DEEPEST = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
 _NANOSECONDS = re.compile(r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS", re.IGNORECASE)
 _NO_CONNECTOR = "Failed to find data source: kafka"
+_NO_FORMAT = re.compile(r"ClassNotFoundException: ([\w.-]+)\.DefaultSource")
+_NO_FILES = re.compile(r'No FileSystem for scheme "(\w+)"')
 
 
 class BackfillError(DedupError):
@@ -27,6 +29,20 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
     text = _root(error)
+    wanted = _help(text)
+    if wanted is not None:
+        return wanted
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any("Traceback (most recent call last)" in line for line in lines):
+        lines = _last_of_traceback(lines)
+    if not lines:
+        return type(error).__name__
+    # A worker's own error is a whole sentence.
+    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
+
+
+def _help(text: str) -> str | None:
+    """What to give where Spark lacks something, None where it does not say so."""
     if _NO_CONNECTOR in text:
         return (
             "Spark has no Kafka connector: start the job with dedup backfill, or give spark-submit "
@@ -37,13 +53,17 @@ def one_line(error: BaseException) -> str:
             "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, and in $DEDUP_SPARK_ARGS "
             "--conf spark.sql.legacy.parquet.nanosAsLong=true"
         )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if any("Traceback (most recent call last)" in line for line in lines):
-        lines = _last_of_traceback(lines)
-    if not lines:
-        return type(error).__name__
-    # A worker's own error is a whole sentence.
-    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
+    if found := _NO_FORMAT.search(text):
+        return (
+            f"Spark has nothing that reads --format {found[1]}: is that how Spark calls it? Name what reads it with --packages, for delta "
+            "io.delta:delta-spark_2.13:<the version for this Spark>"
+        )
+    if found := _NO_FILES.search(text):
+        return (
+            f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 give s3a:// and --packages "
+            "org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
+        )
+    return None
 
 
 def _root(error: BaseException) -> str:

@@ -288,14 +288,23 @@ def _checked(arguments: Sequence[str], say: Callable[[str], None]) -> int | None
 
 
 def _more_arguments() -> list[str]:
-    return shlex.split(os.environ.get("DEDUP_SPARK_ARGS", ""))
+    try:
+        return shlex.split(os.environ.get("DEDUP_SPARK_ARGS", ""))
+    except ValueError as error:
+        # What is in there may be secret.
+        raise ConfigurationError(
+            f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): quote it anew"
+        ) from None
 
 
 def _is_local() -> bool:
     """Whether the job runs in one process, on this machine."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--master", default="local[*]")
-    master: str = parser.parse_known_args(_more_arguments())[0].master
+    try:
+        master: str = parser.parse_known_args(_more_arguments())[0].master
+    except argparse.ArgumentError as error:
+        raise ConfigurationError(f"$DEDUP_SPARK_ARGS: {error}; give e.g. --master yarn") from None
     return master.startswith("local")
 
 

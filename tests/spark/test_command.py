@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -181,6 +182,28 @@ def test_wrong_usage_starts_no_java(
     assert named in line
     with pytest.raises(ConfigurationError, match=named):
         launch.backfill(given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('--conf "spark.x=secret', r"\$DEDUP_SPARK_ARGS .*No closing quotation"),
+        ("--master", r"\$DEDUP_SPARK_ARGS: argument --master: expected one argument"),
+    ],
+)
+def test_further_arguments_that_are_none_end_in_one_line(
+    settings: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """An open quote, and a master without its value, are wrong usage; what stands there is not shown."""
+    monkeypatch.setenv("DEDUP_SPARK_ARGS", settings)
+    assert launch.run(arguments("127.0.0.1:1", "orders", tmp_path / "snapshot")) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert re.search(says, line)
+    assert "secret" not in line
 
 
 def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -363,6 +364,24 @@ dedup_sdk.errors.StoreError: sorted file x.sst cannot be written: No space left 
 def test_errors_of_any_origin_end_in_one_line(error: Exception, line: str) -> None:
     """The innermost cause is said, without frames of Java or Python, and never at length."""
     assert one_line(error) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "java.lang.ClassNotFoundException: delta.DefaultSource",
+            "nothing that reads --format delta: .*--packages",
+        ),
+        (
+            'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"',
+            "no driver for s3:// URLs: .*s3a://.*--packages",
+        ),
+    ],
+)
+def test_what_spark_cannot_read_says_what_to_give(text: str, says: str) -> None:
+    """A format, or a kind of URL, that Spark knows nothing of is named with the option that helps."""
+    assert re.search(says, one_line(JavaError(Throwable("failed", Throwable(text)))))
 
 
 def test_a_missing_connector_says_what_to_give() -> None:
