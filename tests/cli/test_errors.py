@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ["dump", "--store", "s", "--topic", "t", "--partition", "many"],
         ["demo", "--records", "999"],
         ["stats", "--no-such-option"],
-        ["lookup", "--store", "s", "--topic", "t"],
+        ["lookup", "--store", "s", "order-1"],
     ],
 )
 def test_wrong_usage_is_status_2_and_one_line(dedup: Dedup, arguments: list[str]) -> None:
