@@ -186,12 +186,24 @@ class LastJudging(LastState):
                 and place not in track.flying
             ):
                 track.take_off()
-                if ahead.seen.take(candidate) <= Standing.UNSEEN:
+                standing = ahead.seen.take(candidate)
+                if standing <= Standing.SEEN:
+                    if standing is Standing.SEEN:
+                        # Not in flight, so that one was completed.
+                        self._repeat(chunk, row, ahead)
+                    else:
+                        track.flying[place] = offset
                     ahead.offset, ahead.timestamp_ms = offset, timestamp_ms
-                    track.flying[place] = offset
                     track.pending += 1
                     continue
             self._judge(chunk, row, track, candidate)
+
+    def _repeat(self, chunk: LastChunk, row: int, mark: LaneMark) -> None:
+        """Call a record a duplicate of what its lane remembers."""
+        chunk.kinds[row] = DUPLICATE
+        chunk.seen[row] = (mark.offset, mark.timestamp_ms)
+        if not self.reveals:
+            chunk.finish(row)
 
     def _judge(self, chunk: LastChunk, row: int, track: Track, candidate: Candidate) -> None:
         """Judge one record, and put it on its track."""
