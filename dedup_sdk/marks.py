@@ -105,6 +105,15 @@ def cut_marks(marks: Marks, start: int, end: int) -> Marks:
     )
 
 
+def select_marks(marks: Marks, where: NDArray[np.bool_]) -> Marks:
+    """Return the marks where a mask, shape ``(n,)``, is true."""
+    digests: bytes = np.frombuffer(marks.digests, f"V{DIGEST_BYTES}")[where].tobytes()
+    numbers = None if marks.numbers is None else marks.numbers[where]
+    return Marks(
+        digests, marks.offsets[where], marks.timestamps[where], numbers, take_payloads(marks.payloads, where)
+    )
+
+
 def take_payloads(payloads: list[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:
     """Return the payloads at some indexes, in that order, or where a mask is true; None of None."""
     if payloads is None:

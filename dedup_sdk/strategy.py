@@ -64,6 +64,8 @@ class LastId:
             IDs, or so many numbers where the order is dense (integers).
         below_floor: what becomes of a record below that: ``deliver`` (and count it as unverified) or ``discard``. With ``discard``, what
             comes too late is lost; with ``reorder_depth=0`` it is the plain high-water mark of the literature.
+        otherwise: whom to ask where comparing tells nothing (uncomparable, malformed, below the floor, uncovered): the ID that
+            this `Lookup` reads is looked up among those completed within its window, by time alone. Every record leaves a mark for it then.
         window: how long a lane is remembered after its last record, by time alone.
         on_missing_id: what becomes of a record without an ID, or without a lane; as in `Lookup`.
     """
@@ -73,6 +75,7 @@ class LastId:
     lane: IdSpec | None = None
     reorder_depth: int = REORDER_DEPTH
     below_floor: BelowFloor = "deliver"
+    otherwise: Lookup | None = None
     window: Window = field(default_factory=lambda: Window(days=IDLE_DAYS))
     on_missing_id: MissingIdPolicy = field(default="process")
 
@@ -85,6 +88,10 @@ class LastId:
         object.__setattr__(self, "window", _window(self.window))
         if self.window.count is not None:
             message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
+            raise ConfigurationError(message)
+        other: object = self.otherwise
+        if other is not None and (not isinstance(other, Lookup) or other.window.count is not None):
+            message = f"otherwise={other!r}: give a Lookup with a window by time, e.g. Lookup(id=header('order-id'), window=Window(days=7))"
             raise ConfigurationError(message)
         advice = f"give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
         whole("reorder_depth", self.reorder_depth, advice=advice, least=0, most=MOST_REORDER_DEPTH)
@@ -99,7 +106,12 @@ class LastId:
     @property
     def keys(self) -> LaneKeys:
         """What is read of a record."""
-        return LaneKeys(self.id, self.lane, order_of(self.order).name)
+        return LaneKeys(
+            self.id,
+            self.lane,
+            order_of(self.order).name,
+            None if self.otherwise is None else self.otherwise.id,
+        )
 
 
 Strategy = Lookup | LastId

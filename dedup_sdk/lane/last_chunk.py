@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import Chunk
 from dedup_sdk.lane.track import Track
 from dedup_sdk.marks import Int64s
 
 
 class LastChunk(Chunk):
-    """``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's."""
+    """``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's.
 
-    __slots__ = ("track", "tracks")
+    Where there is a second opinion ``others`` has the digests by which it knows them (None: not), ``stored`` what the store said of these when they
+    came, by row, and ``given_up`` the rows that leave no trace.
+    """
+
+    __slots__ = ("given_up", "others", "stored", "track", "tracks")
 
     def __init__(
         self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
@@ -21,6 +26,9 @@ class LastChunk(Chunk):
         super().__init__(offsets, timestamps, digests, items)
         self.track: Track | None = None
         self.tracks: list[Track | None] = []
+        self.others: list[bytes | None] = []
+        self.stored: dict[int, Mark] = {}
+        self.given_up: set[int] = set()
 
     def track_of(self, row: int) -> Track | None:
         """Return the track of one record, None where it is on none."""

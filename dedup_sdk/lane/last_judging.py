@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from dedup_sdk.decision import Mark, decide
 from dedup_sdk.lane.chunk import (
     APART,
     DONE,
@@ -30,9 +31,10 @@ from dedup_sdk.lane.track import Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.rule import Judgement, LaneMark
 from dedup_sdk.last.standing import Standing
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import NONE_FOUND, Int64s
 from dedup_sdk.orders import Place as IdPlace
 from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
 
 _WORTH_A_RUN: Final = 4
 """So many records are judged at once; fewer one by one."""
@@ -65,6 +67,7 @@ class LastJudging(LastState):
         for index, reason in missing.items():
             self._leave_unkeyed(chunk, index, reason, discard=discard_unkeyed)
         self._find_tracks(chunk, find)
+        self._note_others(chunk, find)
         self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)
@@ -120,6 +123,18 @@ class LastJudging(LastState):
         for lane in lanes:
             self.tracks[lane] = Track(lane, marks.get(lane))
 
+    def _note_others(self, chunk: LastChunk, find: Find) -> None:
+        """Look up what a second opinion knows of the records."""
+        if self.second is None:
+            return
+        others = self.keys.others_of(self._keys(chunk))
+        rows = [row for row, digest in enumerate(others) if digest is not None]
+        asked = [digest for digest in others if digest is not None]
+        found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
+        for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
+            chunk.stored[rows[index]] = Mark(offset, timestamp_ms)
+        chunk.others = others
+
     # --- verdicts ------------------------------------------------------------------------------------------
 
     def _keys(self, chunk: LastChunk) -> list[bytes | None]:
@@ -131,6 +146,12 @@ class LastJudging(LastState):
     def _judge_all(self, chunk: LastChunk, ids: list[Any], places: list[IdPlace | None]) -> None:
         """Judge the records of a chunk, where it goes stretch by stretch: IDs that are each newer than the one before at once."""
         track = chunk.track
+        if chunk.others:
+            # One after the other: what one leaves behind is what the next is asked about.
+            for row, offset in enumerate(chunk.offsets):
+                self._judge_rows(chunk, ids, places, row, row + 1)
+                self.sightings.take_off(chunk.others[row], offset)
+            return
         if track is None or chunk.unmarked or not self._is_plain(track, chunk):
             self._judge_rows(chunk, ids, places, 0, len(ids))
             return
@@ -208,8 +229,10 @@ class LastJudging(LastState):
     def _judge(self, chunk: LastChunk, row: int, track: Track, candidate: Candidate) -> None:
         """Judge one record, and put it on its track."""
         if self.rule.malformed(candidate):
-            self._decide(chunk, row, self.rule.judge(Standing.MALFORMED, covered=True), None)
             self._leave_track(chunk, row)
+            blocker = self._judge_unreadable(chunk, row)
+            if blocker is not None:
+                self._wait(chunk, row, blocker)
             return
         offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
         track.take_off()
@@ -237,7 +260,7 @@ class LastJudging(LastState):
         if standing in (Standing.BELOW, Standing.SEEN) and track.pending > 1:
             # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
             known = self.rule.standing(track.base(self.rule), candidate, timestamp_ms)
-            if known is Standing.SEEN or (standing is Standing.BELOW and self.rule.below_floor == "deliver"):
+            if known is Standing.SEEN or self._may_be_lenient(standing):
                 standing = known
             elif known is not standing:
                 blocker = self._last_open(track, chunk.offsets[row])
@@ -246,16 +269,58 @@ class LastJudging(LastState):
         alive = self.rule.alive(mark, timestamp_ms)
         covered = self.covers(timestamp_ms) and (alive is None or alive.covered)
         judgement = self.rule.judge(standing, covered=covered)
-        self._decide(chunk, row, judgement, None if mark is None else (mark.offset, mark.timestamp_ms))
+        return self._pronounce(
+            chunk, row, judgement, None if mark is None else (mark.offset, mark.timestamp_ms)
+        )
+
+    def _may_be_lenient(self, standing: Standing) -> bool:
+        """Whether it does no harm to say less of what lies below the floor; a second opinion would not be asked then."""
+        return standing is Standing.BELOW and self.rule.below_floor == "deliver" and self.second is None
+
+    def _judge_unreadable(self, chunk: LastChunk, row: int) -> int | None:
+        """Give a record its verdict whose ID the order cannot read; or return the offset of one that it has to wait for."""
+        return self._pronounce(chunk, row, self.rule.judge(Standing.MALFORMED, covered=True), None)
+
+    def _pronounce(
+        self, chunk: LastChunk, row: int, judgement: Judgement, seen: tuple[int, int] | None
+    ) -> int | None:
+        """Give a record its verdict, in doubt by a second opinion; or return the offset of one that it has to wait for."""
+        digest = chunk.others[row] if chunk.others else None
+        if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self.second is not None:
+            offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
+            leaders = [
+                each
+                for each in self.sightings.flying.get(digest, ())
+                if self._repeated(each, offset, timestamp_ms, self.second) is not None
+            ]
+            # One that is in flight, or waits itself, decides; else the last that was completed.
+            leader = max(leaders, key=lambda each: (self._open_at(each), each), default=None)
+            if leader is not None and self._open_at(leader):
+                return leader
+            if leader is not None:
+                judgement, seen = COMPLETED_TWIN, self._sighting(leader)
+            else:
+                mark = self.sightings.last(digest, chunk.stored.get(row))
+                reaches_ms = timestamp_ms - (self.second.time_ms or 0)
+                kind = decide(
+                    offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.second,
+                    covered=self.since_ms is None or self.since_ms <= reaches_ms,
+                )  # fmt: skip
+                if kind is not VerdictKind.UNVERIFIED:
+                    judgement = Judgement(kind)
+                if kind is VerdictKind.DUPLICATE and mark is not None:
+                    seen = mark.offset, mark.timestamp_ms
+        self._decide(chunk, row, judgement, seen)
         return None
 
     def _leader(self, track: Track, token: Any, offset: int, timestamp_ms: int) -> int | None:
         """Return the offset of the record above the watermark that this one repeats, inside the window."""
-        leader = track.flying.get(token)
-        if leader is None or leader >= offset:
-            return None
-        place = self.place(leader)
-        if place is None or not self.window.holds(timestamp_ms - int(place.chunk.timestamps[place.row]), 0):
+        return self._repeated(track.flying.get(token), offset, timestamp_ms, self.window)
+
+    def _repeated(self, leader: int | None, offset: int, timestamp_ms: int, window: Window) -> int | None:
+        """Return the offset of a record above the watermark if it comes before this one, inside a window."""
+        place = None if leader is None or leader >= offset else self.place(leader)
+        if place is None or not window.holds(timestamp_ms - int(place.chunk.timestamps[place.row]), 0):
             return None
         return leader
 

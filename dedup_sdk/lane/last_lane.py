@@ -9,8 +9,9 @@ from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_judging import COMPLETED_TWIN, LastJudging
-from dedup_sdk.lane.last_saving import LastSaving, lane_marks
+from dedup_sdk.lane.last_saving import LastSaving
 from dedup_sdk.lane.saving import Step
+from dedup_sdk.lane.track import Track
 from dedup_sdk.marks import Int64s
 
 
@@ -51,6 +52,10 @@ class LastLane(LastJudging, LastSaving):
             return []
         chunk.finish(row)
         self.buried = max(self.buried or 0, place.offset + 1)
+        chunk.given_up.add(row)
+        other = chunk.others[row] if chunk.others else None
+        if other is not None:
+            self.sightings.give_up(other, place.offset)
         track = chunk.track_of(row)
         if track is not None:
             self._leave_track(chunk, row)
@@ -91,32 +96,37 @@ class LastLane(LastJudging, LastSaving):
         for place in queue:
             chunk, row = on_tracks(place.chunk), place.row
             track = chunk.track_of(row)
-            if track is None:
-                raise AssertionError(f"record {place.offset} waits and is on no track")
-            token = self.id_at(chunk, row).token
-            ahead = self._leader(track, token, place.offset, int(chunk.timestamps[row]))
-            if ahead is not None and self._open_at(ahead):
-                self.waiting.setdefault(ahead, deque()).append(place)
+            blocker = (
+                self._judge_unreadable(chunk, row) if track is None else self._judge_again(chunk, row, track)
+            )
+            if blocker is not None:
+                self.waiting.setdefault(blocker, deque()).append(place)
                 continue
-            if ahead is not None:
-                self._decide(chunk, row, COMPLETED_TWIN, self._sighting(ahead))
-            else:
-                blocker = self._judge_by(self.before(track, place.offset), chunk, row, track)
-                if blocker is not None:
-                    self.waiting.setdefault(blocker, deque()).append(place)
-                    continue
             settled.append(place)
-            if chunk.states[row] == APART:
-                track.flying[token] = place.offset
-            elif chunk not in self._dirty:
+            if chunk.states[row] != APART and chunk not in self._dirty:
                 self._dirty.append(chunk)
         self.settled += settled
         return settled
 
+    def _judge_again(self, chunk: LastChunk, row: int, track: Track) -> int | None:
+        """Judge a record that waited; return the offset of one that it has to wait for now."""
+        offset, token = chunk.offsets[row], self.id_at(chunk, row).token
+        ahead = self._leader(track, token, offset, int(chunk.timestamps[row]))
+        if ahead is not None and self._open_at(ahead):
+            return ahead
+        if ahead is not None:
+            self._decide(chunk, row, COMPLETED_TWIN, self._sighting(ahead))
+            return None
+        blocker = self._judge_by(self.before(track, offset), chunk, row, track)
+        if blocker is None and chunk.states[row] == APART:
+            track.flying[token] = offset
+        return blocker
+
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
-        """Return the lanes that records with these lane keys have looked up."""
-        lanes = {self.keys.split(key).lane for key in digests if key is not None}
-        return [lane for lane in lanes if lane not in self.tracks]
+        """Return the lanes that records with these lane keys have looked up, and what a second opinion looks up of them."""
+        keys = list(digests)
+        lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks}
+        return [*lanes, *self.keys.others_of(keys)]
 
     def own_mark(self, _place: Place) -> bytes | None:
         """Return None: what a lane remembers follows the watermark, so that no record in flight has left anything."""
@@ -140,6 +150,9 @@ class LastLane(LastJudging, LastSaving):
                 continue
             track.ahead = self._after(track.ahead, self.id_at(chunk, row), chunk, row)
             self._land(track)
+        self._note_others(chunk, find)
+        if chunk.others:
+            self.land_sightings(chunk, 0, len(offsets))
         if offsets:
             self.newest_ms = max(self.newest_ms, int(timestamps.max()))
         # Nobody says in which leader epoch the last of these was written.
@@ -147,4 +160,4 @@ class LastLane(LastJudging, LastSaving):
         self.high = self.position = max(self.high, end)
         self._restored = tuple(r for r in self._restored if r[1] > self.high)
         changed, self._changed = self._changed, {}
-        return Step(self.progress, lane_marks(changed.values()))
+        return Step(self.progress, self._joined(changed, self.sightings.take_step()))

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from dedup_sdk.lane.judging import Find
-from dedup_sdk.lane.last_state import LastState
+from dedup_sdk.lane.last_chunk import on_tracks
+from dedup_sdk.lane.last_state import LastState, parted, saved_lanes
 from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.lane.track import Track
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, join_marks, select_marks
 
 
 class LastSaving(LastState):
@@ -21,19 +22,27 @@ class LastSaving(LastState):
         """Return the lanes that the watermark changed since the last call, None when that is nothing; the caller writes it."""
         changed, self._changed = self._changed, {}
         self._dirty = [chunk for chunk in self._dirty if chunk.offsets[-1] >= self.high]
-        if not changed and not self._moved:
+        looked_up = self.sightings.take_step()
+        if not changed and not looked_up.count and not self._moved:
             return None
         self._moved = False
-        return Step(self._progress((), delta=True), lane_marks(changed.values()))
+        return Step(self._progress((), delta=True), self._joined(changed, looked_up))
+
+    @staticmethod
+    def _joined(lanes: dict[bytes, Track], looked_up: Marks) -> Marks:
+        marks = lane_marks(lanes.values())
+        return join_marks([marks, looked_up]) if looked_up.count else marks
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
-        """Return the lanes that are in the journal, for a flush, and forget those that have nothing in flight.
+        """Return what is in the journal, for a flush, and forget the lanes that have nothing in flight.
 
-        Left out are those that no record which is not older than the clock would find; coverage says so. Nothing is left out that hides
+        Left out is what no record that is not older than the clock would find; coverage says so. Nothing is left out that hides
         an older mark of the store.
         """
         tracks, self._unflushed = self._unflushed, {}
-        marks = lane_marks(tracks.values())
+        waited_for = self._waited_for()
+        looked_up = self.sightings.take_recent(waited_for)
+        marks = self._joined(tracks, looked_up)
         if self.window.time_ms is not None and marks.count:
             horizon = self.horizon_ms(clock_ms)
             live = marks.timestamps >= horizon
@@ -44,32 +53,30 @@ class LastSaving(LastState):
                     hidden = find(b"".join([digests[index] for index in aged.tolist()]), aged.size).indexes
                 except BaseException:
                     self._unflushed = tracks
+                    self.sightings.restore(looked_up)
                     raise
                 live[aged[hidden]] = True
                 self.forgot_before(horizon)
             if not live.all():
-                kept = [
-                    digest
-                    for digest, is_live in zip(cut_digests(marks.digests), live.tolist(), strict=True)
-                    if is_live
-                ]
-                marks = lane_marks([tracks[digest] for digest in kept])
+                marks = select_marks(marks, live)
         self.tracks = {digest: track for digest, track in self.tracks.items() if track.pending}
         return marks
 
+    def _waited_for(self) -> set[bytes]:
+        """Return what parked records are judged by later, which the store was asked for before it had it."""
+        found = (
+            on_tracks(chunk).others[row : row + 1] for queue in self.waiting.values() for chunk, row in queue
+        )
+        return {digest for others in found for digest in others if digest is not None}
+
     def put_back(self, marks: Marks) -> None:
         """Take back what `take_recent` gave out and nobody could store."""
-        rows = zip(
-            cut_digests(marks.digests),
-            marks.offsets.tolist(),
-            marks.timestamps.tolist(),
-            marks.payloads or [],
-            strict=True,
-        )
-        for digest, offset, timestamp_ms, payload in rows:
+        lanes, looked_up = parted(marks)
+        self.sightings.restore(looked_up)
+        for digest, saved in saved_lanes(lanes):
             track = self.tracks.get(digest)
             if track is None:
-                track = self.tracks[digest] = Track(digest, self.rule.restore(payload, offset, timestamp_ms))
+                track = self.tracks[digest] = Track(digest, self.rule.restore(*saved))
             self._unflushed.setdefault(digest, track)
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterator
 
+import numpy as np
+
+from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import DONE, Chunk, Place, digest_of
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.state import LaneState, cut_digests
+from dedup_sdk.lane.sightings import Sightings
+from dedup_sdk.lane.state import GRACE, LaneState, cut_digests
 from dedup_sdk.lane.track import Saved, Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import LaneMark, LastRule
-from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.marks import NO_MARKS, Marks, select_marks
 from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
 
 
 class LastState(LaneState):
@@ -21,10 +27,21 @@ class LastState(LaneState):
 
     ``tracks`` are the lanes in memory; those in ``unflushed`` are in the journal only. Records that wait for one in flight are in
     ``waiting``, by its offset. Memory follows the watermark: what is completed above it becomes durable when it passes.
+    ``second`` is the window of a second opinion, None without one; ``sightings`` is what it knows.
     """
 
-    def __init__(self, rule: LastRule, keys: LaneKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
+    def __init__(
+        self,
+        rule: LastRule,
+        keys: LaneKeys,
+        progress: Progress,
+        recent: Marks = NO_MARKS,
+        *,
+        second: Window | None = None,
+    ) -> None:
         self.rule = rule
+        self.second = second
+        self.sightings = Sightings()
         self.keys = keys
         self.tracks: dict[bytes, Track] = {}
         self.waiting: dict[int, deque[Place]] = {}
@@ -33,25 +50,25 @@ class LastState(LaneState):
         super().__init__(rule.window, progress, recent)
 
     def _load(self, recent: Marks) -> None:
-        rows = zip(
-            cut_digests(recent.digests),
-            recent.offsets.tolist(),
-            recent.timestamps.tolist(),
-            recent.payloads or [],
-            strict=True,
-        )
+        lanes, looked_up = parted(recent)
+        self.sightings.restore(looked_up)
         newest: dict[bytes, Saved] = {}
-        for digest, offset, timestamp_ms, payload in rows:
+        for digest, saved in saved_lanes(lanes):
             known = newest.get(digest)
-            if known is None or known.offset <= offset:
-                newest[digest] = Saved(payload, offset, timestamp_ms)
+            if known is None or known.offset <= saved.offset:
+                newest[digest] = saved
         for digest, saved in newest.items():
             self.tracks[digest] = self._unflushed[digest] = Track(digest, self.rule.restore(*saved))
 
     @property
     def recent_count(self) -> int:
-        """How many lanes are in memory."""
-        return len(self.tracks)
+        """How many lanes are in memory, and IDs that a second opinion looks up."""
+        return len(self.tracks) + len(self.sightings.recent)
+
+    def horizon_ms(self, clock_ms: int) -> int:
+        """Return the timestamp before which a sighting may be forgotten, by the longer of the windows."""
+        window_ms = max(self.window.time_ms or 0, 0 if self.second is None else self.second.time_ms or 0)
+        return clock_ms - window_ms - window_ms // GRACE
 
     @property
     def looked_up(self) -> int:
@@ -75,6 +92,18 @@ class LastState(LaneState):
             if start < end:
                 self.newest_ms = max(self.newest_ms, int(chunk.timestamps[start:end].max()))
                 self._fold_rows(chunk, start, end)
+                if chunk.others:
+                    self.land_sightings(chunk, start, end)
+
+    def land_sightings(self, chunk: LastChunk, start: int, end: int) -> None:
+        """Let completed records leave what a second opinion looks up."""
+        timestamps = chunk.timestamps[start:end].tolist()
+        rows = zip(
+            range(start, end), chunk.others[start:end], chunk.offsets[start:end], timestamps, strict=True
+        )
+        for row, digest, offset, timestamp_ms in rows:
+            if digest is not None and row not in chunk.given_up:
+                self.sightings.land(digest, Mark(offset, timestamp_ms))
 
     def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
         apart: set[Track] = set()
@@ -156,3 +185,15 @@ class LastState(LaneState):
     def _open_at(self, offset: int) -> bool:
         place = self.place(offset)
         return place is not None and place.chunk.states[place.row] != DONE
+
+
+def parted(marks: Marks) -> tuple[Marks, Marks]:
+    """Return the marks of lanes, and those that are looked up: the latter bear no payload."""
+    bears = np.asarray([bool(payload) for payload in marks.payloads or [b""] * marks.count], np.bool_)
+    return select_marks(marks, bears), select_marks(marks, ~bears)
+
+
+def saved_lanes(marks: Marks) -> Iterator[tuple[bytes, Saved]]:
+    """Yield each mark of a lane, in their order."""
+    columns = zip(marks.payloads or [], marks.offsets.tolist(), marks.timestamps.tolist(), strict=True)
+    yield from zip(cut_digests(marks.digests), map(Saved._make, columns), strict=True)

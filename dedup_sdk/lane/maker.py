@@ -17,6 +17,7 @@ def lane_maker(strategy: Strategy) -> Callable[[Progress, Marks], AnyLane]:
     """Return what makes a partition's lane of a progress and the recent marks beside it."""
     if isinstance(strategy, LastId):
         rule, keys = strategy.rule, strategy.keys
-        return lambda progress, recent: LastLane(rule, keys, progress, recent)
+        second = None if strategy.otherwise is None else strategy.otherwise.window
+        return lambda progress, recent: LastLane(rule, keys, progress, recent, second=second)
     window = strategy.window
     return lambda progress, recent: Lane(window, progress, recent)

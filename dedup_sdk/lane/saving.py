@@ -11,7 +11,7 @@ from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.state import LaneState, cut_digests
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks, take_payloads
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks, select_marks
 from dedup_sdk.progress import Progress
 
 
@@ -110,11 +110,7 @@ class Saving(LaneState):
                 self.forgot_before(horizon)
         if bool(live.all()):
             return marks
-        numbers = None if marks.numbers is None else marks.numbers[live]
-        payloads = take_payloads(marks.payloads, live)
-        return Marks(
-            _select(marks.digests, live), marks.offsets[live], marks.timestamps[live], numbers, payloads
-        )
+        return select_marks(marks, live)
 
     def _take_numbered(self, ring: Ring) -> Marks:
         """Return the marks that are in the journal, and keep in memory what lies above the watermark.

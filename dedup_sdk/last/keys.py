@@ -1,6 +1,7 @@
 """What is read of a record where IDs are compared: which lane it belongs to, and its ID as it came.
 
-Both travel in one ``bytes``, the record's *lane key*: the digest of its lane (16 bytes; none where the partition is the lane), then the ID.
+All travel in one ``bytes``, the record's *lane key*: the digest of its lane (16 bytes; none where the partition is the lane), the digest by which
+a second opinion looks it up (16 bytes, zeros for none; nothing where there is no second opinion), then the ID.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ PARTITION_LANE: Final = digest_one(_PREFIX)
 """The digest of the lane that is the whole partition."""
 _JOINT: Final = b":"
 _HEAD: Final = "last?"
+_NO_OTHER: Final = bytes(DIGEST_BYTES)
 _SAFE: Final = ":/(),"
 
 
@@ -37,6 +39,8 @@ class LaneId(NamedTuple):
 class LaneKeys:
     """Reads the lane keys of records: ``id`` names the ID, ``lane`` the lane (None: the partition), ``order`` how IDs compare.
 
+    ``other`` names the ID that a second opinion looks up, None where there is none.
+
     The values of an ID spec of several parts are joined by a colon, so that ``header:epoch+header:sequence`` reads ``7:1042``.
     ``str`` is what a store keeps as its identity (`spec_of_lanes` reads it).
     """
@@ -44,31 +48,44 @@ class LaneKeys:
     id: IdSpec
     lane: IdSpec | None
     order: str
+    other: IdSpec | None = None
 
     def __str__(self) -> str:
-        lane = {} if self.lane is None else {"lane": str(self.lane)}
+        more = {"lane": self.lane, "otherwise": self.other}
+        told = {
+            "id": self.id,
+            "order": self.order,
+            **{name: spec for name, spec in more.items() if spec is not None},
+        }
         return _HEAD + urlencode(
-            {"id": str(self.id), "order": self.order, **lane}, safe=_SAFE, quote_via=quote
+            {name: str(each) for name, each in told.items()}, safe=_SAFE, quote_via=quote
         )
 
     @property
     def needs(self) -> frozenset[Need]:
         """The columns that are read."""
-        return self.id.needs if self.lane is None else self.id.needs | self.lane.needs
+        specs = (self.id, self.lane, self.other)
+        return frozenset(need for spec in specs if spec is not None for need in spec.needs)
 
     def digests(self, fields: Fields) -> Ids:
         """Return the lane keys of ``fields.count`` records in the place of digests, None (and a reason) where there is no ID or no lane."""
         shared = ReadOnce(fields)
         columns = [column for part in self.id.parts for column in part.columns(shared)]
         keys, missing = _values(columns)
+        if self.other is not None:
+            others = self.other.digests(shared).digests
+            keys = [
+                None if key is None else _turned(other or _NO_OTHER) + key
+                for other, key in zip(others, keys, strict=True)
+            ]
         if self.lane is None:
             return Ids(keys, missing)
         lanes = self.lane.digests(shared)
         for index, reason in lanes.missing.items():
             missing.setdefault(index, f"lane-{reason}")
         joined = [
-            None if lane is None or id_bytes is None else lane + id_bytes
-            for lane, id_bytes in zip(lanes.digests, keys, strict=True)
+            None if lane is None or key is None else lane + key
+            for lane, key in zip(lanes.digests, keys, strict=True)
         ]
         return Ids(joined, missing)
 
@@ -80,11 +97,25 @@ class LaneKeys:
         """Return by which 16 bytes others know the ID of a record with this lane key, None where it has none."""
         return None if key is None else digest_one(key)
 
+    @property
+    def _front(self) -> int:
+        """How many bytes of a lane key lie in front of the ID."""
+        return DIGEST_BYTES * ((self.lane is not None) + (self.other is not None))
+
     def ids_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return the ID in each lane key, None where there is no key."""
-        if self.lane is None:
+        front = self._front
+        if not front:
             return list(keys)
-        return [None if key is None else key[DIGEST_BYTES:] for key in keys]
+        return [None if key is None else key[front:] for key in keys]
+
+    def others_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+        """Return the digest (16 bytes) by which a second opinion looks each record up, None where it has none, or no key."""
+        if self.other is None:
+            return [None for _ in keys]
+        end = self._front
+        found = [None if key is None else key[end - DIGEST_BYTES : end] for key in keys]
+        return [None if digest == _NO_OTHER else digest for digest in found]
 
     def lanes_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return the lane (16 bytes) in each lane key, None where there is no key."""
@@ -94,9 +125,13 @@ class LaneKeys:
 
     def split(self, key: bytes) -> LaneId:
         """Take a lane key apart."""
-        if self.lane is None:
-            return LaneId(PARTITION_LANE, key)
-        return LaneId(key[:DIGEST_BYTES], key[DIGEST_BYTES:])
+        lane = PARTITION_LANE if self.lane is None else key[:DIGEST_BYTES]
+        return LaneId(lane, key[self._front :])
+
+
+def _turned(digest: bytes) -> bytes:
+    """Return a digest that is not taken for a lane's, although both may be made of the same text: its halves change places."""
+    return digest[DIGEST_BYTES // 2 :] + digest[: DIGEST_BYTES // 2]
 
 
 def spec_of_lanes(text: str) -> str | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import ConfigurationError, LastId, MemoryStore, header, orders
+from dedup_sdk import ConfigurationError, LastId, Lookup, MemoryStore, Window, header, key, orders
 from dedup_sdk.cli.handler import run
 from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 IDLE_S = 2.0
@@ -157,6 +159,85 @@ def test_a_jump_forward_leaves_a_doubt(make: Make, send: Send) -> None:
     consumer.resume([TopicPartition("orders", 0)])
     assert values(poll_quiet(consumer)) == ["5", "6"]
     assert counted(consumer) == {"fresh": 3, "unverified": 2}
+
+
+def with_opinion() -> LastId:
+    """Numbers of the key as well: where they tell nothing the header ``dedup-id`` is looked up."""
+    return LastId(
+        id=key(),
+        order=orders.integer(),
+        reorder_depth=1,
+        otherwise=Lookup(id=header("dedup-id"), window=Window(days=1)),
+    )
+
+
+@pytest.fixture
+def send_pairs(kafka: MockKafka) -> Callable[..., None]:
+    """Sends records that bear a key and an ID: ``send_pairs("1 a", "2 b")``."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+
+    def send(*pairs: str) -> None:
+        for pair in pairs:
+            number, ident = pair.split()
+            producer.produce("orders", pair, key=number, headers={"dedup-id": ident}, partition=0)
+        assert producer.flush(30) == 0
+
+    return send
+
+
+def test_where_comparing_tells_nothing_another_id_is_looked_up(
+    make: Make, send_pairs: Callable[..., None]
+) -> None:
+    """Below the floor and of what cannot be read: what was completed is a duplicate, all else is known to be new."""
+    consumer = make("orders", dedup=with_opinion())
+    send_pairs("1 a", "5 b", "9 c", "2 a", "3 d", "x d", "x e", "x e", "9 z")
+    # Below the floor is what lies there when those in flight are over: it waits for them.
+    assert sorted(values(poll_quiet(consumer))) == ["1 a", "3 d", "5 b", "9 c", "x e"]
+    assert counted(consumer) == {"fresh": 5, "duplicate": 4}
+
+
+def test_a_second_opinion_waits_for_what_is_in_flight(make: Make, send_pairs: Callable[..., None]) -> None:
+    """Given up, the next one takes its place; completed, it is a duplicate."""
+    consumer = make("orders", dedup=with_opinion(), completion="explicit")
+    send_pairs("x a", "x a", "x a")
+    (first,) = poll_quiet(consumer)
+    consumer.release(first)
+    (again,) = poll_quiet(consumer)
+    assert values([again]) == ["x a"]
+    consumer.complete(again)
+    assert values(poll_quiet(consumer)) == []
+    assert counted(consumer) == {"fresh": 1, "duplicate": 2}
+
+
+def test_a_second_opinion_outlives_restarts_and_lost_disks(
+    make: Make, send_pairs: Callable[..., None], tmp_path: Path
+) -> None:
+    """Its marks lie beside the lanes, in files, and are folded with them."""
+    with make("orders", dedup=with_opinion(), store=tmp_path, recent_marks=1) as consumer:
+        send_pairs("1 a", "x b", "7 c")
+        assert values(poll_some(consumer, 3)) == ["1 a", "x b", "7 c"]
+    send_pairs("x a", "x b", "2 c", "8 d")
+    with make("orders", dedup=with_opinion(), store=tmp_path) as consumer:
+        assert values(poll_quiet(consumer)) == ["8 d"]
+    send_pairs("x d", "x c", "x f")
+    with make("orders", dedup=with_opinion(), store=MemoryStore()) as consumer:
+        assert values(poll_quiet(consumer)) == ["x f"]
+        assert counted(consumer) == {"fresh": 1, "duplicate": 2}
+
+
+def test_what_was_given_up_is_no_second_opinion(make: Make, send_pairs: Callable[..., None]) -> None:
+    """A message that is sent again after its dead letter is handled."""
+
+    def handle(message: Any) -> None:
+        if message.key() == b"x":
+            raise ValueError("no")
+
+    with make("orders", dedup=with_opinion(), store=MemoryStore(), idle_timeout=IDLE_S) as consumer:
+        send_pairs("1 a", "x b", "2 c")
+        consumer.run(handle, on_error="dead-letter", attempts=1)
+    send_pairs("y b", "y a")
+    with make("orders", dedup=with_opinion(), store=MemoryStore()) as consumer:
+        assert values(poll_quiet(consumer)) == ["y b"]
 
 
 def test_to_hide_after_a_rewind_is_refused(make: Make) -> None:

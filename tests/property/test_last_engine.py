@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from dedup_sdk import Deduplicator, LastId, Record, Verdict, VerdictKind, Window, header, orders
+from dedup_sdk import Deduplicator, LastId, Lookup, Record, Verdict, VerdictKind, Window, header, orders
 from tests.support.naive_lanes import Sent, remember, verdict
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk
 
@@ -26,6 +26,11 @@ ACTIONS = st.lists(
 )
 
 
+def ident_of(sent: Sent) -> str:
+    """Return the other ID of a record, by which a second opinion knows it."""
+    return f"ident-{(sent.number or 0) + sent.offset % 3}"
+
+
 class Living:
     """A group's consumer of one partition; the log, and what became of its records, outlive it."""
 
@@ -37,6 +42,8 @@ class Living:
         self.ended: dict[int, str] = {}
         self.told: dict[int, Verdict] = {}
         self.open: dict[int, Record] = {}
+        self.asked: dict[int, str] = {}
+        """The other ID of records that are questions."""
         self.begin()
 
     def begin(self) -> None:
@@ -53,7 +60,11 @@ class Living:
                 0,
                 sent.offset,
                 timestamp_ms=sent.timestamp_ms,
-                headers=(("lane", sent.lane.encode()), ("seq", str(sent.number).encode())),
+                headers=(
+                    ("lane", sent.lane.encode()),
+                    ("seq", str(sent.number).encode()),
+                    ("ident", self.asked.get(sent.offset, ident_of(sent)).encode()),
+                ),
             )
             for sent in batch
         ]
@@ -97,11 +108,15 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
         depth=st.integers(0, 4),
         below_floor=st.sampled_from(["deliver", "discard"]),
         recent_marks=st.sampled_from([1, 1000]),
+        second=st.booleans(),
     )
-    def lives(actions: list[tuple[str, Any]], depth: int, below_floor: Any, recent_marks: int) -> None:
+    def lives(
+        actions: list[tuple[str, Any]], depth: int, below_floor: Any, recent_marks: int, second: Any
+    ) -> None:
         strategy = LastId(
             id=header("seq"), lane=header("lane"), order=orders.integer(), reorder_depth=depth, below_floor=below_floor,
             window=Window(milliseconds=WINDOW_MS),
+            otherwise=Lookup(id=header("ident"), window=Window(milliseconds=WINDOW_MS)) if second else None,
         )  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="dedup-last-") as folder:
             disk: Disk = MemoryDisk() if in_memory else RocksDisk(Path(folder))
@@ -134,30 +149,48 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
 def _check(living: Living, depth: int, below_floor: str) -> None:
     assert sorted(living.ended) == list(range(len(living.log))), "a record was never handled"
     done: dict[str, list[Sent]] = {"x": [], "y": []}
+    idents: set[str] = set()
     for sent in living.log:
         told = living.told[sent.offset]
         if told.kind is VerdictKind.DUPLICATE and below_floor == "deliver":
-            assert sent.number in [each.number for each in done[sent.lane]], (
-                f"{sent} was dropped, and never handled"
-            )
+            same = sent.number in [each.number for each in done[sent.lane]]
+            known_otherwise = living.strategy.otherwise and ident_of(sent) in idents
+            assert same or known_otherwise, f"{sent} was dropped, and never handled"
         if living.ended[sent.offset] != "given up":
             done[sent.lane].append(sent)
-    end = len(living.log)
+            idents.add(ident_of(sent))
+    _check_lanes(living, done, depth, below_floor)
+    if living.strategy.otherwise:
+        for ident in [f"ident-{number}" for number in range(20)]:
+            told = _ask(living, Sent(len(living.log), "x", "", None, len(living.log)), ident)
+            assert told.kind is (VerdictKind.DUPLICATE if ident in idents else VerdictKind.FRESH), (
+                ident,
+                told,
+            )
+
+
+def _ask(living: Living, sent: Sent, ident: str) -> Verdict:
+    """Return what is said of a record; nothing of it is to be remembered."""
+    living.asked[sent.offset] = ident
+    living.log.append(sent)
+    living.admit([sent])
+    if living.told[sent.offset].deliver:
+        living.end("dead_letter", 0)
+    return living.told[sent.offset]
+
+
+def _check_lanes(living: Living, done: dict[str, list[Sent]], depth: int, below_floor: str) -> None:
     for lane, completed in done.items():
         known = remember(completed, depth, dense=True, window_ms=WINDOW_MS)
         for number in range(17):
+            end = len(living.log)
             sent = Sent(end, lane, "", number, end)
             expected = verdict(sent, known, WINDOW_MS)
-            living.log.append(sent)
-            living.admit([sent])
-            told = living.told[end]
-            if expected == "below-floor":
-                assert told.kind is (
-                    VerdictKind.DUPLICATE if below_floor == "discard" else VerdictKind.UNVERIFIED
-                )
-            else:
+            told = _ask(living, sent, f"nobody's {end}")
+            if expected != "below-floor":
                 assert told.kind.value == expected, (sent, told)
-            if told.deliver:
-                # Nothing of the questions is to be remembered.
-                living.end("dead_letter", 0)
-            end += 1
+            elif below_floor == "discard":
+                assert told.kind is VerdictKind.DUPLICATE
+            else:
+                doubt = VerdictKind.FRESH if living.strategy.otherwise else VerdictKind.UNVERIFIED
+                assert told.kind is doubt, (sent, told)

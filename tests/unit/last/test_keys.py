@@ -63,6 +63,24 @@ def test_what_a_store_keeps_names_everything_that_a_verdict_hangs_on() -> None:
     assert len({str(each) for each in (one, *others)}) == 4
 
 
+def test_a_second_opinion_has_its_digest_in_the_key() -> None:
+    """Never that of a lane, though both be made of one text; a record without it is asked about nothing."""
+    keys = LaneKeys(header("seq"), header("producer"), "integer", header("producer"))
+    read = keys.digests(fields({"seq": b"7", "producer": b"p"}))
+    (lane,), (other,) = keys.lanes_of(read.digests), keys.others_of(read.digests)
+    assert lane == digest_one(b"p")
+    assert other not in (None, lane)
+    assert keys.ids_of(read.digests) == [b"7"]
+    alone = LaneKeys(header("seq"), None, "integer", header("other"))
+    without = alone.digests(fields({"seq": b"7"}, {}))
+    assert alone.others_of(without.digests) == [None, None]
+    assert (alone.ids_of(without.digests), alone.lanes_of(without.digests)) == (
+        [b"7", None],
+        [PARTITION_LANE, None],
+    )
+    assert str(keys) != str(LaneKeys(header("seq"), header("producer"), "integer"))
+
+
 def test_how_lanes_are_named_is_read_from_what_a_store_keeps() -> None:
     """Whatever characters a header's name has."""
     assert spec_of_lanes(str(header("dedup-id"))) is None
