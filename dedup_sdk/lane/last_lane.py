@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_judging import COMPLETED_TWIN, LastJudging
+from dedup_sdk.lane.last_judging import LastJudging
 from dedup_sdk.lane.last_saving import LastSaving
+from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN
 from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.track import Track
 from dedup_sdk.marks import Int64s
