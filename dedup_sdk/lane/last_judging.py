@@ -60,6 +60,8 @@ class LastJudging(LastVerdicts):
             self._leave_unkeyed(chunk, index, reason, discard=discard_unkeyed)
         self._find_tracks(chunk, find)
         self._note_others(chunk, find)
+        if self.outdated:
+            self.renew()
         self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)

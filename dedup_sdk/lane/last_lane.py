@@ -64,10 +64,11 @@ class LastLane(LastJudging, LastSaving):
             token = self.id_at(chunk, row).token
             if track.flying.get(token) == place.offset:
                 del track.flying[token]
+            track.exact = False
+            track.mixed = True
             if track.pending:
-                self.renew(track)
+                self.outdated.add(track)
             else:
-                track.exact = False
                 self._land(track)
         return self._completed(chunk, [place.offset])
 

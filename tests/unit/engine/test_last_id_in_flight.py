@@ -37,3 +37,21 @@ def test_who_repeats_what_flies_longer_than_a_window_is_a_duplicate_of_it() -> N
     assert deduplicator.complete([other]) == []
     settled = deduplicator.complete([first])
     assert (kinds(settled), offsets(settled)) == (["duplicate"], [2])
+
+
+def test_giving_up_costs_no_pass_over_what_is_in_flight() -> None:
+    """A batch of which every record fails is over after work that grows with it, not with its square."""
+    asked = 0
+
+    def compare(last: bytes, new: bytes) -> int:
+        nonlocal asked
+        asked += 1
+        return (int(new) > int(last)) - (int(new) < int(last))
+
+    deduplicator = Deduplicator(LastId(id=header("seq"), order=compare))
+    records = [numbered(offset, offset, offset) for offset in range(200)]
+    deduplicator.admit(records)
+    asked = 0
+    deduplicator.dead_letter(records[1:])
+    assert kinds(deduplicator.admit([numbered(200, 7, 200), numbered(201, 0, 201)])) == ["fresh", "parked"]
+    assert asked < 5 * len(records)

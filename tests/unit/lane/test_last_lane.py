@@ -1,0 +1,65 @@
+"""Lanes where IDs are compared with the last one: what random histories hardly ever meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dedup_sdk import Window, header, orders
+from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
+from dedup_sdk.last.rule import LastRule
+from dedup_sdk.marks import NONE_FOUND, Found
+from dedup_sdk.progress import Progress
+
+if TYPE_CHECKING:
+    from dedup_sdk.lane.last_chunk import LastChunk
+    from dedup_sdk.orders import Order
+
+SERVERS = {name: f"3e11fa47-71ca-11e1-9e33-c80aa9429{number}" for name, number in (("A", 562), ("B", 563))}
+
+
+def lane(order: Order, high: int = 0, depth: int = 128) -> LastLane:
+    """The lane of a partition, whose history is known from its beginning."""
+    rule = LastRule(order, depth, "deliver", Window(days=1))
+    return LastLane(rule, LaneKeys(header("id"), None, order.name), Progress(low=0, high=high))
+
+
+def admit(held: LastLane, *texts: str, found: Found = NONE_FOUND, step_ms: int = 0) -> LastChunk:
+    """Let records with these IDs come."""
+    offsets = list(range(held.position, held.position + len(texts)))
+    times = np.arange(len(texts), dtype=np.int64) * step_ms
+    return held.admit(offsets, times, [text.encode() for text in texts], {}, lambda _digests, _count: found)
+
+
+def said(chunk: LastChunk) -> list[str]:
+    """What each record was told."""
+    return [(told := chunk.verdict(row)).reason or told.kind.value for row in range(len(chunk.offsets))]
+
+
+def gtids(*texts: str) -> list[str]:
+    """``A5`` is transaction 5 of server A."""
+    return [f"{SERVERS[text[0]]}:{text[1:]}" for text in texts]
+
+
+def test_what_flies_is_known_to_a_stretch_of_rising_ids() -> None:
+    """A lane that goes back to an origin it left rises once more past what is in flight of it.
+
+    With no depth it doubts nothing, so that such a stretch is judged at once.
+    """
+    held = lane(orders.mysql_gtid(), depth=0)
+    assert said(admit(held, *gtids("A5", "B1", "A1"))) == ["fresh", "uncomparable", "uncomparable"]
+    assert said(admit(held, *gtids("A2", "A3", "A4", "A5", "A6")))[3] == "in-flight"
+
+
+def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
+    """What the store knows of later records is no reason to drop an earlier one."""
+    made = lane(orders.integer())
+    made.complete_chunk(admit(made, "1", "2", "3"))
+    step = made.take_step()
+    assert step is not None
+    assert step.marks.digests == PARTITION_LANE
+    found = Found([0], [2], [0], None, step.marks.payloads)
+    assert said(admit(lane(orders.integer(), high=3), "2", found=found)) == ["duplicate"]
+    assert said(admit(lane(orders.integer(), high=2), "2", found=found)) == ["fresh"]
