@@ -300,7 +300,8 @@ class DedupConsumer(Offsets):
     def close(self) -> None:
         """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
 
-        With ``enable.auto.commit=false`` nothing is committed.
+        With ``enable.auto.commit=false`` nothing is committed. Where the group's coordinator does not answer, the commit of partitions
+        assigned by hand is waited for ``revoke_deadline`` at most; then the client closes, which takes as long as the plain client takes.
         """
         with self._turns.alone():
             if self._closed:
