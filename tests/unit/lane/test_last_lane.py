@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from dedup_sdk import Window, header, orders
 from dedup_sdk.lane.last_lane import LastLane
@@ -12,6 +13,7 @@ from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
 from dedup_sdk.last.rule import LastRule
 from dedup_sdk.marks import NONE_FOUND, Found
 from dedup_sdk.progress import Progress
+from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:
     from dedup_sdk.lane.last_chunk import LastChunk
@@ -63,3 +65,43 @@ def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
     found = Found([0], [2], [0], None, step.marks.payloads)
     assert said(admit(lane(orders.integer(), high=3), "2", found=found)) == ["duplicate"]
     assert said(admit(lane(orders.integer(), high=2), "2", found=found)) == ["fresh"]
+
+
+class TestAFlush:
+    """Lanes on their way from the journal into files."""
+
+    @staticmethod
+    def journaled() -> LastLane:
+        """A lane with one completed record, which is in the journal."""
+        held = lane(orders.integer())
+        held.complete_chunk(admit(held, "1"))
+        assert held.take_step() is not None
+        return held
+
+    def test_what_could_not_be_stored_is_there_for_the_next_one(self) -> None:
+        """And may be looked at meanwhile."""
+        held = self.journaled()
+        held.put_back(held.take_recent(-1, lambda _digests, _count: NONE_FOUND))
+        marks = held.take_recent(-1, lambda _digests, _count: NONE_FOUND)
+        assert marks.count == 1
+        held.put_back(marks)
+        assert said(admit(held, "1")) == ["duplicate"]
+
+    def test_a_look_up_that_fails_loses_nothing(self) -> None:
+        """The lanes that it was to tell of are there for the next flush."""
+        held = self.journaled()
+
+        def fail(_digests: bytes, _count: int) -> Found:
+            raise OSError("gone")
+
+        with pytest.raises(OSError, match="gone"):
+            held.take_recent(10 * DAY_MS, fail)
+        assert held.take_recent(-1, lambda _digests, _count: NONE_FOUND).count == 1
+
+    def test_what_is_old_is_kept_where_it_hides_something_older(self) -> None:
+        """Else the lane would be again what it was before."""
+        older = Found([0], [0], [0])
+        assert self.journaled().take_recent(10 * DAY_MS, lambda _digests, _count: older).count == 1
+        held = self.journaled()
+        assert held.take_recent(10 * DAY_MS, lambda _digests, _count: NONE_FOUND).count == 0
+        assert not held.covers(0)
