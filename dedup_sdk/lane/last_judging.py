@@ -131,7 +131,7 @@ class LastJudging(LastVerdicts):
         if track is None or chunk.unmarked or not self._is_plain(track, chunk):
             self._judge_rows(chunk, ids, places, 0, len(ids))
             return
-        for start, end, rising in _stretches(places, track.ahead):
+        for start, end, rising in stretches_of(places, track.ahead):
             if rising and end - start >= _WORTH_A_RUN and not track.mixed:
                 self._judge_run(chunk, track, ids[start:end], places[start:end], start)
             else:
@@ -292,7 +292,7 @@ class LastJudging(LastVerdicts):
 _candidate = partial(tuple.__new__, Candidate)
 
 
-def _stretches(places: list[IdPlace | None], ahead: LaneMark | None) -> Iterator[tuple[int, int, bool]]:
+def stretches_of(places: list[IdPlace | None], ahead: LaneMark | None) -> Iterator[tuple[int, int, bool]]:
     """Yield stretches ``[start, end)``, and whether their places are each newer than all before; what is not stands alone."""
     if ahead is None or None in places:
         yield 0, len(places), False

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_judging import LastJudging
+from dedup_sdk.lane.last_judging import LastJudging, stretches_of
 from dedup_sdk.lane.last_saving import LastSaving
 from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN
 from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.track import Track
+from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.marks import Int64s
 
 
@@ -146,14 +148,9 @@ class LastLane(LastJudging, LastSaving):
         chunk = LastChunk(offsets, timestamps, digests)
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
         self._find_tracks(chunk, find)
-        for row, offset in enumerate(offsets):
-            track = chunk.track_of(row)
-            if track is None or (track.ahead is not None and track.ahead.offset >= offset):
-                continue
-            track.ahead = self._after(track.ahead, self.id_at(chunk, row), chunk, row)
-            self._land(track)
-        self._note_others(chunk, find)
-        if chunk.others:
+        self._take_over(chunk)
+        if self.second is not None:
+            chunk.others = self.keys.others_of(digests)
             self.land_sightings(chunk, 0, len(offsets))
         if offsets:
             self.newest_ms = max(self.newest_ms, int(timestamps.max()))
@@ -163,3 +160,31 @@ class LastLane(LastJudging, LastSaving):
         self._restored = tuple(r for r in self._restored if r[1] > self.high)
         changed, self._changed = self._changed, {}
         return Step(self.progress, self._joined(changed, self.sightings.take_step()))
+
+    def _take_over(self, chunk: LastChunk) -> None:
+        """Fold completed records into what their lanes remember."""
+        ids: list[Any] = self.keys.ids_of(chunk.digests)
+        places = self.rule.order.places(ids)
+        track = chunk.track
+        ahead = None if track is None or chunk.unmarked else track.ahead
+        stretches: Iterable[tuple[int, int, bool]] = [(0, len(ids), False)]
+        is_later = ahead is not None and bool(ids) and ahead.offset < chunk.offsets[0]
+        if ahead is not None and is_later and self._is_alive_throughout(ahead, chunk.timestamps):
+            stretches = stretches_of(places, ahead)
+        for start, end, rising in stretches:
+            if rising and ahead is not None:
+                ahead.seen.take_run(
+                    ids[start:end], [place.rank for place in places[start:end] if place is not None]
+                )
+                ahead.offset, ahead.timestamp_ms = chunk.offsets[end - 1], int(chunk.timestamps[end - 1])
+                continue
+            for row in range(start, end):
+                self._take_over_row(chunk, row, Candidate(ids[row], places[row]))
+        for each in {chunk.track, *chunk.tracks}:
+            if each is not None:
+                self._land(each)
+
+    def _take_over_row(self, chunk: LastChunk, row: int, candidate: Candidate) -> None:
+        track, offset = chunk.track_of(row), chunk.offsets[row]
+        if track is not None and (track.ahead is None or track.ahead.offset < offset):
+            track.ahead = self._after(track.ahead, candidate, chunk, row)
