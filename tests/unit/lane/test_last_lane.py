@@ -11,7 +11,7 @@ from dedup_sdk import Window, header, orders
 from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
 from dedup_sdk.last.rule import LastRule
-from dedup_sdk.marks import NONE_FOUND, Found
+from dedup_sdk.marks import NONE_FOUND, Found, join_marks
 from dedup_sdk.progress import Progress
 from tests.support.records import DAY_MS
 
@@ -65,6 +65,26 @@ def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
     found = Found([0], [2], [0], None, step.marks.payloads)
     assert said(admit(lane(orders.integer(), high=3), "2", found=found)) == ["duplicate"]
     assert said(admit(lane(orders.integer(), high=2), "2", found=found)) == ["fresh"]
+
+
+def test_a_stretch_of_rising_ids_with_a_silence_in_it_begins_its_lane_anew() -> None:
+    """What came before the silence is forgotten, as where records come one by one."""
+    held = lane(orders.integer())
+    held.complete_chunk(admit(held, "1"))
+    held.complete_chunk(admit(held, "10", "11", "12", "13", "14", step_ms=2 * DAY_MS))
+    assert said(admit(held, "14", "13")) == ["duplicate", "fresh"]
+
+
+def test_of_a_journal_the_last_step_counts() -> None:
+    """Each step has all that its lanes remember."""
+    made, steps = lane(orders.integer()), []
+    for text in ("1", "2"):
+        made.complete_chunk(admit(made, text))
+        step = made.take_step()
+        assert step is not None
+        steps.append(step.marks)
+    again = LastLane(made.rule, made.keys, Progress(low=0, high=2), join_marks(steps))
+    assert said(admit(again, "2")) == ["duplicate"]
 
 
 class TestAFlush:
