@@ -156,8 +156,11 @@ class KafkaColumns:
             return found.column
         if isinstance(found.type, T.StringType) and form != "json":
             return _decoded(found.column, form)
+        said = f", and --columns says :{form} of it" if form else ""
         raise self._wrong(
-            found, name, "binary, a string (UTF-8, or :base64, :hex), or with :json a struct, map or array"
+            found,
+            name,
+            f"binary, a string (UTF-8, or :base64, :hex), or with :json a struct, map or array{said}",
         )
 
     def _all_others(self) -> Column:

@@ -242,6 +242,11 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
             "column 'key' is bigint, and key has to be binary",
         ),
         (
+            {"offset": [0], "partition": [0], "key": [b"k"]},
+            "timestamp=-,key=key:base64",
+            "or with :json a struct, map or array, and --columns says :base64 of it",
+        ),
+        (
             {"offset": [0], "partition": [0]},
             "timestamp=-,key=nope",
             "has no column 'nope', where --columns says that key",
