@@ -60,14 +60,15 @@ class LastJudging(LastVerdicts):
             self._leave_unkeyed(chunk, index, reason, discard=discard_unkeyed)
         self._find_tracks(chunk, find)
         self._note_others(chunk, find)
+        # Asked before anything changes: an order of the user's may raise.
+        ids: list[Any] = self.keys.ids_of(self._keys(chunk))
+        places = self.rule.order.places(ids)
         if self.outdated:
             self.renew()
         self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
         self.position = offsets[-1] + 1
         self._chunks.append(chunk)
         self._firsts.append(offsets[0])
-        ids: list[Any] = self.keys.ids_of(self._keys(chunk))
-        places = self.rule.order.places(ids)
         self._judge_all(chunk, ids, places)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
