@@ -118,7 +118,7 @@ class Comparison:
             np.array_equal(np.sort(seen[seen[:, 0] == partition, 1]), self._firsts[partition])
             for partition in range(PARTITIONS)
         )
-        size = compacted_size(self._store, strategy().window)
+        size = compacted_size(self._store, strategy().window_of("bench"))
         stored = self._distinct + self._ids
         if size.marks < stored:
             raise ContenderError(

@@ -100,7 +100,7 @@ def fill(folder: Path, topic: str, partitions: int, ids: int, bootstrap: str) ->
             topic_id=topic_id,
             id_spec=str(STRATEGY.id),
         )
-        held = store.open(identity, STRATEGY.window)
+        held = store.open(identity, STRATEGY.window_of(topic))
         held.reset(progress)
         for start in range(0, ids, FLUSH_MARKS):
             offsets = np.arange(start, min(start + FLUSH_MARKS, ids), dtype=np.int64)

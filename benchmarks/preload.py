@@ -47,7 +47,7 @@ def preload(folder: Path, ids: int, *, bootstrap: str, group: str, topic: str) -
                 cluster=cluster, group=group, topic=topic, partition=partition, topic_id=topic_id,
                 id_spec=str(strategy().id),
             )  # fmt: skip
-            held = store.open(identity, strategy().window)
+            held = store.open(identity, strategy().window_of(topic))
             progress = Progress(low=0, high=0, committed=0)
             held.reset(progress)
             for marks in _pages(len(range(partition, ids, PARTITIONS)), partition):

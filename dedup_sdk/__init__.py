@@ -38,6 +38,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import LastId, Lookup
 from dedup_sdk.window import Window
+from dedup_sdk.windows import Windows
 
 __all__ = [
     "ConfigurationError",
@@ -72,6 +73,7 @@ __all__ = [
     "VerdictEvent",
     "VerdictKind",
     "Window",
+    "Windows",
     "cloudevents",
     "header",
     "id_spec",

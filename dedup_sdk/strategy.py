@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from dedup_sdk.checks import choice, whole
+from dedup_sdk.checks import choice, flag, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import BelowFloor, LastRule
 from dedup_sdk.orders import Order, order_of
 from dedup_sdk.orders.partial_order import Compare
-from dedup_sdk.window import Window
+from dedup_sdk.window import Window, window_of
+from dedup_sdk.windows import Windows
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 
@@ -29,18 +30,31 @@ class Lookup:
 
     ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` says what happens to a record without an ID:
     ``process`` (deliver and count, the default), ``discard`` (count, do not deliver), ``fail`` (raise `MissingIdError`).
-    Any order of IDs; memory and disk grow with the window.
+    ``window`` may be `Windows`, one for each topic; in a topic whose window is off everything is delivered, with or without an ID. ``persist``
+    false: IDs are remembered in memory only, and a partition begins without any whenever it is opened; which offsets are
+    completed is stored all the same. Any order of IDs; memory and disk grow with the window.
     """
 
     id: IdSpec
-    window: Window
+    window: Window | Windows
     on_missing_id: MissingIdPolicy = field(default="process")
+    persist: bool = True
 
     def __post_init__(self) -> None:
         """Accept texts for ``id`` and ``window``; refuse anything else in one line."""
         object.__setattr__(self, "id", id_spec(self.id))
-        object.__setattr__(self, "window", _window(self.window))
+        if not isinstance(self.window, Windows):
+            object.__setattr__(self, "window", window_of("window", self.window))
         choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
+        flag("persist", self.persist)
+
+    def window_of(self, topic: str) -> Window:
+        """Return the window of a topic."""
+        return self.window.of(topic) if isinstance(self.window, Windows) else self.window
+
+    def forgets(self, topic: str) -> bool:
+        """Whether a partition of the topic begins without marks whenever it is opened, and is not to have any."""
+        return not self.persist or self.window_of(topic).is_off
 
     @property
     def keys(self) -> IdSpec:
@@ -85,18 +99,37 @@ class LastId:
         object.__setattr__(self, "order", order_of(self.order))
         if self.lane is not None:
             object.__setattr__(self, "lane", id_spec(self.lane))
-        object.__setattr__(self, "window", _window(self.window))
+        object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
-            message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
+            message = f"window={str(self.window)!r}: a lane is remembered for a time, and for nothing else; give e.g. Window(days=30)"
             raise ConfigurationError(message)
         other: object = self.otherwise
-        if other is not None and (not isinstance(other, Lookup) or other.window.count is not None):
-            message = f"otherwise={other!r}: give a Lookup with a window by time, e.g. Lookup(id=header('order-id'), window=Window(days=7))"
+        if other is not None and (self.second_window is None or self.second_window.count is not None):
+            message = (
+                f"otherwise={other!r}: give a Lookup with one window by time, that persists, e.g. Lookup(id=header('order-id'), "
+                "window=Window(days=7))"
+            )
             raise ConfigurationError(message)
         advice = f"give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
         whole("reorder_depth", self.reorder_depth, advice=advice, least=0, most=MOST_REORDER_DEPTH)
         choice("below_floor", self.below_floor, ("deliver", "discard"))
         choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
+
+    @property
+    def second_window(self) -> Window | None:
+        """The window of ``otherwise``, None where there is none."""
+        other: object = self.otherwise  # what callers without a type checker pass
+        if not isinstance(other, Lookup) or not other.persist:
+            return None
+        return other.window if isinstance(other.window, Window) else None
+
+    def window_of(self, topic: str) -> Window:  # noqa: ARG002 (as `Lookup` has it)
+        """Return the window of a topic, which all have in common."""
+        return self.window
+
+    def forgets(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
+        """Return False: lanes are kept."""
+        return False
 
     @property
     def rule(self) -> LastRule:
@@ -116,12 +149,3 @@ class LastId:
 
 Strategy = Lookup | LastId
 Keys = IdSpec | LaneKeys
-
-
-def _window(given: object) -> Window:
-    if isinstance(given, str):
-        return Window.parse(given)
-    if isinstance(given, Window):
-        return given
-    message = f"window={given!r} is not a window; give e.g. Window(days=7)"
-    raise ConfigurationError(message)

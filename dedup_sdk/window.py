@@ -23,7 +23,8 @@ class Window:
       it: an ID is remembered while fewer than ``count`` further IDs were accepted after it; a duplicate neither takes a
       slot nor refreshes one.
 
-    Raises `ConfigurationError` when nothing is given, or anything is zero, negative or not a number.
+    `Window.off` is the window that holds nothing. Raises `ConfigurationError` when nothing is given, or anything is zero, negative
+    or not a number.
     """
 
     time_ms: int | None
@@ -70,8 +71,21 @@ class Window:
         object.__setattr__(self, "count", count)
 
     @classmethod
+    def off(cls) -> Window:
+        """Return the window that holds nothing: what has it looks no ID up, and remembers none."""
+        window = object.__new__(cls)
+        object.__setattr__(window, "time_ms", None)
+        object.__setattr__(window, "count", 0)
+        return window
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it holds nothing."""
+        return self.count == 0
+
+    @classmethod
     def parse(cls, text: str) -> Window:
-        """Read ``7d``, ``36h``, ``90m``, ``30s``, ``500ms``, ``20000n`` (a count), or several joined by ``+``, each unit once.
+        """Read ``7d``, ``36h``, ``90m``, ``30s``, ``500ms``, ``20000n`` (a count), several joined by ``+``, each unit once, or ``off``.
 
         Raises `ConfigurationError` that names the text.
         """
@@ -79,6 +93,8 @@ class Window:
         if not isinstance(given, str):
             message = f"window {given!r} is {type(given).__name__}; write e.g. '7d'"
             raise ConfigurationError(message)
+        if text == "off":
+            return cls.off()
         settings: dict[str, float] = {}
         for part in text.split("+"):
             number = part.rstrip("dhmsn")
@@ -100,6 +116,8 @@ class Window:
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
+        if self.is_off:
+            return "off"
         parts = []
         if self.time_ms is not None:
             unit, size = next(
@@ -115,3 +133,13 @@ class Window:
         return (self.time_ms is None or age_ms <= self.time_ms) and (
             self.count is None or accepted_after < self.count
         )
+
+
+def window_of(name: str, given: object) -> Window:
+    """Return a window that is given as one, or as its text; ``name`` is the setting that an error tells."""
+    if isinstance(given, str):
+        return Window.parse(given)
+    if isinstance(given, Window):
+        return given
+    message = f"{name}={given!r} is not a window; give e.g. Window(days=7)"
+    raise ConfigurationError(message)

@@ -119,7 +119,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
         groups = read_groups(given)
-        spec, window = id_spec(given.id), Window.parse(given.window)
+        spec, window = id_spec(given.id), _window(given.window)
         check_expiry(given.expire_before, window)
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
@@ -161,6 +161,15 @@ def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
     except SnapshotError as error:
         parser.say(f"error: {masked_urls(str(error))}")
         sys.exit(1)
+
+
+def _window(text: str) -> Window:
+    window = Window.parse(text)
+    if window.is_off:
+        raise ConfigurationError(
+            "--window off: a consumer whose window is off takes no snapshot; give the window of one that does, e.g. 7d"
+        )
+    return window
 
 
 def _url(given: argparse.Namespace) -> str:

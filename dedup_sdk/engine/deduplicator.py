@@ -25,6 +25,7 @@ from dedup_sdk.marks import Int64s
 from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
+from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk.strategy import Strategy
@@ -129,13 +130,14 @@ class Deduplicator(Upkeep):
         if left is not None:
             # Its closing was interrupted: nobody else lets it go.
             left.close()
-        store = self._store.open(identity, self.strategy.window, beside=beside)
+        window = self.strategy.window_of(topic)
+        store = self._store.open(identity, window, beside=beside)
         self._opened[topic, partition] = store
         try:
             held = Partition(
                 topic,
                 partition,
-                store,
+                ForgetfulStore(store, identity, window) if self.strategy.forgets(topic) else store,
                 self.strategy,
                 counters=self.counters,
                 observers=self._observers,
@@ -317,7 +319,11 @@ class Deduplicator(Upkeep):
 
     def refuse_missing(self, ids: Ids, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Raise `MissingIdError` for the first record without an ID where the strategy says so."""
-        if ids.missing and self.strategy.on_missing_id == "fail":
+        if (
+            ids.missing
+            and self.strategy.on_missing_id == "fail"
+            and not self.strategy.window_of(topic).is_off
+        ):
             index, reason = min(ids.missing.items())
             raise MissingIdError(
                 f"{topic}[{partition}]@{offsets[index]} has no ID ({reason}) by {self.strategy.id}; correct the ID spec, or "

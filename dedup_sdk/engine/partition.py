@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,20 @@ class Partition(Durable):
         clock: Callable[[], float],
         bears_full_disk: bool = False,
     ) -> None:
+        window = strategy.window_of(topic)
         super().__init__(
-            store, strategy.window, counters, where=f"{topic}[{partition}]", bears_full_disk=bears_full_disk
+            store, window, counters, where=f"{topic}[{partition}]", bears_full_disk=bears_full_disk
         )
         self.topic = topic
         self.partition = partition
         self.loaded: Loaded | None = store.load()
         self.judged: list[Place] = []
         self.keys = strategy.keys
-        self._make_lane = lane_maker(strategy)
+        self._make_lane = lane_maker(strategy, window)
         self.compares = isinstance(strategy, LastId)
         # Such marks are more than last sightings: a fold of them begins where the history does.
-        self.hangs_on_order = self.compares or strategy.window.count is not None
+        self.hangs_on_order = self.compares or window.count is not None
+        self.forgets = strategy.forgets(topic)
         self._observers = observers
         self._clock = clock
         self.begun = True
@@ -79,9 +82,14 @@ class Partition(Durable):
         self.begun = begun
         # What an earlier beginning had to write does not belong to this one.
         self._forget_steps()
+        if self.forgets:
+            # To begin without marks is what is wanted, so that nothing is in doubt for it.
+            plan = replace(
+                plan, keep=False, progress=replace(plan.progress, since_ms=None, since_number=None)
+            )
         if plan.keep and loaded is not None:
             self._lane = self._make_lane(plan.progress, loaded.recent)
-            self.store.append(plan.progress, NO_MARKS)
+            self.store.append(self._lane.progress, NO_MARKS)
             self._note_journaled(loaded.recent)
         else:
             self.store.reset(plan.progress)
@@ -120,9 +128,10 @@ class Partition(Durable):
         return self._fenced
 
     def skip_to(self, offset: int) -> None:
-        """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew."""
-        self.lane.pass_uncounted(offset - self.lane.high)
-        self.lane.forget_all()
+        """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew, where marks are missed."""
+        if not self.forgets:
+            self.lane.pass_uncounted(offset - self.lane.high)
+            self.lane.forget_all()
         self.fold([], np.empty(0, np.int64), [], offset)
 
     @property

@@ -60,8 +60,9 @@ class Judge:
         ids = self._spec.digests(MessageFields(batch))
         offsets = offsets_of(batch)
         runs = _runs(batch)
-        if ids.missing and self._fail:
-            return self._up_to_missing(batch, ids, runs, offsets)
+        lacking = self._lacking(batch, ids) if self._fail and ids.missing else None
+        if lacking is not None:
+            return self._up_to_missing(batch, ids, runs, offsets, lacking)
         columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
         judged: list[Held] = []
         messages: list[Any] = []
@@ -91,9 +92,15 @@ class Judge:
             messages += self._deliver(part.messages, chunks)
         return Judged(messages, judged, [], None, frozenset(doubted))
 
-    def _up_to_missing(self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int]) -> Judged:
-        """Judge what lies before the first message without an ID; with that one in front, refuse."""
-        first = min(ids.missing)
+    def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
+        """Return the first message without an ID in a topic where IDs are looked up, None without one."""
+        window_of = self._engine.strategy.window_of
+        return min((row for row in ids.missing if not window_of(batch[row].topic()).is_off), default=None)
+
+    def _up_to_missing(
+        self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int], first: int
+    ) -> Judged:
+        """Judge what lies before the ``first`` message without an ID; with that one in front, refuse."""
         if first:
             return self.judge(batch[:first])._replace(rest=batch[first:])
         try:

@@ -159,12 +159,12 @@ def _start_and_replay(
         news.rewound(start.offset)
         plan = yield from without_what_was_given_up(held, plan, chosen.dead_letters)
     given_up = GivenUp()
-    if chosen.dead_letters is not None and plan.replay_to > plan.replay_from:
+    if chosen.dead_letters is not None and plan.replay_to > plan.replay_from and not held.forgets:
         given_up = yield from chosen.dead_letters.read(
             assigned.topic, assigned.partition, buried=plan.progress.buried
         )
     notes: list[str] = [plan.beginning]
-    snapshots = chosen.snapshot if plan.whole else ()
+    snapshots = chosen.snapshot if plan.whole and not held.forgets else ()
     if snapshots and (yield from given_up.spoils_marks(held, plan, client)):
         snapshots = ()
         notes.append("snapshot not taken")
@@ -207,7 +207,7 @@ def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> l
     notes = ["damaged store set aside"] if assigned.set_aside else []
     if assigned.beside:
         notes.append("in a store beside a locked one")
-    if notes and plan.beginning == "new":
+    if notes and plan.beginning == "new" and not held.forgets:
         # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
         held.lane.forget_all()
     return notes

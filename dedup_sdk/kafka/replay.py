@@ -18,7 +18,6 @@ from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay_watch import ReplayWatch
 from dedup_sdk.lane.plan import StartPlan
 from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -59,9 +58,7 @@ def replay(
         _give_up_waiting(held, plan, engine)
         return None
     # Where nobody knows what was given up of them, records are as good as gone.
-    begin = yield from _where_to_begin(
-        held, plan, reader, engine.strategy.window, max(first, given_up.known_from)
-    )
+    begin = yield from _where_to_begin(held, plan, reader, max(first, given_up.known_from))
     news.begin(f"replaying offsets {begin} to {plan.replay_to}")
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until, news.progress)
     return (
@@ -122,7 +119,10 @@ def _give_up_waiting(held: Partition, plan: StartPlan, engine: Deduplicator) -> 
 def _starts_without(
     held: Partition, plan: StartPlan, given_up: GivenUp, engine: Deduplicator, until: float | None
 ) -> bool:
-    """Start without any of it, if there is no time left, or nobody knows what must not be folded."""
+    """Start without any of it, if nothing of it is wanted, there is no time left, or nobody knows what must not be folded."""
+    if held.forgets:
+        held.skip_to(plan.replay_to)
+        return True
     if until is not None and time.monotonic() >= until:
         _give_up_waiting(held, plan, engine)
         return True
@@ -141,11 +141,11 @@ def _heard(assigned: Assigned, piece: Slice | None, heard: float) -> float:
 
 
 def _where_to_begin(
-    held: Partition, plan: StartPlan, reader: TailReader, window: Window, first: int
+    held: Partition, plan: StartPlan, reader: TailReader, first: int
 ) -> Generator[None, None, int]:
     """Return the offset of the first record to fold; what is gone from the log before it, and could matter, is not covered."""
     begin = there = min(max(plan.replay_from, first), plan.replay_to)
-    if plan.whole and window.time_ms is not None and not held.hangs_on_order:
+    if plan.whole and held.window.time_ms is not None and not held.hangs_on_order:
         begin = yield from _one_window_back(held, reader, there, plan.replay_to)
         # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
         first = max(first, reader.bounds()[0])

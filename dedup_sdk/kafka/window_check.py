@@ -37,7 +37,7 @@ class WindowCheck:
 
     def ask(self, topic: str, partition: int, offset: int) -> None:
         """Ask for a topic's settings unless that was done; its partition begins at ``offset``."""
-        if topic in self._topics or self._engine.strategy.window.time_ms is None:
+        if topic in self._topics or self._engine.strategy.window_of(topic).time_ms is None:
             return
         self._topics.add(topic)
         asked = self._client.topic_settings(topic)
@@ -55,7 +55,7 @@ class WindowCheck:
             except KafkaException:
                 continue  # it may be forbidden to ask; nothing hangs on it
             settings = {name: entry.value for name, entry in entries.items() if entry.value is not None}
-            window_ms = self._engine.strategy.window.time_ms or 0
+            window_ms = self._engine.strategy.window_of(topic).time_ms or 0
             silence_ms = int(self._settings.silence_s * 1000)
             for name, detail in misfits(window_ms, settings, silence_ms):
                 self._engine.tell(PartitionEvent(name, topic, question.partition, question.offset, detail))

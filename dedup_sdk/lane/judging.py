@@ -53,7 +53,9 @@ class Judging(LaneState):
         chunk = Chunk(offsets, timestamps, digests, items)
         if self._restored:
             self._skip_restored(chunk)
-        if missing:
+        if self.window.is_off:
+            self._leave_unlooked(chunk)
+        elif missing:
             self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
         keyed = None if not chunk.unmarked else [i for i in range(len(offsets)) if i not in chunk.unmarked]
         asked: list[Any] = digests if keyed is None else [digests[index] for index in keyed]
@@ -84,6 +86,12 @@ class Judging(LaneState):
         for index in np.flatnonzero(inside).tolist():
             chunk.finish(index, REDELIVERED)
             chunk.unmarked.add(index)
+
+    @staticmethod
+    def _leave_unlooked(chunk: Chunk) -> None:
+        """Look nothing up: a window that holds nothing has no sighting, so that what was not completed before is fresh."""
+        chunk.reasons.update(dict.fromkeys(set(range(len(chunk.offsets))) - chunk.unmarked, "off"))
+        chunk.unmarked.update(range(len(chunk.offsets)))
 
     def _leave_unkeyed(self, chunk: Chunk, missing: dict[int, str], *, discard: bool) -> None:
         for index, reason in missing.items():

@@ -9,15 +9,15 @@ from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.marks import Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.strategy import LastId, Strategy
+from dedup_sdk.window import Window
 
 AnyLane = Lane | LastLane
 
 
-def lane_maker(strategy: Strategy) -> Callable[[Progress, Marks], AnyLane]:
-    """Return what makes a partition's lane of a progress and the recent marks beside it."""
+def lane_maker(strategy: Strategy, window: Window) -> Callable[[Progress, Marks], AnyLane]:
+    """Return what makes a partition's lane of a progress and the recent marks beside it; ``window`` is that of its topic."""
     if isinstance(strategy, LastId):
         rule, keys = strategy.rule, strategy.keys
-        second = None if strategy.otherwise is None else strategy.otherwise.window
+        second = strategy.second_window
         return lambda progress, recent: LastLane(rule, keys, progress, recent, second=second)
-    window = strategy.window
     return lambda progress, recent: Lane(window, progress, recent)

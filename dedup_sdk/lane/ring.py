@@ -16,12 +16,13 @@ from bisect import bisect_left, bisect_right, insort
 class Ring:
     """Numbers of accepted IDs: those given (``accepted`` is the last), and what is undecided above the watermark.
 
-    ``numbers`` are those of recent marks, by digest.
+    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside when the partition was opened, and stay so.
     """
 
-    def __init__(self, size: int, accepted: int = 0) -> None:
+    def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
         self.size = size
         self.accepted = accepted
+        self.floor = floor
         self.numbers: dict[bytes, int] = {}
         self._pending: list[int] = []
         self._unnumbered: dict[bytes, int] = {}
@@ -79,6 +80,8 @@ class Ring:
         if start is not None:
             most = before - bisect_right(self._pending, start)
             return most if most < self.size else None
+        if self.floor and number <= self.floor:
+            return self.size
         least = self.accepted - number
         most = least + before
         if most < self.size:

@@ -57,7 +57,12 @@ class LaneState:
         self.writer = progress.writer
         self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
-        self.ring = Ring(window.count, progress.accepted) if window.count else None
+        self._floor_number = progress.floor_number
+        self.ring = None
+        if window.count:
+            self.ring = Ring(
+                window.count, progress.accepted, self._leave_ring(window.count, progress.accepted)
+            )
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
         self.undecided: set[bytes] = set()
@@ -72,6 +77,13 @@ class LaneState:
         self.reveals = False
         if recent.count:
             self._load(recent)
+
+    def _leave_ring(self, size: int, accepted: int) -> int:
+        """Have what is outside the window now stay outside, also of a larger one that opens the store later; return up to which number."""
+        self._floor_number = floor = max(self._floor_number, accepted - size)
+        if floor > (self.since_number or 0):
+            self.since_number = floor
+        return floor
 
     def _load(self, recent: Marks) -> None:
         order = np.argsort(recent.offsets, kind="stable")
@@ -114,7 +126,7 @@ class LaneState:
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
             newest_ms=self.newest_ms, epoch=self.epoch, delta=delta, buried=self.buried,
-            writer=self.writer,
+            writer=self.writer, floor_number=self._floor_number,
         )  # fmt: skip
 
     def begin(self, offset: int) -> None:
@@ -215,7 +227,7 @@ class LaneState:
 
     def covers(self, timestamp_ms: int) -> bool:
         """Whether the marks know everything that the window of a record with this timestamp could hold."""
-        if self._covered_by_count():
+        if self._covered_by_count() or self.window.is_off:
             return True
         if self.window.time_ms is None:
             return False

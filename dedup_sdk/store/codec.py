@@ -7,7 +7,8 @@ Value of a mark (the key is its 16-byte digest)::
     number   int64    only where the lane has a count window: 24 bytes instead of 16
     payload  9 bytes or more, only where the mark has one, and then without a number: 25 bytes or more
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128), 6 where a mark has a payload::
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128), 6 where a mark has a payload,
+7 where some numbers are outside of any window (``floor_number``)::
 
     magic        2 bytes  "DJ"
     format       uint8
@@ -22,6 +23,7 @@ Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 3
     epoch        int32, only with flag 32
     buried       int64, only with flag 64
     writer       4 bytes, only with flag 128
+    floor        int64, only in format 7
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
@@ -52,17 +54,20 @@ EPOCH_FORMAT: Final = 3
 BURIED_FORMAT: Final = 4
 WRITER_FORMAT: Final = 5
 PAYLOAD_FORMAT: Final = 6
+FLOOR_FORMAT: Final = 7
 
 _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _LEADER_EPOCH: Final = struct.Struct("<i")
 _BURIED_END: Final = struct.Struct("<q")
+_FLOOR: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
 _SIZE: Final = np.dtype("<u4")
 _NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED, _WRITER = 1, 2, 4, 8, 16, 32, 64, 128
 _FLAGS: Final = {
     FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255, PAYLOAD_FORMAT: 254,
+    FLOOR_FORMAT: 255,
 }  # fmt: skip
 _WRITER_BYTES: Final = 4
 VALUE_BYTES: Final = 16
@@ -151,6 +156,8 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
     check_payloads(marks)
     payloads = marks.payloads if marks.bear_payloads else None
     era = progress.era.encode()
+    # What has payloads has no numbers, and so no floor.
+    floor = progress.floor_number if payloads is None else 0
     flags = (
         (_NUMBERS if numbers is not None else 0)
         | (_COMMITTED if progress.committed is not None else 0)
@@ -164,7 +171,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
     try:
         parts = [
             _HEADER.pack(
-                MAGIC, _lowest_format(flags) if payloads is None else PAYLOAD_FORMAT, flags, count, len(progress.done), len(era),
+                MAGIC, _lowest_format(flags, floor) if payloads is None else PAYLOAD_FORMAT, flags, count, len(progress.done), len(era),
                 progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
                 progress.accepted, progress.since_number or 0, progress.newest_ms,
             ),
@@ -173,6 +180,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
             b"" if progress.buried is None else _BURIED_END.pack(progress.buried),
             bytes.fromhex(progress.writer),
+            _FLOOR.pack(floor) if floor else b"",
             marks.digests,
             _bytes(marks.offsets),
             _bytes(marks.timestamps),
@@ -200,12 +208,13 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
     if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {PAYLOAD_FORMAT}")
+        raise _corrupt(record, f"its format is {version}, this version reads up to {FLOOR_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
     buried_size = _BURIED_END.size if flags & _BURIED else 0
     writer_size = _WRITER_BYTES if flags & _WRITER else 0
-    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size
+    floor_size = _FLOOR.size if version == FLOOR_FORMAT else 0
+    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size + floor_size
     payloads_at = _HEADER.size + fields_size + count * width
     sizes_bytes = _SIZE.itemsize * count if version == PAYLOAD_FORMAT else 0
     sizes: list[int] = []
@@ -228,6 +237,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += buried_size
     writer = record[at : at + writer_size].hex()
     at += writer_size
+    floor = _FLOOR.unpack_from(record, at)[0] if floor_size else 0
+    at += floor_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
     offsets, timestamps = (_column(record, at + index * 8 * count, count) for index in range(2))
@@ -246,6 +257,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         delta=bool(flags & _DELTA),
         buried=buried,
         writer=writer,
+        floor_number=floor,
     )
     if not any(sizes):
         return progress, Marks(digests, offsets, timestamps, numbers)
@@ -256,8 +268,8 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     return progress, Marks(digests, offsets, timestamps, numbers, payloads)
 
 
-def _lowest_format(flags: int) -> int:
-    return next(version for version, known in _FLAGS.items() if not flags & ~known)
+def _lowest_format(flags: int, floor: int) -> int:
+    return FLOOR_FORMAT if floor else next(version for version, known in _FLAGS.items() if not flags & ~known)
 
 
 def _bytes(column: Int64s) -> bytes:

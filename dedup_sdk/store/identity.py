@@ -24,9 +24,9 @@ from dedup_sdk.window import Window
 FORMAT: Final = 1
 
 
-def encode_identity(identity: Identity, window: Window) -> bytes:
-    """Return the bytes to store."""
-    more = {"window": str(window), "numbered": window.count is not None}
+def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:
+    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now; one that is off adds none."""
+    more = {"window": str(window), "numbered": numbered if window.is_off else window.count is not None}
     return json.dumps({"format": FORMAT, **asdict(identity), **more}, sort_keys=True).encode()
 
 
@@ -74,6 +74,6 @@ def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
 
 def check_numbered(*, stored: bool, window: Window, where: str) -> None:
     """Raise `ForeignStoreError` when a count window is opened on marks that bear no acceptance numbers."""
-    if window.count is not None and not stored:
+    if window.count and not stored:
         message = f"{where} has marks without acceptance numbers, a window of {window} needs them; rebuild it or drop the count"
         raise ForeignStoreError(message)

@@ -292,7 +292,7 @@ class MemoryStore:
             raise StoreLockedError(message)
         check_identity(memory.identity, identity, where)
         check_numbered(stored=memory.numbered, window=window, where=where)
-        memory.numbered = numbered
+        memory.numbered = memory.numbered if window.is_off else numbered
         partition = MemoryPartition(memory)
         self._open = [*[other for other in self._open if not other.closed], partition]
         # Last of all: an interruption before this line leaves nothing open.

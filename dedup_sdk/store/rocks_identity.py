@@ -30,10 +30,9 @@ def recognise(
     """
     where = f"store {folder}"
     identity_bytes, state_bytes = database.get(IDENTITY), database.get(STATE)
-    current = encode_identity(identity, window)
     if identity_bytes is None and state_bytes is None and is_new:
         batch = WriteBatch(raw_mode=True)
-        batch.put(IDENTITY, current)
+        batch.put(IDENTITY, encode_identity(identity, window))
         batch.put(STATE, State().encode())
         database.write(batch, write_options)
         return State()
@@ -43,6 +42,7 @@ def recognise(
     stored, numbered = decode_identity(identity_bytes, folder)
     check_identity(stored, identity, where)
     check_numbered(stored=numbered, window=window, where=where)
+    current = encode_identity(identity, window, numbered=numbered)
     if current != identity_bytes:
         database.put(IDENTITY, current, write_options)
     return State.decode(state_bytes, where)

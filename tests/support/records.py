@@ -10,6 +10,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.strategy import Lookup, MissingIdPolicy
 from dedup_sdk.window import Window
+from dedup_sdk.windows import Windows
 
 DAY_MS = 86_400_000
 HOUR = Window(hours=1)
@@ -24,7 +25,7 @@ def record(
 
 
 def engine(
-    window: Window = HOUR, *, on_missing_id: MissingIdPolicy = "process", **settings: Any
+    window: Window | Windows = HOUR, *, on_missing_id: MissingIdPolicy = "process", **settings: Any
 ) -> Deduplicator:
     """An engine whose IDs are keys, and whose clock stands at the day of the records."""
     strategy = Lookup(id=key(), window=window, on_missing_id=on_missing_id)

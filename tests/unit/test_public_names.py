@@ -46,6 +46,7 @@ PUBLIC = [
     "VerdictEvent",
     "VerdictKind",
     "Window",
+    "Windows",
     "cloudevents",
     "header",
     "id_spec",

@@ -36,6 +36,7 @@ STEPS = {
             marks(("a", 1, 10), ("b", 2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
         ),
     ),
+    "floor": (replace(FULL, writer="00c0ffee", floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
     "buried": (Progress(low=7, high=9, epoch=3, buried=2**40), marks(("a", 8, 10))),
 }
 
@@ -88,8 +89,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 7
-    with pytest.raises(StoreCorruptError, match="its format is 7, this version reads up to 6"):
+    body[2] = 8
+    with pytest.raises(StoreCorruptError, match="its format is 8, this version reads up to 7"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 

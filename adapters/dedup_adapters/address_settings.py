@@ -1,0 +1,107 @@
+"""Settings by address, as Apache ActiveMQ Artemis and HornetQ have them: texts with wildcards, of which the most specific wins.
+
+address
+    where messages are sent to there; here a topic.
+match
+    the text of a setting: an address, or one with wildcards. An address is words with a delimiter between them. ``*`` is one word,
+    ``#`` at the end any number of them, none included: ``orders.#`` is ``orders``, ``orders.eu`` and ``orders.eu.big``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dedup_sdk import ConfigurationError, Window
+
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wildcards:
+    """The characters of a broker's syntax (``wildcard-addresses``); three different ones, else `ConfigurationError`."""
+
+    delimiter: str = "."
+    any_words: str = "#"
+    single_word: str = "*"
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be told apart."""
+        given: list[object] = [self.delimiter, self.any_words, self.single_word]
+        if len({each for each in given if isinstance(each, str) and len(each) == 1}) != len(given):
+            raise ConfigurationError(f"{self!r}: give three different characters, e.g. '.', '#' and '*'")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """Windows by topic: those of the most specific match, None where nothing matches. Made by `cache_sizes`."""
+
+    sizes: tuple[tuple[str, int], ...]
+    """Match and size, the most specific first."""
+    wildcards: Wildcards
+    _patterns: tuple[re.Pattern[str], ...] = field(repr=False, compare=False)
+
+    def __call__(self, topic: str) -> Window | None:
+        """Return the window of a topic."""
+        for (_, size), pattern in zip(self.sizes, self._patterns, strict=True):
+            if pattern.fullmatch(topic):
+                return ring(size)
+        return None
+
+
+def cache_sizes(addresses: Mapping[str, int], wildcards: Wildcards) -> CacheSizes:
+    """Return the windows of addresses that are given as match -> size; raises `ConfigurationError` for what is neither."""
+    given: object = addresses  # what callers without a type checker pass
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"addresses={given!r}: give sizes by match, e.g. {{'orders.#': 50_000}}")
+    for match, size in given.items():
+        if not isinstance(match, str) or not match:
+            raise ConfigurationError(
+                f"addresses has the match {match!r}: give an address, e.g. orders.eu or orders.#"
+            )
+        check_size(f"addresses[{match!r}]", size)
+    order = sorted(addresses, key=lambda match: _rank(match, wildcards))
+    patterns = tuple(_pattern(match, wildcards) for match in order)
+    return CacheSizes(tuple((match, addresses[match]) for match in order), wildcards, patterns)
+
+
+def check_size(name: str, size: object) -> None:
+    """Raise `ConfigurationError` for what is no size of a cache."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST:
+        raise ConfigurationError(
+            f"{name}={size!r}: a size is a whole number from 0 to {_LARGEST}, 0 turns detection off"
+        )
+
+
+def ring(size: int) -> Window:
+    """Return the window of a cache of that size."""
+    return Window(count=size) if size else Window.off()
+
+
+def _rank(match: str, wildcards: Wildcards) -> tuple[int, int, tuple[bool, ...], str]:
+    """Return what sorts matches, the most specific first, as far as the broker says which that is.
+
+    Addresses, then those with ``*`` (a word before a wildcard, from the left), then those with ``#``, the longer text first. Of two equally
+    long ones with ``#`` the broker takes any; here it is the one that has words where the other has ``*``.
+    """
+    words = tuple(word == wildcards.single_word for word in match.split(wildcards.delimiter))
+    if wildcards.any_words in match:
+        return 2, -len(match), words, match
+    return (1 if wildcards.single_word in match else 0), 0, words, match
+
+
+def _pattern(match: str, wildcards: Wildcards) -> re.Pattern[str]:
+    delimiter, rest = re.escape(wildcards.delimiter), ""
+    head = match
+    if match == wildcards.any_words:
+        head, rest = "", ".*"
+    elif match.endswith(wildcards.any_words):
+        head = match[: -len(wildcards.any_words)].removesuffix(wildcards.delimiter)
+        rest = f"(?:{delimiter}.+)?"
+    if wildcards.any_words in head:
+        raise ConfigurationError(
+            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker takes; write e.g. orders.*.eu or orders.#"
+        )
+    words = f"[^{delimiter}]+".join(map(re.escape, head.split(wildcards.single_word)))
+    return re.compile(words + rest, re.DOTALL)

@@ -1,0 +1,53 @@
+"""The duplicate ID cache that Artemis and HornetQ have in common, as a `Lookup`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dedup_adapters.address_settings import Wildcards, cache_sizes, check_size, ring
+from dedup_adapters.broker_file import BrokerSettings, read_broker_file
+from dedup_sdk import ConfigurationError, IdSpec, Lookup, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a broker has where nobody says: the header of the ID, the size, the name of its file."""
+
+    id: IdSpec
+    id_cache_size: int
+    file_name: str
+
+
+def lookup(
+    id_cache_size: int,
+    addresses: Mapping[str, int],
+    wildcards: Wildcards,
+    dedup_id: IdSpec,
+    *,
+    persist_id_cache: bool,
+) -> Lookup:
+    """Return the strategy that answers as such a cache; raises `ConfigurationError` for settings that no broker has."""
+    check_size("id_cache_size", id_cache_size)
+    given: object = persist_id_cache  # what callers without a type checker pass
+    if not isinstance(given, bool):
+        raise ConfigurationError(f"persist_id_cache={given!r}: give True or False")
+    sizes = cache_sizes(addresses, wildcards)
+    windows = Windows(default=ring(id_cache_size), topics=sizes)
+    return Lookup(id=dedup_id, window=windows if sizes.sizes else windows.default, persist=persist_id_cache)
+
+
+def from_file(path: str | Path, defaults: Defaults, dedup_id: IdSpec) -> BrokerSettings:
+    """Read a broker's file; what it does not say is as the broker has it."""
+    found = read_broker_file(path, defaults.file_name)
+    size = defaults.id_cache_size if found.id_cache_size is None else found.id_cache_size
+    persist = True if found.persist_id_cache is None else found.persist_id_cache
+    return BrokerSettings(
+        id_cache_size=size,
+        persist_id_cache=persist,
+        addresses=found.addresses,
+        wildcards=found.wildcards,
+        lookup=lookup(size, found.addresses, found.wildcards, dedup_id, persist_id_cache=persist),
+        not_carried_over=found.not_carried_over,
+    )

@@ -1,0 +1,66 @@
+"""A count window whose size changes between two runs: smaller forgets for good, larger goes on from what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.window import Window
+from tests.support.records import DAY_MS, record
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
+    """Each of the stores, empty."""
+    return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store")
+
+
+def run(store: KeyStore, count: int, recent_marks: int, *names: str, begin: int) -> list[str]:
+    """What a run says of records with these IDs."""
+    strategy = Lookup(id=key(), window=Window(count=count))
+    said = []
+    with Deduplicator(strategy, store, recent_marks=recent_marks, clock=lambda: DAY_MS / 1000) as engine:
+        engine.open("t", 0)
+        for offset, name in enumerate(names, begin):
+            one = record(offset, name)
+            [verdict] = engine.admit([one])
+            said.append(verdict.kind.value)
+            engine.complete([one] if verdict.deliver else [])
+    return said
+
+
+@pytest.mark.parametrize("recent_marks", [1, 2, 1000])
+def test_what_a_smaller_ring_forgot_stays_forgotten(recent_marks: int, key_store: KeyStore) -> None:
+    """Five, then two, then five again: of a, b, c, d, e the newest two are left, and the rest is delivered, and said to be in doubt."""
+    assert run(key_store, 5, recent_marks, *"abcde", begin=0) == ["fresh"] * 5
+    assert run(key_store, 2, recent_marks, *"de", begin=5) == ["duplicate"] * 2
+    assert run(key_store, 5, recent_marks, *"edcba", begin=7) == ["duplicate"] * 2 + ["unverified"] * 3
+
+
+@pytest.mark.parametrize("recent_marks", [1, 2, 1000])
+def test_a_larger_ring_keeps_all(recent_marks: int, key_store: KeyStore) -> None:
+    """Three, then five: what was in stays in until five were accepted after it."""
+    assert run(key_store, 3, recent_marks, *"abc", begin=0) == ["fresh"] * 3
+    assert run(key_store, 5, recent_marks, *"dabc", begin=3) == [
+        "fresh",
+        "duplicate",
+        "duplicate",
+        "duplicate",
+    ]
+    assert run(key_store, 5, recent_marks, *"efa", begin=7) == ["fresh", "fresh", "fresh"]
+
+
+@pytest.mark.parametrize("recent_marks", [1, 2, 1000])
+def test_a_ring_survives_restarts_in_order(recent_marks: int, key_store: KeyStore) -> None:
+    """A restart changes nothing: an ID is found after n - 1 further ones, and gone after n."""
+    assert run(key_store, 3, recent_marks, *"abc", begin=0) == ["fresh"] * 3
+    assert run(key_store, 3, recent_marks, *"adb", begin=3) == ["duplicate", "fresh", "duplicate"]
+    assert run(key_store, 3, recent_marks, *"a", begin=6) == ["fresh"]
+    assert run(key_store, 3, recent_marks, *"cdb", begin=7) == ["duplicate", "duplicate", "fresh"]
