@@ -59,7 +59,7 @@ class Verdict:
     had so many), and how much older that sighting's timestamp is (negative where timestamps run backwards); both are None
     unless ``kind`` is ``DUPLICATE``.
     ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and ``PARKED`` in one or two words (``uncovered``, ``absent``,
-    ``oversized``, ``in-flight``, ...), and is empty otherwise. ``attempt`` counts deliveries, from 1.
+    ``oversized``, ``in-flight``, ...), is ``off`` where the topic's window is off, and is empty otherwise. ``attempt`` counts deliveries, from 1.
     """
 
     kind: VerdictKind

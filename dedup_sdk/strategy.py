@@ -101,7 +101,7 @@ class LastId:
             object.__setattr__(self, "lane", id_spec(self.lane))
         object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
-            message = f"window={str(self.window)!r}: a lane is remembered for a time, and for nothing else; give e.g. Window(days=30)"
+            message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
             raise ConfigurationError(message)
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):

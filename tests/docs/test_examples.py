@@ -9,6 +9,21 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 PRINTED = {
+    "artemis_migration.py": """\
+orders.eu remembers 3 IDs: the second A and the second C are duplicates
+  order A (offset 0)
+  order B (offset 1)
+  order C (offset 3)
+  duplicates: 2
+a restart forgets nothing: A is found, D takes its slot, and A is new again
+  order D (offset 6)
+  order A (offset 7)
+  duplicates: 1
+audit remembers none: everything is delivered
+  order A (offset 0)
+  order A (offset 1)
+  duplicates: 0
+""",
     "billing.py": """\
 charge order-1: 30 (offset 0)
 charge order-2: 12 (offset 1)

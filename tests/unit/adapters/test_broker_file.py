@@ -144,7 +144,7 @@ def core(content: str) -> str:
 
 
 BILLION = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
-HOSTILE = {
+HOSTILE: dict[str, str | bytes] = {
     "empty": "",
     "no XML": "id-cache-size=5",
     "cut off": ARTEMIS[: len(ARTEMIS) // 2],
