@@ -41,9 +41,9 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("broker", [artemis, hornetq], ids=["artemis", "hornetq"])
+@pytest.mark.parametrize("system", [artemis, hornetq], ids=["artemis", "hornetq"])
 @pytest.mark.parametrize("disk", ["same", "lost"])
-def test_a_ring_outlives_a_kill(world: World, broker: ModuleType, disk: str) -> None:
+def test_a_ring_outlives_a_kill(world: World, system: ModuleType, disk: str) -> None:
     """On the same disk it is as the broker's would be, in order; without a disk it is folded from what was committed, and all else comes again.
 
     By hand, with a ring of three: a b c fill it, a and c are found, d takes the slot of a. Killed there, the ring is b c d: a is new and takes the slot
@@ -55,7 +55,7 @@ def test_a_ring_outlives_a_kill(world: World, broker: ModuleType, disk: str) -> 
         world.group,
         world.topic,
         str(world.disk("same")),
-        broker.__name__.split(".")[1],
+        system.__name__.split(".")[1],
     ]
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), *arguments, "4"],
@@ -65,7 +65,7 @@ def test_a_ring_outlives_a_kill(world: World, broker: ModuleType, disk: str) -> 
     assert world.committed().offset in (0, 6)
 
     world.send(*"acbdc")
-    dedup = broker.duplicate_detection(id_cache_size=3, id=header("dedup-id"))
+    dedup = system.duplicate_detection(id_cache_size=3, id=header("dedup-id"))
     with world.consumer(disk, dedup=dedup) as consumer:
         got = values(poll_quiet(consumer))
         unverified = consumer.counters.verdicts["unverified"]

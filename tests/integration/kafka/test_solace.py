@@ -1,0 +1,72 @@
+"""A queue of Solace's on a real broker: compared with the last ID, through a kill and a fail-over to another origin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_adapters import solace
+from dedup_sdk import LastId, header
+from tests.support.consuming import poll_quiet, values
+
+if TYPE_CHECKING:
+    from tests.integration.kafka.conftest import World
+
+BROKER, MATE = 0x3B20225D86A922C7, 0x24C78197D007757C
+
+KILLED = """
+    import os, signal, sys
+    from dedup_adapters import solace
+    from dedup_sdk import DedupConsumer, LastId, header
+
+    bootstrap, group, topic, store, count = sys.argv[1:]
+    consumer = DedupConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
+        dedup=LastId(id=header("dedup-id"), order=solace.order()), store=store, completion="explicit",
+    )
+    consumer.subscribe([topic])
+    for _ in range(int(count)):
+        message = None
+        while message is None or message.error() is not None:
+            message = consumer.poll(1)
+        consumer.complete(message)
+        print(message.value().decode(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def rgmid(message_id: int, spooler_id: int = BROKER) -> str:
+    """The text of a message's ID."""
+    return str(solace.ReplicationGroupMessageId(spooler_id, message_id))
+
+
+@pytest.mark.parametrize("disk", ["same", "lost"])
+def test_the_last_id_outlives_a_kill(world: World, disk: str) -> None:
+    """What was completed before it is not processed again; a message that came late is, and one of another origin begins anew.
+
+    Without its disk the group, which has committed nothing but its beginning, handles everything again, and each message once.
+    """
+    world.send(*map(rgmid, [1, 2, 1, 4]))
+    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), "3"]
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments],
+        check=False, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    before = [rgmid(1), rgmid(2), rgmid(4)]
+    assert (ended.stdout.split(), ended.returncode) == (before, -9), ended.stderr
+
+    world.send(*map(rgmid, [4, 3, 3, 5, 2]))
+    world.send(rgmid(1, MATE), rgmid(1, MATE), rgmid(2, MATE))
+    dedup = LastId(id=header("dedup-id"), order=solace.order())
+    new = [rgmid(3), rgmid(5), rgmid(1, MATE), rgmid(2, MATE)]
+    with world.consumer(disk, dedup=dedup) as consumer:
+        assert values(poll_quiet(consumer)) == (new if disk == "same" else [*before, *new])
+        assert consumer.counters.reasons == {"unverified.uncomparable": 1}
+    world.send(rgmid(2, MATE), rgmid(3, MATE))
+    with world.consumer(disk, dedup=dedup) as consumer:
+        assert values(poll_quiet(consumer)) == [rgmid(3, MATE)]
