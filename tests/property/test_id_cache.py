@@ -6,12 +6,12 @@ import tempfile
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_adapters import artemis
 from dedup_sdk import Deduplicator, MemoryStore, Record, RocksStore
+from dedup_sdk.store.protocol import KeyStore
 
 ADDRESSES = ["orders", "orders.eu", "audit"]
 
@@ -98,39 +98,49 @@ def delivered(engine: Deduplicator, batch: list[Record]) -> set[tuple[str, int]]
     return got
 
 
-@pytest.mark.parametrize("stored", ["memory", "rocks"])
-@settings(deadline=None, max_examples=60)
-@given(runs=runs)
-def test_the_same_messages_are_new(runs: list[Run], stored: str) -> None:
-    """Whatever the settings were before: what the list calls new is delivered, and nothing else is.
+def lived(store: KeyStore, runs: list[Run]) -> None:
+    """Compare a consumer's lives with the list: what it calls new is delivered, and nothing else is.
 
     Where a cache became larger some of that is unverified, because it may have been among what the smaller one forgot.
     """
+    caches = {address: Naive() for address in ADDRESSES}
+    ends = dict.fromkeys(ADDRESSES, 0)
+    previous: Run | None = None
+    for run in runs:
+        dedup = artemis.duplicate_detection(
+            id_cache_size=run.size, addresses=run.addresses, persist_id_cache=run.persist
+        )
+        for address, cache in caches.items():
+            cache.start(run.size_of(address), persist=run.persist)
+        with Deduplicator(dedup, store, recent_marks=run.recent_marks) as engine:
+            for address in ADDRESSES:
+                engine.open(address, 0)
+            for batch in run.batches:
+                rows = records(batch, ends)
+                new = {
+                    (record.topic, record.offset)
+                    for record, (address, dedup_id) in zip(rows, batch, strict=True)
+                    if caches[address].accepts(dedup_id)
+                }
+                assert delivered(engine, rows) == new
+            if not run.persist or previous is None:
+                assert engine.counters.verdicts["unverified"] == 0
+        previous = run
+
+
+@settings(deadline=None)
+@given(runs=runs)
+def test_the_same_messages_are_new(runs: list[Run]) -> None:
+    """Whatever the settings were before."""
+    lived(MemoryStore(), runs)
+
+
+@settings(deadline=None, max_examples=20)
+@given(runs=runs)
+def test_the_same_messages_are_new_on_disk(runs: list[Run]) -> None:
+    """The same with RocksDB, less often: it opens its database in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="dedup-id-cache-") as folder:
-        store = MemoryStore() if stored == "memory" else RocksStore(folder)
-        caches = {address: Naive() for address in ADDRESSES}
-        ends = dict.fromkeys(ADDRESSES, 0)
-        previous: Run | None = None
-        for run in runs:
-            dedup = artemis.duplicate_detection(
-                id_cache_size=run.size, addresses=run.addresses, persist_id_cache=run.persist
-            )
-            for address, cache in caches.items():
-                cache.start(run.size_of(address), persist=run.persist)
-            with Deduplicator(dedup, store, recent_marks=run.recent_marks) as engine:
-                for address in ADDRESSES:
-                    engine.open(address, 0)
-                for batch in run.batches:
-                    rows = records(batch, ends)
-                    new = {
-                        (record.topic, record.offset)
-                        for record, (address, dedup_id) in zip(rows, batch, strict=True)
-                        if caches[address].accepts(dedup_id)
-                    }
-                    assert delivered(engine, rows) == new
-                if not run.persist or previous is None:
-                    assert engine.counters.verdicts["unverified"] == 0
-            previous = run
+        lived(RocksStore(folder), runs)
 
 
 @given(

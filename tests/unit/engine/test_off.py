@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import MissingIdError
+from dedup_sdk.errors import ForeignStoreError, MissingIdError
 from dedup_sdk.ids import key
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from dedup_sdk.windows import Windows
+from tests.support.marks import marks, progress
 from tests.support.records import engine, kinds, record
 
 SOME_OFF = Windows(default=Window(count=3), topics={"off": Window.off()})
@@ -119,3 +120,14 @@ def test_observing_hides_nothing_of_it() -> None:
     deduplicator.open("off", 0)
     deduplicator.partitions["off", 0].lane.reveals = True
     assert judged(deduplicator, "a", "a", topic="off") == ["fresh", "fresh"]
+
+
+def test_a_window_that_is_off_numbers_no_marks(key_store: KeyStore) -> None:
+    """Marks from a window by time that are still there are none for a ring, whatever the store was opened with in between."""
+    identity = Identity(cluster="c", group="g", topic="t", partition=0)
+    with_time = key_store.open(identity, Window(hours=1))
+    with_time.append(progress(1), marks(("a", 0, 10)))
+    with_time.close()
+    key_store.open(identity, Window.off()).close()
+    with pytest.raises(ForeignStoreError, match="without acceptance numbers"):
+        key_store.open(identity, Window(count=3))
