@@ -25,7 +25,7 @@ class Progress:
     - ``buried``: the offset after the last record that was given up, None where none ever was.
     - ``writer``: eight hexadecimal digits that this store got when it began, and that its commits bear; empty where it has none.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
-    - ``floor_number``: IDs numbered up to it were outside of a window by count when the partition was opened last, and stay outside of any.
+    - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
     """
 
     low: int

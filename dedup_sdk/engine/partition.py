@@ -85,7 +85,9 @@ class Partition(Durable):
         if self.forgets:
             # To begin without marks is what is wanted, so that nothing is in doubt for it.
             plan = replace(
-                plan, keep=False, progress=replace(plan.progress, since_ms=None, since_number=None)
+                plan,
+                keep=False,
+                progress=replace(plan.progress, since_ms=None, since_number=None, floor_number=0),
             )
         if plan.keep and loaded is not None:
             self._lane = self._make_lane(plan.progress, loaded.recent)

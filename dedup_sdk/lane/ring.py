@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right, insort
 class Ring:
     """Numbers of accepted IDs: those given (``accepted`` is the last), and what is undecided above the watermark.
 
-    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside when the partition was opened, and stay so.
+    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of a ring when the partition was opened, and stay so.
     """
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:

@@ -58,7 +58,7 @@ class LaneState:
         self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
         self._floor_number = progress.floor_number
-        self.ring = None
+        self.ring: Ring | None = None
         if window.count:
             self.ring = Ring(
                 window.count, progress.accepted, self._leave_ring(window.count, progress.accepted)
@@ -79,8 +79,8 @@ class LaneState:
             self._load(recent)
 
     def _leave_ring(self, size: int, accepted: int) -> int:
-        """Have what is outside the window now stay outside, also of a larger one that opens the store later; return up to which number."""
-        self._floor_number = floor = max(self._floor_number, accepted - size)
+        """Have what was outside of a smaller window stay outside, and what is outside now; return up to which number."""
+        floor = max(self._floor_number, accepted - size)
         if floor > (self.since_number or 0):
             self.since_number = floor
         return floor
@@ -126,8 +126,16 @@ class LaneState:
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
             newest_ms=self.newest_ms, epoch=self.epoch, delta=delta, buried=self.buried,
-            writer=self.writer, floor_number=self._floor_number,
+            writer=self.writer, floor_number=self._left_ring(),
         )  # fmt: skip
+
+    def _left_ring(self) -> int:
+        """Return up to which number IDs are outside the window by now, or were outside of one before."""
+        return (
+            self._floor_number
+            if self.ring is None
+            else max(self.ring.floor, self.ring.accepted - self.ring.size)
+        )
 
     def begin(self, offset: int) -> None:
         """Begin the history at this offset; only before the first record."""

@@ -143,6 +143,7 @@ def test_the_same_messages_are_new_on_disk(runs: list[Run]) -> None:
         lived(RocksStore(folder), runs)
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(1, 4),
     ids=st.lists(st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), max_size=30),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dedup_sdk import ConfigurationError, LastId, Lookup, Window, header, id_spec, orders
+from dedup_sdk import ConfigurationError, LastId, Lookup, Window, Windows, header, id_spec, orders
 
 
 def test_texts_and_functions_are_taken() -> None:
@@ -44,7 +44,13 @@ def test_equal_strategies_are_equal() -> None:
         ({"window": Window(count=5)}, "for a time, not for a count"),
         ({"window": 7}, "window=7 is not a window"),
         ({"otherwise": "header:x"}, "otherwise='header:x': give a Lookup"),
-        ({"otherwise": Lookup(id=header("x"), window=Window(count=5))}, "with a window by time"),
+        ({"otherwise": Lookup(id=header("x"), window=Window(count=5))}, "with one window by time"),
+        ({"otherwise": Lookup(id=header("x"), window=Window.off())}, "with one window by time"),
+        (
+            {"otherwise": Lookup(id=header("x"), window=Windows(default=Window(days=1)))},
+            "with one window by time",
+        ),
+        ({"otherwise": Lookup(id=header("x"), window=Window(days=1), persist=False)}, "that persists"),
         ({"on_missing_id": "drop"}, "on_missing_id='drop'"),
     ],
 )

@@ -45,6 +45,13 @@ def test_what_a_smaller_ring_forgot_stays_forgotten(recent_marks: int, key_store
 
 
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
+def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, key_store: KeyStore) -> None:
+    """Three, then five: of a, b, c, d the newest three are in the larger one."""
+    assert run(key_store, 3, recent_marks, *"abcd", begin=0) == ["fresh"] * 4
+    assert run(key_store, 5, recent_marks, *"dcba", begin=4) == ["duplicate"] * 3 + ["unverified"]
+
+
+@pytest.mark.parametrize("recent_marks", [1, 2, 1000])
 def test_a_larger_ring_keeps_all(recent_marks: int, key_store: KeyStore) -> None:
     """Three, then five: what was in stays in until five were accepted after it."""
     assert run(key_store, 3, recent_marks, *"abc", begin=0) == ["fresh"] * 3
