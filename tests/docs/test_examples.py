@@ -60,14 +60,14 @@ the connector lost an acknowledgement: the queue delivered 1 and 2 twice, and 3 
   order 2 (offset 1)
   order 4 (offset 4)
   order 3 (offset 5)
-  {'fresh': 4, 'duplicate': 2}
+  duplicates: 2, uncomparable: 0
 after a restart the last ID is still 4: what the queue delivers again is found
   order 5 (offset 8)
-  {'fresh': 1, 'duplicate': 2}
+  duplicates: 2, uncomparable: 0
 the mate counts by itself: its first ID is uncomparable, so that it is handled, and the next ones go on from there
   order 1 (offset 9)
   order 2 (offset 10)
-  {'fresh': 1, 'duplicate': 1, 'unverified': 1, 'unverified.uncomparable': 1}
+  duplicates: 1, uncomparable: 1
 """,
 }
 

@@ -66,7 +66,7 @@ def test_the_last_id_outlives_a_kill(world: World, disk: str) -> None:
     new = [rgmid(3), rgmid(5), rgmid(1, MATE), rgmid(2, MATE)]
     with world.consumer(disk, dedup=dedup) as consumer:
         assert values(poll_quiet(consumer)) == (new if disk == "same" else [*before, *new])
-        assert consumer.counters.reasons == {"unverified.uncomparable": 1}
+        assert consumer.counters.reasons["unverified.uncomparable"] == 1
     world.send(rgmid(2, MATE), rgmid(3, MATE))
     with world.consumer(disk, dedup=dedup) as consumer:
         assert values(poll_quiet(consumer)) == [rgmid(3, MATE)]
