@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import IdSpec
 from spark_backfill.archive_checks import (
     SHOWN_TOPICS,
     checked_part,
@@ -28,7 +27,10 @@ from spark_backfill.connect_layout import check_rows, open_files
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.hull import in_archive
+from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.json_lines import read_json_lines
+from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
+from spark_backfill.lane_spec import LaneSpec, Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
@@ -55,7 +57,7 @@ class Archive:
         options: ArchiveOptions,
         *,
         topic: str,
-        spec: IdSpec,
+        spec: Spec,
         reads_headers: bool = False,
         reads_keys: bool = False,
     ) -> None:
@@ -142,6 +144,8 @@ class Archive:
 
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
+        if isinstance(self._spec, LaneSpec):
+            raise TypeError(f"{self._spec} reads lanes, which are dealt out")
         rows = with_digests(
             self.records(stretches),
             self._spec,
@@ -149,6 +153,12 @@ class Archive:
             with_keys=packing.reshard is not None,
         )
         return pack_rows(rows, packing.of_archive(in_archive(stretches), twins=self._has_twins))
+
+    def dealt_rows(self, stretches: Sequence[Stretch], dealer: LaneDealer) -> DataFrame:
+        """Return those rows, whose IDs are compared, dealt out (`spark_backfill.lane_dealer`)."""
+        dealer = dealer.of_archive(in_archive(stretches), twins=self._has_twins)
+        rows = read_columns(self.records(stretches), self._spec)
+        return rows.mapInArrow(DealtRows(digester(text_of(self._spec)), dealer), DEALT_SCHEMA)
 
     def _normal(self, place: str) -> DataFrame:
         frame, places = self._read(place)

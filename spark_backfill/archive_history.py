@@ -18,8 +18,11 @@ def archived_history(
     topic_id: str,
     now_ms: int,
     base: Base | None = None,
+    whole: bool = False,
 ) -> History:
     """Return all offsets that an archive has, as a history that the user vouches for; a base's are not read again.
+
+    ``whole`` as in `spark_backfill.archived.plan_joined`.
 
     Raises:
         BackfillError: the archive has nothing of the topic, or rows that are no records, or does not go on where the base ends.
@@ -35,7 +38,7 @@ def archived_history(
         if entry is None and known is not None:
             part = LogPart(known.begin, known.end, known.end, None, None, complete=known.begin == 0)
             limits = horizons(window, seen_ms, now_ms)
-            stretches.append(plan_joined(number, part, known, window=window, limits=limits))
+            stretches.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
         elif entry is not None:
             low = entry.low if known is None else min(known.begin, entry.low)
             high = entry.high if known is None else max(known.end, entry.high)

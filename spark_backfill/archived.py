@@ -124,20 +124,29 @@ def survey_archive(
 
 
 def plan_joined(
-    partition: int, log: LogPart, archived: Archived | None, *, window: Window, limits: Horizons
+    partition: int,
+    log: LogPart,
+    archived: Archived | None,
+    *,
+    window: Window,
+    limits: Horizons,
+    whole: bool = False,
 ) -> Stretch:
     """Say what is read of one partition from the log, and what from the archive that lies before it.
 
+    ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window is a count.
     ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
     """
+    whole = whole or window.count is not None
     edge = min(max(log.low, log.start), log.high)
     begin = end = edge
     taken = archived if archived is not None and archived.begin < edge and archived.end > log.low else None
     if taken is not None:
         begin, end = max(taken.begin, log.low), min(taken.end, edge)
     lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
-    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long.
-    uncounted = lacks_before_log and window.count is not None
+    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long. Nor does a
+    # lane that is remembered on both sides of one tell what it lacks.
+    uncounted = lacks_before_log and whole
     if begin == edge or uncounted or (end < edge and not lacks_before_log):
         return _log_alone(partition, log, edge, taken, window=window, limits=limits)
     gaps = []
@@ -150,7 +159,7 @@ def plan_joined(
     if lacks_before_log:
         gaps.append((end, edge))
     first = begin
-    if window.count is None and limits.keep_from_ms is not None:
+    if not whole and limits.keep_from_ms is not None:
         kept = archived.first_kept if archived is not None else None
         in_log = edge if log.first_kept is None else min(max(edge, log.first_kept), log.high)
         first = max(begin, kept) if kept is not None and kept < end else in_log

@@ -18,6 +18,10 @@ from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.hull import hull, in_archive, in_log, offsets_of
+from spark_backfill.lane_dealer import LaneDealer, takers_of
+from spark_backfill.lane_sources import read_dealt_rows
+from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.lane_writer import write_lanes
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
@@ -83,24 +87,33 @@ def backfill_groups(
         shares = find_shares(options, archive, base, now_ms=now_ms, say=say)
         offsets = _announced(options, shares, say)
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        if offsets or any(share.base_marks for share in shares):
+        rows = offsets + sum(share.base_marks for share in shares)
+        if rows:
             spark = session.get()
             check_shared(options, spark)
-            plan, packing = _packing(options, shares, spark.sparkContext.defaultParallelism)
             stretches = [share.stretches for share in shares]
-            pieces = read_all_pieces(spark, options, stretches, packing, archive, base)
-            with watch(spark, offsets + sum(share.base_marks for share in shares)):
-                outcomes = write_slots(
-                    pieces,
-                    plan,
-                    stretches,
-                    options.window,
-                    output.attempts,
-                    now_ms=now_ms,
-                    with_producers=options.producer_header is not None,
-                    resharded=packing.reshard is not None,
-                    around=around,
-                )
+            if options.lanes is not None:
+                plan, dealer = _dealer(options.lanes, shares, spark.sparkContext.defaultParallelism)
+                dealt = read_dealt_rows(spark, options, stretches, dealer, archive)
+                with watch(spark, rows):
+                    outcomes = write_lanes(
+                        dealt, plan, stretches, options.lanes, output.attempts, around=around
+                    )
+            else:
+                plan, packing = _packing(options, shares, spark.sparkContext.defaultParallelism)
+                pieces = read_all_pieces(spark, options, stretches, packing, archive, base)
+                with watch(spark, rows):
+                    outcomes = write_slots(
+                        pieces,
+                        plan,
+                        stretches,
+                        options.window,
+                        output.attempts,
+                        now_ms=now_ms,
+                        with_producers=options.producer_header is not None,
+                        resharded=packing.reshard is not None,
+                        around=around,
+                    )
         if options.reshard is not None:
             _doubt(options.reshard, shares[0], plan, outcomes, say)
         output.take(plan, outcomes)
@@ -126,9 +139,7 @@ def backfill_groups(
     for each in made:
         if each.report.records and each.report.records == each.report.unkeyed:
             whose = f" of group {each.report.group!r}" if len(made) > 1 else ""
-            say(
-                f"warning: none of the {each.report.records:,} records{whose} has an ID by {options.id}: is --id right?"
-            )
+            say(f"warning: none of the {each.report.records:,} records{whose} has {_what(options)} right?")
     if options.report is not None:
         _draw(made[0].document, options.report, options.shown_output, say)
     return RunReport(
@@ -138,6 +149,12 @@ def backfill_groups(
         spark_start_seconds=publication.spark_start_seconds,
         seconds=publication.seconds,
     )
+
+
+def _what(options: Options) -> str:
+    if options.lanes is None or options.lanes.lane is None:
+        return f"an ID by {options.id}: is --id"
+    return f"an ID by {options.id} and a lane by {options.lanes.lane}: are --id and --lane"
 
 
 def _announced(options: Options, shares: Sequence[Share], say: Callable[[str], None]) -> int:
@@ -179,6 +196,15 @@ def _packing(options: Options, shares: Sequence[Share], parallelism: int) -> tup
         reshard,
     )
     return plan, packing
+
+
+def _dealer(spec: LaneSpec, shares: Sequence[Share], parallelism: int) -> tuple[SlotPlan, LaneDealer]:
+    """Return the slots of all groups, and how rows are dealt out to them where IDs are compared."""
+    stretches = [share.stretches for share in shares]
+    # Where the partition is the lane, all of it is one row of a sorted file.
+    plan = plan_group_slots(stretches, split=spec.lane is not None, parallelism=parallelism)
+    takers = takers_of(stretches, [share.given_up.offsets for share in shares])
+    return plan, LaneDealer(spec=spec, plan=plan, takers=takers)
 
 
 def _doubt(
@@ -243,12 +269,12 @@ def _archive(
     check_no_table(session.get(), described)
     layout = layout_of(options)
     if layout is not None:
-        return ParquetArchive(session.get(), options.topic, options.id, layout)
+        return ParquetArchive(session.get(), options.topic, options.spec, layout)
     archive = Archive(
         session.get(),
         described,
         topic=options.topic,
-        spec=options.id,
+        spec=options.spec,
         reads_headers=options.producer_header is not None,
         reads_keys=options.reshard is not None,
     )

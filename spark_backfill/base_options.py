@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.last.keys import spec_of_lanes
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
 from spark_backfill.stretch import GRACE
@@ -81,6 +82,11 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
             )
     if any(getattr(given, name) is None for name in _FROM_BASE):
         told = open_base(given.base).manifest
+        if given.id is None and spec_of_lanes(told.id_spec) is not None:
+            raise ConfigurationError(
+                f"base {given.base!r} remembers lanes of IDs that are compared, and nothing can be added to these: rebuild in full with "
+                "--id and --order, without --base"
+            )
         said = {"topic": told.topic, "id": told.id_spec, "window": told.window}
         for name in _FROM_BASE:
             if getattr(given, name) is None:

@@ -18,11 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.strategy import Keys
 from spark_backfill.fold import Packing
 from spark_backfill.keyed_spec import KeyedSpec
+from spark_backfill.lane_dealer import rows_batch
+from spark_backfill.lane_spec import LaneSpec
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
 from spark_backfill.stretch import Stretch
 from spark_backfill.watched_spec import WatchedSpec
@@ -77,13 +80,7 @@ class ClientReader:
         """Read the ranges."""
         # Read where it is used: a callable of ``py:`` is imported on the worker.
         spec = id_spec(self.spec)
-        config: dict[str, Any] = {
-            "group.id": "dedup-backfill",
-            **self.settings,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-        with closing(Readers(client_settings(config))) as readers:
+        with closing(_readers(self.settings)) as readers:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield from self._read(readers, self.ranges[number], spec)
@@ -95,30 +92,68 @@ class ClientReader:
         reshard = self.packing.reshard
         keyed = None if reshard is None else KeyedSpec(watched or spec)
         read_as = cast("IdSpec", keyed or watched or spec)
-        position, heard = wanted.begin, time.monotonic()
-        with closing(TailReader(readers, self.topic, wanted.partition)) as reader:
-            for piece in reader.slices(wanted.begin, wanted.end, read_as):
-                if piece is not None:
-                    position, heard = piece.end, time.monotonic()
-                    rows = Rows.of_digests(
-                        np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests
-                    )
-                    if watched is not None:
-                        rows = rows._replace(producers=watched.producers(len(rows.offsets)))
-                    if keyed is not None and reshard is not None:
-                        rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
-                    yield from map(to_batch, packer.add(wanted.partition, rows))
-                elif time.monotonic() - heard > self.patience_s:
-                    raise RecoveryError(
-                        f"{self.topic}[{wanted.partition}] gave nothing from offset {position} on for {self.patience_s:g} s: is "
-                        "its leader up? Run again when it is"
-                    )
-        if position < wanted.end:
-            raise RecoveryError(
-                f"{self.topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "
-                f"up to {wanted.end}; reset the group's offsets and run again"
-            )
+        for piece in _slices(readers, self.topic, wanted, read_as, self.patience_s):
+            rows = Rows.of_digests(np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests)
+            if watched is not None:
+                rows = rows._replace(producers=watched.producers(len(rows.offsets)))
+            if keyed is not None and reshard is not None:
+                rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
+            yield from map(to_batch, packer.add(wanted.partition, rows))
         yield from map(to_batch, packer.finish())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRows:
+    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.lane_dealer.ROWS_SCHEMA`); else as `ClientReader`."""
+
+    settings: Mapping[str, str]
+    topic: str
+    spec: LaneSpec
+    ranges: tuple[Range, ...]
+    patience_s: float = PATIENCE_S
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the ranges."""
+        keys = self.spec.keys
+        with closing(_readers(self.settings)) as readers:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    wanted = self.ranges[number]
+                    for piece in _slices(readers, self.topic, wanted, keys, self.patience_s):
+                        partitions = pa.array(np.full(len(piece.offsets), wanted.partition, np.int32))
+                        yield rows_batch(
+                            partitions, np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests
+                        )
+
+
+def _readers(settings: Mapping[str, str]) -> Readers:
+    config: dict[str, Any] = {
+        "group.id": "dedup-backfill",
+        **settings,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+    }
+    return Readers(client_settings(config))
+
+
+def _slices(readers: Readers, topic: str, wanted: Range, keys: Keys, patience_s: float) -> Iterator[Slice]:
+    """Yield a range piece by piece, up to its end."""
+    position, heard = wanted.begin, time.monotonic()
+    with closing(TailReader(readers, topic, wanted.partition)) as reader:
+        for piece in reader.slices(wanted.begin, wanted.end, keys):
+            if piece is not None:
+                position, heard = piece.end, time.monotonic()
+                yield piece
+            elif time.monotonic() - heard > patience_s:
+                raise RecoveryError(
+                    f"{topic}[{wanted.partition}] gave nothing from offset {position} on for {patience_s:g} s: is "
+                    "its leader up? Run again when it is"
+                )
+    if position < wanted.end:
+        raise RecoveryError(
+            f"{topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "
+            f"up to {wanted.end}; reset the group's offsets and run again"
+        )
 
 
 def read_pieces(spark: SparkSession, reader: ClientReader) -> DataFrame:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import IdSpec
+from spark_backfill.lane_spec import Spec
 
 KAFKA_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 TIME_FORMS: Final = ("s", "ms", "us", "ns", "iso")
@@ -102,7 +102,7 @@ def _place(entry: str, name: str, text: str) -> ColumnPlace:
     return ColumnPlace(column, form)
 
 
-def id_columns(spec: IdSpec) -> tuple[str, ...]:
+def id_columns(spec: Spec) -> tuple[str, ...]:
     """Return which of key, value and headers a spec reads."""
     if "record" in spec.needs:
         return ID_COLUMNS

@@ -132,11 +132,12 @@ def resolve_history(
     now_ms: int,
     survey: Survey | None = None,
     reads_log: bool = True,
+    whole: bool = False,
 ) -> History:
     """Ask which of these offsets are to be folded, and where they are read.
 
     ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
-    the history begins with the archive. With ``reads_log`` False everything is taken from there.
+    the history begins with the archive. With ``reads_log`` False everything is taken from there. ``whole`` as in `plan_joined`.
 
     Raises:
         BackfillError: Kafka does not answer, nothing of the history is there, or the archive is of another log.
@@ -171,8 +172,10 @@ def resolve_history(
             low = min(claim.low, entry.low) if claim.vouched else claim.low
             stretches.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
             continue
-        part = _log_part(log, number, claim, cut, starts[number], known, window=window, limits=limits)
-        stretches.append(plan_joined(number, part, known, window=window, limits=limits))
+        part = _log_part(
+            log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
+        )
+        stretches.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
     if not stretches:
         raise _no_history(log.topic, claims.group, skipped)
     return History(
@@ -267,6 +270,7 @@ def _log_part(
     *,
     window: Window,
     limits: Horizons,
+    whole: bool = False,
 ) -> LogPart:
     low, complete = claim.low, claim.complete
     if claim.vouched and known is not None and known.begin < low:
@@ -274,7 +278,8 @@ def _log_part(
     start = min(start, cut)
     first_kept = None
     edge = max(low, start)
-    if window.count is None and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
+    reads_window = not whole and window.count is None and limits.keep_from_ms is not None
+    if reads_window and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
         first_kept = log.first_offset_at(partition, limits.keep_from_ms)
     times = log.first_timestamps_ms(partition, start, cut, FEW_RECORDS) if low < start < cut else []
     first_ms = times[0] if times else None

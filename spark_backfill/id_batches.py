@@ -8,12 +8,15 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.ids import IdSpec
 from dedup_sdk.ids.digest import Column, digest_columns
 from dedup_sdk.ids.fields import Headers
 from dedup_sdk.ids.parts import Leaf
+from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.record import Record
+from dedup_sdk.strategy import Keys
 from spark_backfill.arrow_columns import bytes_list, headers_list, last_values
+from spark_backfill.lane_spec import Spec, SpecText, keys_of
 
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
 _PLACE: Final = ("partition", "offset", "timestamp_ms")
@@ -26,18 +29,22 @@ def with_digests(records: DataFrame, spec: IdSpec, *others: str) -> DataFrame:
 
     Only the columns that the spec needs travel to Python.
     """
-    needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
-    narrow = records.select("partition", "offset", "timestamp_ms", *needed, *others)
     schema = ", ".join([_RESULT, *(f"{name} binary" for name in others)])
-    return narrow.mapInArrow(_digester(str(spec), others), schema)
+    return read_columns(records, spec, *others).mapInArrow(digester(str(spec), *others), schema)
 
 
-def _digester(
-    text: str, others: tuple[str, ...]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
+    """Return of records what `digester` reads."""
+    needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
+    return records.select("partition", "offset", "timestamp_ms", *needed, *others)
+
+
+def digester(text: SpecText, *others: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; lane keys in the place of digests where IDs are compared."""
+
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = id_spec(text)
+        spec = keys_of(text)
         for batch in batches:
             digests = digests_of(spec, batch)
             columns = [batch.column(name) for name in (*_PLACE, *others)]
@@ -48,8 +55,10 @@ def _digester(
     return digest
 
 
-def digests_of(spec: IdSpec, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-    """Return the digest of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
+def digests_of(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+    """Return the digest (or lane key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
+    if isinstance(spec, LaneKeys):
+        return spec.digests(ArrowFields(batch)).digests
     leaves = spec.describe()
     if all(map(_is_a_column, leaves)):
         return digest_columns([Column(_values(leaf, batch)) for leaf in leaves]).digests

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Int64s, Marks
 from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.words import digest_words
 from spark_backfill.errors import BackfillError
@@ -26,11 +27,17 @@ def watch_bits(offsets: int) -> int:
 
 
 def watched_marks(marks: Marks, bits: int) -> Marks:
-    """Return the marks at one in ``2**bits`` of all offsets, in no pattern: transactions leave holes at every second one."""
+    """Return the marks at the offsets that are watched."""
+    return select(marks, np.flatnonzero(is_watched(marks.offsets, bits))) if bits else marks
+
+
+def is_watched(offsets: Int64s, bits: int) -> NDArray[np.bool_]:
+    """Say of offsets which are among the one in ``2**bits``, in no pattern: transactions leave holes at every second one."""
     if not bits:
-        return marks
-    spread = marks.offsets.view(np.uint64) * _SPREAD
-    return select(marks, np.flatnonzero(spread >> np.uint64(64 - bits) == 0))
+        return np.ones(len(offsets), np.bool_)
+    spread = offsets.astype(np.uint64) * _SPREAD
+    watched: NDArray[np.bool_] = spread >> np.uint64(64 - bits) == 0
+    return watched
 
 
 def check_one_record(partition: int, marks: Marks) -> None:
@@ -48,7 +55,12 @@ def check_one_record(partition: int, marks: Marks) -> None:
     high, low = digest_words(marks.digests)
     differ = np.flatnonzero((high[one] != high[other]) | (low[one] != low[other]))
     if differ.size:
-        raise BackfillError(
-            f"offset {offsets[one[differ[0]]]} of partition {partition} is there twice with different contents: two topics of the same "
-            "name in one archive, or one from before and after it was made anew? Give --source only what is of one"
-        )
+        raise two_records(partition, int(offsets[one[differ[0]]]))
+
+
+def two_records(partition: int, offset: int) -> BackfillError:
+    """Return the error of two records at one offset."""
+    return BackfillError(
+        f"offset {offset} of partition {partition} is there twice with different contents: two topics of the same "
+        "name in one archive, or one from before and after it was made anew? Give --source only what is of one"
+    )

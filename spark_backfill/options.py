@@ -18,6 +18,8 @@ from spark_backfill.base_options import BaseOptions, add_base_options, check_exp
 from spark_backfill.client_config import client_config, secrets_of
 from spark_backfill.group_folder import group_folder
 from spark_backfill.group_options import add_group_options, read_groups
+from spark_backfill.lane_options import add_lane_options, read_lanes
+from spark_backfill.lane_spec import LaneSpec, Spec
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
 from spark_backfill.source_options import (
@@ -37,7 +39,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
-    ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
+    ``lanes``: how IDs are compared; None: they are looked up. ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
     """
 
     bootstrap: str
@@ -58,6 +60,12 @@ class Options:
     sources: SourceOptions
     base: BaseOptions
     reshard: Reshard | None = None
+    lanes: LaneSpec | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """What is read of a record."""
+        return self.id if self.lanes is None else self.lanes
 
     @property
     def vouched(self) -> bool:
@@ -98,6 +106,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
+    lanes = _lanes(parser, given)
     base = _base(parser, given)
     missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
     if missing:
@@ -148,7 +157,15 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         sources=sources,
         reshard=reshard,
         base=base,
+        lanes=lanes,
     )
+
+
+def _lanes(parser: _Parser, given: argparse.Namespace) -> LaneSpec | None:
+    try:
+        return read_lanes(given)
+    except ConfigurationError as error:
+        parser.error(str(error))
 
 
 def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
@@ -204,6 +221,7 @@ def _parser() -> _Parser:
         "--window",
         help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
     )
+    add_lane_options(add)
     add(
         "--output",
         metavar="DIR|URL",

@@ -14,13 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.marks import Int64s
+from dedup_sdk.strategy import Keys
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.hull import in_archive
 from spark_backfill.id_batches import digests_of
+from spark_backfill.lane_dealer import DEALT_SCHEMA, ROWS_SCHEMA, DealtRows, LaneDealer
+from spark_backfill.lane_spec import Spec, SpecText, keys_of, text_of
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.reshard import KEY_COLUMN
@@ -29,7 +31,6 @@ from spark_backfill.stretch import Bounds, Stretch
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
 _NOWHERE: Final = 2**63 - 1
-_ROWS: Final = "partition int, offset long, timestamp_ms long, digest binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,12 @@ class TakenRows:
     """Reads the rows of one source that a run takes, with their digests; ``bounds``: which offsets ``[begin, end)`` of a partition."""
 
     reader: ParquetReader
-    spec: str
+    spec: SpecText
     bounds: Bounds
 
     def read(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[Taken]:
         """Read the rows of the tasks of these numbers."""
-        spec = id_spec(self.spec)
+        spec = keys_of(self.spec)
         span = (
             min((begin for begin, _ in self.bounds.values()), default=0),
             max((end for _, end in self.bounds.values()), default=0),
@@ -82,7 +83,7 @@ class TakenRows:
                     if found is not None:
                         yield found
 
-    def _taken(self, batch: Batch, spec: IdSpec) -> Taken | None:
+    def _taken(self, batch: Batch, spec: Keys) -> Taken | None:
         taken = np.zeros(len(batch.partitions), np.bool_)
         for number in np.unique(batch.partitions).tolist():
             begin, end = self.bounds.get(number, (0, 0))
@@ -96,7 +97,7 @@ class TakenRows:
 
 
 class Taken(NamedTuple):
-    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests (None: no ID), and the columns they were made of."""
+    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or lane keys (None: no ID), and the columns they were made of."""
 
     partitions: NDArray[np.int64]
     offsets: Int64s
@@ -138,7 +139,7 @@ class RowsTask:
     @property
     def schema(self) -> str:
         """The columns, for Spark."""
-        return f"{_ROWS}, {KEY_COLUMN} binary" if self.with_keys else _ROWS
+        return f"{ROWS_SCHEMA}, {KEY_COLUMN} binary" if self.with_keys else ROWS_SCHEMA
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of the tasks."""
@@ -158,7 +159,7 @@ class ParquetArchive:
     For windows by time and runs without a report: rows come in the order of the files.
     """
 
-    def __init__(self, spark: SparkSession, topic: str, spec: IdSpec, layout: Layout) -> None:
+    def __init__(self, spark: SparkSession, topic: str, spec: Spec, layout: Layout) -> None:
         self._spark = spark
         self._topic = topic
         self._spec = spec
@@ -184,13 +185,23 @@ class ParquetArchive:
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
         """See `spark_backfill.archive.Archive.pieces`."""
         bounds = in_archive(stretches)
-        names = tuple(name for name in self._layout.names if name not in PLACE)
-        rows = TakenRows(reader=self._reader(names), spec=str(self._spec), bounds=bounds)
+        rows = self._taken(bounds)
         packing = packing.of_archive(bounds, twins=self._has_twins)
         if not packing.twins:
             return self._numbers().mapInArrow(PiecesTask(rows, packing), PIECE_SCHEMA)
         task = RowsTask(rows, with_keys=packing.reshard is not None)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
+
+    def dealt_rows(self, stretches: Sequence[Stretch], dealer: LaneDealer) -> DataFrame:
+        """See `spark_backfill.archive.Archive.dealt_rows`."""
+        bounds = in_archive(stretches)
+        rows = RowsTask(self._taken(bounds), with_keys=False)
+        task = DealtRows(rows, dealer.of_archive(bounds, twins=self._has_twins))
+        return self._numbers().mapInArrow(task, DEALT_SCHEMA)
+
+    def _taken(self, bounds: Bounds) -> TakenRows:
+        names = tuple(name for name in self._layout.names if name not in PLACE)
+        return TakenRows(reader=self._reader(names), spec=text_of(self._spec), bounds=bounds)
 
     def _checked(self, number: int, part: PartSurvey) -> Archived:
         return checked_part(part.described(number), units_are_said=bool(self._layout.unit))

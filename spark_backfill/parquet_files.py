@@ -73,12 +73,12 @@ def layout_of(options: Options) -> Layout | None:
     archive = options.sources.archive
     if archive is None:
         return None
-    names = id_columns(options.id)
+    names = id_columns(options.spec)
     if options.reshard is not None and "key" not in names:
         names = (*names, "key")
     layout = plain_layout(archive, names)
     in_order = options.window.count is not None or options.report is not None
-    return None if in_order or "record" in options.id.needs else layout
+    return None if in_order or "record" in options.spec.needs else layout
 
 
 def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout | None:

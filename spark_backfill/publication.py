@@ -52,7 +52,7 @@ class Publication:
             share.history,
             self.plan,
             outcomes,
-            spec=options.id,
+            spec=options.spec,
             window=options.window,
             group=owner(options, share.group, base),
             isolation=isolation_of(options, base),

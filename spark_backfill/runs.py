@@ -62,6 +62,13 @@ class Tally:
     keyless: int = 0
     moved: int = 0
 
+    @property
+    def begin_ms(self) -> int | None:
+        """The timestamp (ms) where these rows begin, None where none has one; that of the newest where the first one has none."""
+        if self.newest_ms < 0:
+            return None
+        return self.first_ms if self.first_ms >= 0 else self.newest_ms
+
     def add(self, other: Tally) -> None:
         """Count those rows, too."""
         if other.first_offset < self.first_offset:

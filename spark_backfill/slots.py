@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.marks import DIGEST_BYTES
+from dedup_sdk.marks import DIGEST_BYTES, Int64s
 from spark_backfill.stretch import Stretch
 
 ROWS_PER_SLOT: Final = 2_000_000
@@ -63,6 +63,16 @@ class SlotPlan:
         for index, (start, end) in enumerate(pairwise(edges)):
             if end > start or not index:
                 yield first + index, start, end
+
+    def numbers(self, partition: int, prefixes: Int64s, group: int = 0) -> Int64s:
+        """Return the slot of each digest, told by its first two bytes (as a big-endian number); `KeyError` as in `cut`."""
+        first = self._first[group, partition]
+        return first + prefixes * self.slots[first].ranges // _PREFIX_VALUES
+
+    def ranges(self, partition: int, group: int = 0) -> range:
+        """Return all slots of a partition; `KeyError` as in `cut`."""
+        first = self._first[group, partition]
+        return range(first, first + self.slots[first].ranges)
 
     @functools.cached_property
     def _first(self) -> dict[tuple[int, int], int]:

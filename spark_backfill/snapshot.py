@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dedup_sdk.ids import IdSpec
 from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
+from spark_backfill.lane_spec import Spec
 from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
@@ -22,7 +22,7 @@ def make_manifest(
     plan: SlotPlan,
     outcomes: Sequence[SlotOutcome],
     *,
-    spec: IdSpec,
+    spec: Spec,
     window: Window,
     group: str | None,
     isolation: str,

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.ids import IdSpec
 from spark_backfill import id_batches, id_columns
+from spark_backfill.lane_spec import Spec
 from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.stretch import Stretch
 
@@ -31,10 +32,26 @@ def read_digests(
 
     ``settings`` are the Java client's; ``producer_header`` and ``with_keys`` as in `with_digests`. Records of aborted transactions are not among the rows.
     """
-    reads_headers = producer_header is not None or _reads_headers(spec)
-    records = _records(spark, bootstrap, topic, stretches, settings, headers=reads_headers)
-    timed = records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
-    return with_digests(timed, spec, producer_header, with_keys=with_keys)
+    records = read_records(
+        spark, bootstrap, topic, stretches, spec=spec, settings=settings, headers=producer_header is not None
+    )
+    return with_digests(records, spec, producer_header, with_keys=with_keys)
+
+
+def read_records(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    stretches: Sequence[Stretch],
+    *,
+    spec: Spec,
+    settings: Mapping[str, str],
+    headers: bool = False,
+) -> DataFrame:
+    """Return every committed record of the stretches, with Kafka's columns and ``timestamp_ms``; ``headers``: they are wanted whatever ``spec`` reads."""
+    wants_headers = headers or _reads_headers(spec)
+    records = _records(spark, bootstrap, topic, stretches, settings, headers=wants_headers)
+    return records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
 
 
 def with_digests(
@@ -56,7 +73,7 @@ def with_digests(
     return id_batches.with_digests(records, spec, *others)
 
 
-def _reads_headers(spec: IdSpec) -> bool:
+def _reads_headers(spec: Spec) -> bool:
     return bool({"headers", "record"} & spec.needs)
 
 

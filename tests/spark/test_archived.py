@@ -138,6 +138,24 @@ def test_a_count_window_is_not_counted_across_a_gap() -> None:
     assert (whole.gaps, whole.begin, whole.complete) == ((), 0, True)
 
 
+def test_lanes_are_folded_from_where_the_history_begins() -> None:
+    """However far the window reaches; what it does not reach may be gone, what is gone inside it is a gap, and nothing before one counts."""
+    limits = Horizons(NOW_MS - 11 * HOUR_MS, NOW_MS - 10 * HOUR_MS)
+    old = log(start=0, first_kept=90)
+    assert plan(old, None, limits=limits).begin == 90
+    whole = plan_joined(0, log(start=0, first_kept=None), None, window=WINDOW, limits=limits, whole=True)
+    assert (whole.begin, whole.complete, whole.keep_from_ms) == (0, True, limits.keep_from_ms)
+    joined = plan_joined(0, log(), archived(0, 80, first_kept=60), window=WINDOW, limits=limits, whole=True)
+    assert (joined.begin, joined.in_archive(), joined.complete, joined.gaps) == (0, (0, 50), True, ())
+    late = log(first_kept=None, first_ms=NOW_MS - 20 * HOUR_MS)
+    gone = plan_joined(0, late, None, window=WINDOW, limits=limits, whole=True)
+    assert (gone.begin, gone.complete, gone.gaps, gone.since_ms(7, None)) == (50, False, (), 7)
+    lacking = plan_joined(
+        0, log(first_kept=None), archived(0, 30, first_kept=20), window=WINDOW, limits=limits, whole=True
+    )
+    assert (lacking.begin, lacking.in_archive(), lacking.gaps) == (50, None, ((0, 50),))
+
+
 def test_gaps_end_the_job_unless_they_are_allowed() -> None:
     """The error names partitions and offsets and what to do; allowed, the same is told as lines."""
     stretches = [plan(log(), archived(0, 30)), plan(log(start=0), None)]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk.errors import DedupError
+from dedup_sdk.ids import header
+from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.marks import join_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -97,6 +99,17 @@ def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
         backfill(options(base, *more), no_session)
     assert "\n" not in str(caught.value)
     assert [each.name for each in base.parent.iterdir()] == ["base"]
+
+
+def test_a_base_of_lanes(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the ID spec would be taken from it the line says that such a snapshot cannot be added to."""
+    manifest = read_manifest(base)
+    write_manifest(base, replace(manifest, id_spec=str(LaneKeys(header("seq"), None, "integer"))))
+    with pytest.raises(SystemExit):
+        parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
+    [line] = capsys.readouterr().out.splitlines()
+    assert "remembers lanes of IDs that are compared" in line
+    assert "rebuild in full with --id and --order, without --base" in line
 
 
 def test_a_base_of_another_log(base: Path) -> None:

@@ -176,6 +176,25 @@ def test_each_group_has_what_a_run_of_its_own_makes(
     )
 
 
+def by_letter(last: bytes, new: bytes) -> int | None:
+    """Letters, of which those in the first half of the topic's cannot be compared with the others."""
+    if (last < b"e") is not (new < b"e"):
+        return None
+    return (new > last) - (new < last)
+
+
+@pytest.mark.parametrize("source", ["kafka-client", "kafka-jvm"])
+def test_each_group_has_its_own_lanes(
+    source: str, groups: Groups, broker: Broker, produce: Callable[..., int]
+) -> None:
+    """Also where IDs are compared: from each group's own beginning, without what it gave up itself."""
+    letters = broker.create_topic(f"{groups.topic}.letters", 1, None)
+    produce(letters, [letter(groups.topic, at, "x", groups.behind) for at in (3, 8)])
+    order = ("--order", f"py:{__name__}:by_letter", "--reorder-depth", "2")
+    run = groups.check("--source", source, *order, "--dead-letters", letters)
+    assert [(report.given_up, report.marks) for report in run.groups] == [(0, 2), (2, 1), (0, 0)]
+
+
 @pytest.mark.parametrize(("form", "window"), [("parquet", "1d"), ("parquet", "3n"), ("json", "1d")])
 def test_an_archive_is_shared_too(form: str, window: str, groups: Groups, tmp_path: Path) -> None:
     """Whether Arrow reads it in any order or Spark in the records' own."""

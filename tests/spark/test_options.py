@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dedup_sdk import LastId, Window, header, orders
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import Options, parse_options
 from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
@@ -48,6 +48,26 @@ def test_values_are_read_into_their_types() -> None:
     assert options.groups == ()
     assert not parsed(*GROUP).vouched
     assert parsed(*GROUP, "--assume-processed").vouched
+
+
+def test_an_order_says_that_ids_are_compared() -> None:
+    """Then ID, lane and order are read of a record, the depth is the strategy's own, and a silent lane is remembered for thirty days."""
+    assert (parsed(*WHOLE).lanes, str(parsed(*WHOLE).spec)) == (None, "header:dedup-id")
+    options = parsed(*GROUP, "--order", "snowflake(epoch_ms=5)", "--lane", "header:producer")
+    assert options.lanes is not None
+    same = LastId(
+        id=header("dedup-id"),
+        order=orders.snowflake(epoch_ms=5),
+        lane=header("producer"),
+        window=Window(days=7),
+    )
+    assert options.lanes.strategy == same
+    assert (str(options.spec), options.window) == (str(same.keys), Window(days=7))
+    without = [each for each in GOOD if each not in ("--window", "7d")]
+    usual = parse_options([*without, *WHOLE, "--order", "integer", "--reorder-depth", "3"], print)
+    assert usual.lanes is not None
+    assert usual.window == Window(days=30)
+    assert usual.lanes.strategy == LastId(id=header("dedup-id"), order=orders.integer(), reorder_depth=3)
 
 
 def test_several_groups_have_a_folder_each() -> None:
@@ -111,6 +131,21 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
             "--assume-processed and 2 groups do not go together",
         ),
         (["--over"], "--over"),
+        ([*WHOLE, "--order", "ulids"], "no order is called 'ulids'; give one of big-endian, "),
+        ([*WHOLE, "--order", "py:no_such_module:f"], "no_such_module"),
+        ([*WHOLE, "--order", "integer", "--window", "7d+5n"], "--window 7d+5n: with --order it is how long"),
+        ([*WHOLE, "--order", "integer", "--lane", "headr:x"], "'headr:x'"),
+        ([*WHOLE, "--order", "integer", "--reorder-depth", "-1"], "reorder_depth=-1: give a whole number"),
+        ([*WHOLE, "--order", "integer", "--reorder-depth", "few"], "--reorder-depth"),
+        ([*WHOLE, "--lane", "key"], "--lane needs --order"),
+        ([*WHOLE, "--reorder-depth", "3"], "--reorder-depth needs --order"),
+        ([*WHOLE, "--order", "integer", "--report", "r"], "--report and --order do not go together"),
+        ([*WHOLE, "--order", "integer", "--base", "no-such-folder"], "--base and --order do not go together"),
+        ([*WHOLE, "--order", "integer", "--compact"], "--compact and --order do not go together"),
+        (
+            [*GROUP, "--order", "integer", "--partitions", "4", "--partitioner", "murmur2"],
+            "--partitions and --order do not go together",
+        ),
         ([*WHOLE, "--expire-before", "30d"], "--expire-before 30d is longer than --window 7d"),
         ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
         ([*GROUP, "--partitions", "4"], "--partitions 4 needs --partitioner"),

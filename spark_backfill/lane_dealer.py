@@ -1,0 +1,228 @@
+"""Rows whose IDs are compared, dealt out to slots: what is shuffled, and in which order a slot's task has to have it.
+
+A row goes to the slot of its lane, sorted there by lane and offset. Before all lanes come a slot's *tallies*, in the lane `TALLIES`: what
+each task counted of the partition, so that it is known where its history begins before anything is folded. Then, in a partition's first
+slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lane `WATCHED`, each with a digest of what it bears.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.marks import Int64s
+from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.offset_twins import is_watched, watch_bits
+from spark_backfill.runs import Tally
+from spark_backfill.slots import SlotPlan
+from spark_backfill.stretch import Bounds, Stretch
+
+ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
+"""Rows as sources give them; ``digest`` is the lane key, null without an ID."""
+DEALT_SCHEMA: Final = "slot int, lane binary, offset long, timestamp_ms long, id binary"
+TALLIES: Final = b""
+WATCHED: Final = b"\0"
+
+_NAMES: Final = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
+_TYPES: Final = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.binary()]
+_COUNTS: Final = struct.Struct("<qqq")
+_PREFIX_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTaker:
+    """What a group takes of the rows of a source, by partition.
+
+    Those inside its ``bounds``, without the IDs at offsets that it ``gave_up`` (ascending), and of timestamps (ms) before ``known_ms``: of
+    those nobody knows whether it did.
+    """
+
+    gave_up: Mapping[int, Sequence[int]]
+    known_ms: Mapping[int, int] = field(default_factory=dict)
+    bounds: Bounds = field(default_factory=dict)
+
+
+def takers_of(
+    groups: Sequence[Sequence[Stretch]], given_up: Sequence[Mapping[int, Sequence[int]]]
+) -> tuple[LaneTaker, ...]:
+    """Return the takers of groups with these stretches, which gave up these offsets by partition; they have no bounds yet."""
+    return tuple(
+        LaneTaker(
+            offsets,
+            {
+                each.partition: each.unknown_before_ms
+                for each in stretches
+                if each.unknown_before_ms is not None
+            },
+        )
+        for stretches, offsets in zip(groups, given_up, strict=True)
+    )
+
+
+class _Rows(NamedTuple):
+    """The columns of a batch; ``prefixes`` are the first two bytes of the lanes, as numbers."""
+
+    partitions: NDArray[np.int32]
+    offsets: Int64s
+    timestamps: Int64s
+    has_id: NDArray[np.bool_]
+    keys: list[bytes | None]
+    prefixes: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneDealer:
+    """A function of batches of `ROWS_SCHEMA` that gives batches of `DEALT_SCHEMA`; a source calls it in the task that reads.
+
+    ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
+    """
+
+    spec: LaneSpec
+    plan: SlotPlan
+    takers: tuple[LaneTaker, ...]
+    watch: Mapping[int, int] = field(default_factory=dict)
+
+    def over(self, groups: Sequence[Bounds]) -> LaneDealer:
+        """Return it for a source of which each group takes these offsets."""
+        takers = zip(self.takers, groups, strict=True)
+        return replace(self, takers=tuple(replace(taker, bounds=bounds) for taker, bounds in takers))
+
+    def of_archive(self, bounds: Bounds, *, twins: bool) -> LaneDealer:
+        """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
+        watch = {
+            partition: 0 if twins else watch_bits(end - begin) for partition, (begin, end) in bounds.items()
+        }
+        return replace(self, watch=watch)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Deal out all rows; the tallies come last."""
+        keys = self.spec.keys
+        tallies: dict[tuple[int, int], Tally] = {}
+        for batch in batches:
+            if batch.num_rows:
+                yield from self._dealt(batch, keys, tallies)
+        for (group, partition), tally in tallies.items():
+            yield self._told(group, partition, tally)
+
+    def _dealt(
+        self, batch: pa.RecordBatch, keys: LaneKeys, tallies: dict[tuple[int, int], Tally]
+    ) -> Iterator[pa.RecordBatch]:
+        lane_keys = bytes_list(batch.column("digest"))
+        lanes = keys.lanes_of(lane_keys)
+        columns = pa.array(lanes, pa.binary()), pa.array(keys.ids_of(lane_keys), pa.binary())
+        rows = _Rows(
+            batch.column("partition").to_numpy(),
+            batch.column("offset").to_numpy(),
+            batch.column("timestamp_ms").to_numpy(),
+            np.asarray(batch.column("digest").is_valid()),
+            lane_keys,
+            _prefixes(lanes),
+        )
+        for group, taker in enumerate(self.takers):
+            for partition in np.unique(rows.partitions).tolist():
+                begin, end = taker.bounds.get(partition, (0, 0))
+                inside = (rows.partitions == partition) & (rows.offsets >= begin) & (rows.offsets < end)
+                if not inside.any():
+                    continue
+                bearing = inside & rows.has_id & ~np.isin(rows.offsets, taker.gave_up.get(partition, ()))
+                tally = _tally(rows, inside, bearing)
+                tallies.setdefault((group, partition), Tally()).add(tally)
+                known_ms = taker.known_ms.get(partition)
+                if known_ms is not None:
+                    bearing &= rows.timestamps >= known_ms
+                taken = np.flatnonzero(bearing)
+                slots = self.plan.numbers(partition, rows.prefixes[taken], group)
+                yield _batch(
+                    pa.array(slots, pa.int32()),
+                    columns[0].take(pa.array(taken)),
+                    pa.array(rows.offsets[taken]),
+                    pa.array(rows.timestamps[taken]),
+                    columns[1].take(pa.array(taken)),
+                )
+                if partition in self.watch:
+                    yield self._watched(keys, rows, inside & rows.has_id, partition, group)
+
+    def _watched(
+        self, keys: LaneKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int, group: int
+    ) -> pa.RecordBatch:
+        seen = np.flatnonzero(bearing & is_watched(rows.offsets, self.watch[partition]))
+        first = self.plan.ranges(partition, group)[0]
+        return _batch(
+            pa.array([first] * len(seen), pa.int32()),
+            pa.array([WATCHED] * len(seen), pa.binary()),
+            pa.array(rows.offsets[seen]),
+            pa.array(np.zeros(len(seen), np.int64)),
+            pa.array([keys.name_of(rows.keys[row]) for row in seen.tolist()], pa.binary()),
+        )
+
+    def _told(self, group: int, partition: int, tally: Tally) -> pa.RecordBatch:
+        """Return a tally as a row for each slot of the partition; what is counted is in the first one's alone."""
+        slots = self.plan.ranges(partition, group)
+        counts = [
+            _COUNTS.pack(tally.newest_ms, *((0, 0) if number else (tally.records, tally.unkeyed)))
+            for number in range(len(slots))
+        ]
+        return _batch(
+            pa.array(list(slots), pa.int32()),
+            pa.array([TALLIES] * len(slots), pa.binary()),
+            pa.array([tally.first_offset] * len(slots), pa.int64()),
+            pa.array([tally.first_ms] * len(slots), pa.int64()),
+            pa.array(counts, pa.binary()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DealtRows:
+    """A function for ``mapInArrow``: what ``read`` makes of the batches, as rows of `ROWS_SCHEMA`, dealt out."""
+
+    read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    dealer: LaneDealer
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows and deal them out."""
+        return self.dealer(self.read(batches))
+
+
+def rows_batch(
+    partitions: pa.Array, offsets: Int64s, timestamps: Int64s, keys: Sequence[bytes | None]
+) -> pa.RecordBatch:
+    """Return a batch of `ROWS_SCHEMA`."""
+    columns = [partitions, pa.array(offsets), pa.array(timestamps), pa.array(keys, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, [column.split()[0] for column in ROWS_SCHEMA.split(", ")])
+
+
+def read_tally(first_offset: int, first_ms: int, counts: bytes) -> Tally:
+    """Return the tally that stands in a row of the lane `TALLIES`."""
+    newest_ms, records, unkeyed = _COUNTS.unpack(counts)
+    return Tally(first_offset, first_ms, newest_ms, records, unkeyed)
+
+
+def _tally(rows: _Rows, inside: NDArray[np.bool_], bearing: NDArray[np.bool_]) -> Tally:
+    taken = np.flatnonzero(inside)
+    first = taken[int(rows.offsets[taken].argmin())]
+    return Tally(
+        int(rows.offsets[first]),
+        int(rows.timestamps[first]),
+        int(rows.timestamps[taken].max()),
+        len(taken),
+        len(taken) - int(bearing.sum()),
+    )
+
+
+def _prefixes(lanes: Sequence[bytes | None]) -> Int64s:
+    prefixes = b"".join([b"\0\0" if lane is None else lane[:_PREFIX_BYTES] for lane in lanes])
+    return np.frombuffer(prefixes, ">u2").astype(np.int64)
+
+
+def _batch(*columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [column.cast(kind) for column, kind in zip(columns, _TYPES, strict=True)], _NAMES
+    )

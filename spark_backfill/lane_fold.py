@@ -1,0 +1,123 @@
+"""The fold of lanes: what each remembers once all its records are completed, one lane after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.last.rule import LaneMark, LastRule
+from dedup_sdk.marks import Marks
+from spark_backfill.count_fold import later
+from spark_backfill.lane_dealer import TALLIES, WATCHED, read_tally
+from spark_backfill.offset_twins import two_records
+from spark_backfill.runs import Tally
+from spark_backfill.stretch import Stretch
+
+_PAGE_MARKS: Final = 100_000
+_PAGE_BYTES: Final = 2**23
+
+
+class DealtRow(NamedTuple):
+    """A row of `spark_backfill.lane_dealer`, its ID with its place."""
+
+    slot: int
+    lane: bytes
+    offset: int
+    timestamp_ms: int
+    candidate: Candidate
+
+
+class LaneFold:
+    """Folds the rows of one slot, which come by lane and offset. One lane is in memory at a time, and a page of marks.
+
+    ``tally`` and ``forgotten_ms`` (the newest timestamp of the lanes that were left out for their age, None: none were) are known when all
+    pages were taken.
+    """
+
+    def __init__(self, rule: LastRule, stretch: Stretch) -> None:
+        self.tally = Tally()
+        self.forgotten_ms: int | None = None
+        self._rule = rule
+        self._stretch = stretch
+        self._since_ms: int | None = None
+
+    def pages(self, rows: Iterable[DealtRow]) -> Iterator[Marks]:
+        """Yield the marks of all lanes, ascending by digest, their memory as payload.
+
+        Raises:
+            BackfillError: an offset comes with two IDs.
+        """
+        digests: list[bytes] = []
+        marks: list[LaneMark] = []
+        payloads: list[bytes] = []
+        page_bytes = 0
+        for lane, records in groupby(rows, key=itemgetter(1)):
+            if lane == TALLIES:
+                self._begin(records)
+                continue
+            if lane == WATCHED:
+                for _ in self._once(records):
+                    pass
+                continue
+            mark = self._folded(records)
+            if mark is None or self._is_old(mark):
+                continue
+            digests.append(lane)
+            marks.append(mark)
+            payloads.append(mark.seen.encode())
+            page_bytes += len(payloads[-1])
+            if len(marks) >= _PAGE_MARKS or page_bytes >= _PAGE_BYTES:
+                yield _page(digests, marks, payloads)
+                digests, marks, payloads, page_bytes = [], [], [], 0
+        if marks:
+            yield _page(digests, marks, payloads)
+
+    def _begin(self, tallies: Iterable[DealtRow]) -> None:
+        for row in tallies:
+            self.tally.add(read_tally(row.offset, row.timestamp_ms, row.candidate.id_bytes))
+        self._since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
+
+    def _folded(self, records: Iterable[DealtRow]) -> LaneMark | None:
+        rule, since_ms = self._rule, self._since_ms
+        window_ms = rule.window.time_ms or 0
+        mark: LaneMark | None = None
+        for _, _, offset, timestamp_ms, candidate in self._once(records):
+            mark = rule.completed(
+                mark,
+                candidate,
+                offset=offset,
+                timestamp_ms=timestamp_ms,
+                covered=since_ms is None or since_ms <= timestamp_ms - window_ms,
+            )
+        return mark
+
+    def _once(self, records: Iterable[DealtRow]) -> Iterator[DealtRow]:
+        """Yield each offset's row once: an archive may have a record twice, which is one sighting."""
+        before: DealtRow | None = None
+        for row in records:
+            if before is None or row.offset != before.offset:
+                yield row
+            elif row.candidate.id_bytes != before.candidate.id_bytes:
+                raise two_records(self._stretch.partition, row.offset)
+            before = row
+
+    def _is_old(self, mark: LaneMark) -> bool:
+        keep_from_ms = self._stretch.keep_from_ms
+        if keep_from_ms is None or mark.timestamp_ms >= keep_from_ms:
+            return False
+        self.forgotten_ms = later(self.forgotten_ms, mark.timestamp_ms)
+        return True
+
+
+def _page(digests: list[bytes], marks: list[LaneMark], payloads: list[bytes]) -> Marks:
+    return Marks(
+        b"".join(digests),
+        np.asarray([mark.offset for mark in marks], np.int64),
+        np.asarray([mark.timestamp_ms for mark in marks], np.int64),
+        payloads=payloads,
+    )

@@ -1,0 +1,79 @@
+"""The part of the command line that says how IDs are compared with the last one of their lane."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, Final
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.strategy import IDLE_DAYS, REORDER_DEPTH
+from dedup_sdk.window import Window
+from spark_backfill.lane_spec import LaneSpec
+
+_WITHOUT: Final = {
+    "base": "what a lane remembers cannot be added to; rebuild in full without --base",
+    "compact": "what a lane remembers is folded from the history; rebuild in full without --compact",
+    "partitions": "a lane lies in one partition, and its IDs are not taken to another",
+    "report": "its page is about IDs that are looked up; make it in a run without --order",
+}
+"""What does not go together with comparing, and why."""
+_OF_COMPARING: Final = ("lane", "reorder_depth")
+
+
+def add_lane_options(add: Callable[..., Any]) -> None:
+    """Tell a parser of the options; ``add`` is its ``add_argument``."""
+    add(
+        "--order",
+        metavar="NAME",
+        help="for LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or py:MODULE:NAME; --window is "
+        f"then how long a silent lane is remembered ({IDLE_DAYS}d where it is not given)",
+    )
+    add(
+        "--lane",
+        metavar="SPEC",
+        help="with --order: the source inside a partition whose IDs are compared, e.g. header:producer (default: the partition)",
+    )
+    add(
+        "--reorder-depth",
+        type=int,
+        metavar="N",
+        help=f"with --order: how much below its last ID a lane remembers (default: {REORDER_DEPTH})",
+    )
+
+
+def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
+    """Read what was given, and put the usual window into ``given`` where there is none; None: IDs are looked up.
+
+    Raises:
+        ConfigurationError: one line on what is missing, or does not go together.
+    """
+    if given.order is None:
+        for name in _OF_COMPARING:
+            if getattr(given, name) is not None:
+                raise ConfigurationError(
+                    f"--{name.replace('_', '-')} needs --order: only IDs that are compared have lanes; say how, e.g. --order integer"
+                )
+        return None
+    for name, why in _WITHOUT.items():
+        if getattr(given, name):
+            raise ConfigurationError(f"--{name} and --order do not go together: {why}")
+    if given.window is None:
+        given.window = f"{IDLE_DAYS}d"
+    elif Window.parse(given.window).count is not None:
+        raise ConfigurationError(
+            f"--window {given.window}: with --order it is how long a silent lane is remembered; give a length of time alone, e.g. {IDLE_DAYS}d"
+        )
+    if given.id is None:
+        raise ConfigurationError("--order needs --id: say which IDs are compared, e.g. --id header:sequence")
+    depth = REORDER_DEPTH if given.reorder_depth is None else given.reorder_depth
+    spec = LaneSpec(id=given.id, order=given.order, lane=given.lane, window=given.window, reorder_depth=depth)
+    # Whatever is wrong is told before anything is asked.
+    strategy = spec.strategy
+    return LaneSpec(
+        id=str(strategy.id),
+        order=given.order,
+        lane=None if strategy.lane is None else str(strategy.lane),
+        window=str(strategy.window),
+        reorder_depth=depth,
+    )

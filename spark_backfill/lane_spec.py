@@ -1,0 +1,66 @@
+"""How IDs are compared, as texts: what a worker gets, and reads where it is used (what ``py:`` names is imported there)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.ids.fields import Need
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.orders import named
+from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId
+from dedup_sdk.window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpec:
+    """A `LastId` as texts: its ID spec, the name of its order (`dedup_sdk.orders.named`), the spec of its lane (None: the partition), window.
+
+    ``str`` is what a manifest keeps as the ID spec.
+    """
+
+    id: str
+    order: str
+    lane: str | None
+    window: str
+    reorder_depth: int = REORDER_DEPTH
+
+    @property
+    def strategy(self) -> LastId:
+        """What the consumer is given; raises `ConfigurationError` and `IdSpecError`."""
+        return LastId(
+            id=id_spec(self.id),
+            order=named(self.order),
+            lane=None if self.lane is None else id_spec(self.lane),
+            reorder_depth=self.reorder_depth,
+            window=Window.parse(self.window),
+        )
+
+    @property
+    def keys(self) -> LaneKeys:
+        """What is read of a record."""
+        return self.strategy.keys
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+        return self.keys.needs
+
+    def __str__(self) -> str:
+        return str(self.keys)
+
+
+Spec = IdSpec | LaneSpec
+"""What is read of a record: its ID, or its lane and ID."""
+SpecText = str | LaneSpec
+"""The same for a worker."""
+
+
+def text_of(spec: Spec) -> SpecText:
+    """Return what a worker gets."""
+    return spec if isinstance(spec, LaneSpec) else str(spec)
+
+
+def keys_of(spec: SpecText) -> Keys:
+    """Return what reads the IDs, or lane keys, of records."""
+    return spec.keys if isinstance(spec, LaneSpec) else id_spec(spec)

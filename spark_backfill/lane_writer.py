@@ -1,0 +1,118 @@
+"""Lanes from dealt rows to sorted files: one shuffle, sorted by Spark on disk where memory is short, and folded as it streams by."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.marks import Marks
+from dedup_sdk.orders import Order
+from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
+from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.fold import Task
+from spark_backfill.lane_fold import DealtRow, LaneFold
+from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import Slot, SlotPlan, placement_column
+from spark_backfill.stretch import Stretch
+
+_NO_TIME: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneWriter:
+    """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
+
+    ``stretches`` are those of each group by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
+    """
+
+    folder: str
+    slots: tuple[Slot, ...]
+    stretches: tuple[dict[int, Stretch], ...]
+    spec: LaneSpec
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold and write one slot after the other."""
+        rule = self.spec.strategy.rule
+        for number, rows in groupby(_rows(batches, rule.order), key=itemgetter(0)):
+            slot = self.slots[number]
+            fold = LaneFold(rule, self.stretches[slot.group][slot.partition])
+            outcome = self._write(number, slot, fold, rows).to_json()
+            yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
+
+    def _write(self, number: int, slot: Slot, fold: LaneFold, rows: Iterable[DealtRow]) -> SlotOutcome:
+        folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
+        file = _write_pages(Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
+        return SlotOutcome(
+            slot=number,
+            folder=folder,
+            records=fold.tally.records,
+            unkeyed=fold.tally.unkeyed,
+            first_offset=fold.tally.first_offset,
+            first_ms=fold.tally.first_ms,
+            newest_ms=fold.tally.newest_ms,
+            accepted=0,
+            forgotten_ms=fold.forgotten_ms,
+            forgotten_number=None,
+            file=file,
+        )
+
+
+def write_lanes(
+    dealt: DataFrame,
+    plan: SlotPlan,
+    groups: Sequence[Sequence[Stretch]],
+    spec: LaneSpec,
+    folder: Path,
+    *,
+    around: Callable[[Task], Task] = lambda task: task,
+) -> list[SlotOutcome]:
+    """Fold dealt rows and write the marks of their lanes below ``folder``; return, of each slot that had a row, what was written.
+
+    ``groups`` are the stretches of each group of the run; ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`.
+    """
+    count = len(plan.slots)
+    if not count:
+        return []
+    placed = dealt.repartition(count, placement_column(dealt["slot"], count))
+    # Of an offset that comes twice the earlier timestamp counts, any before none.
+    known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
+    ordered = placed.sortWithinPartitions("slot", "lane", "offset", known_ms)
+    task = LaneWriter(
+        folder=str(folder),
+        slots=plan.slots,
+        stretches=tuple({each.partition: each for each in group} for group in groups),
+        spec=spec,
+    )
+    written = ordered.mapInArrow(around(task), "outcome string").collect()
+    return [SlotOutcome.from_json(row["outcome"]) for row in written]
+
+
+def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]:
+    for batch in batches:
+        ids = bytes_list(batch.column("id"))
+        candidates = map(Candidate, ids, order.places(ids))  # type: ignore[arg-type]  # none of them is None
+        plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
+        slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
+        yield from map(DealtRow, slots, lanes, *plain, candidates)
+
+
+def _write_pages(path: Path, pages: Iterator[Marks]) -> SortedFile | None:
+    """Write marks that ascend by digest as one sorted file; None, and no file, when there are none."""
+    first = next(pages, None)
+    if first is None:
+        return None
+    with SortedFileWriter(path) as writer:
+        for page in chain([first], pages):
+            writer.add(page)
+        return writer.finish()

@@ -1,0 +1,182 @@
+"""The whole job where IDs are compared: what a consumer remembers that lived through the history, from Kafka and from archives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk import Deduplicator, LastId, Record, header, orders
+from dedup_sdk.cli.handler import run as dedup
+from dedup_sdk.store.live_snapshot import snapshot_store
+from dedup_sdk.store.manifest import Manifest
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.snapshot import verify_snapshot
+from spark_backfill.backfill import backfill
+from spark_backfill.options import parse_options
+from spark_backfill.source_options import KAFKA_SOURCES
+from tests.support.archives import write_json_lines, write_parquet
+from tests.support.consuming import make_consumer, poll_quiet, values
+from tests.support.producing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.support.brokers import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BASE_MS = 1_700_000_000_000
+IDLE_S = 3.0
+SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
+LAST = LastId(id=header("gtid"), order=orders.mysql_gtid(), lane=header("producer"), reorder_depth=6)
+SAID = ("--id", "header:gtid", "--order", "mysql-gtid", "--lane", "header:producer", "--reorder-depth", "6")
+COMMITTED = ("--archive-isolation", "read_committed")
+JSON = ("--format", "json", "--columns", "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64")  # fmt: skip
+
+
+def log_of(topic: str, count: int, *, calm_from: int = 10**6) -> list[Record]:
+    """Two partitions with late and repeated IDs of some producers, another server now and then, bad ones, and some without an ID or a lane.
+
+    From offset ``calm_from`` on nothing is so late that it depends on what is in flight whether it is known.
+    """
+    source, found = random.Random(3), []
+    for partition in (0, 1):
+        newest: Counter[str | None] = Counter()
+        for offset in range(count):
+            producer = source.choice(["p", "p", "p", "q", "r", "r", None])
+            newest[producer] += source.choice([0, 1, 1, 2])
+            calm = offset >= calm_from
+            number = max(newest[producer] - source.choice([0, 0, 0, 0, 1, 3, 3 if calm else 9]), 1)
+            server = SERVERS[not calm and source.random() < 0.02]
+            ident = source.choices([f"{server}:{number}", "bad", None], [30, 1, 1])[0]
+            headers = [
+                (name, text.encode()) for name, text in (("producer", producer), ("gtid", ident)) if text
+            ]
+            value = f"{partition}/{offset}".encode()
+            found.append(Record(topic, partition, offset, BASE_MS + 50 * offset, None, value, headers))
+    return found
+
+
+def outgoing(records: Sequence[Record]) -> list[Outgoing]:
+    """The same, to be sent."""
+    return [
+        Outgoing(
+            value=each.value,
+            headers=list(each.headers),
+            partition=each.partition,
+            timestamp_ms=each.timestamp_ms,
+        )
+        for each in records
+    ]
+
+
+def engine_over(store: Any = None) -> Deduplicator:
+    """An engine that lives through what a consumer would."""
+    return Deduplicator(LAST, store, recent_marks=2, clock=lambda: BASE_MS / 1_000 + 10**6)
+
+
+def delivered(engine: Deduplicator, records: Sequence[Record], poison: Sequence[bytes] = ()) -> list[str]:
+    """Live through records; return the values of those that were handed out."""
+    found = []
+    for record in records:
+        [verdict] = engine.admit([record])
+        if verdict.deliver:
+            found.append((record.value or b"").decode())
+            (engine.dead_letter if record.value in poison else engine.complete)([record])
+    return found
+
+
+def known(manifest: Manifest) -> list[tuple[Any, ...]]:
+    """What two snapshots of one history agree on, however they were made."""
+    return [
+        (each.partition, each.low, each.high, each.since_ms, each.newest_ms, each.accepted, each.since_number, each.marks, each.fingerprint)
+        for each in manifest.partitions
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Manifest]:
+    """Runs the job into ``tmp_path / "snapshot"``."""
+
+    def finished(topic: str, *more: str) -> Manifest:
+        folder = tmp_path / "snapshot"
+        usual = ["--topic", topic, *SAID, "--output", str(folder), "--overwrite"]
+        connected = [] if "--cluster-id" in more else ["--bootstrap", broker.bootstrap]
+        report = backfill(parse_options([*usual, *connected, *more], print), lambda: spark)
+        manifest = verify_snapshot(folder)
+        assert (report.id_spec, manifest.id_spec) == (str(LAST.keys), str(LAST.keys))
+        return manifest
+
+    return finished
+
+
+@pytest.mark.parametrize("source", KAFKA_SOURCES)
+def test_a_consumers_lanes_are_rebuilt(
+    source: str,
+    broker: Broker,
+    run: Callable[..., Manifest],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> None:
+    """A consumer's own snapshot and the backfilled one remember the same, without what was given up; taken over, it goes on the same."""
+    topic, whole = make_topic(2), log_of("", 360, calm_from=300)
+    records, more = ([each for each in whole if (each.offset < 300) is early] for early in (True, False))
+    produce(topic, outgoing(records))
+    reference = engine_over()
+    given_up = [each.value or b"" for each in records if each.offset % 90 == 70]
+    for group, poison in ((f"{topic}-clean", []), (f"{topic}-dead", given_up)):
+        store = tmp_path / group / "store"
+        broker.create_topic(f"{group}.dead-letters")
+
+        def handle(message: Any, poison: Sequence[bytes] = poison) -> None:
+            if message.value() in poison:
+                raise ValueError("no")
+
+        with make_consumer(broker.bootstrap, group, store, dedup=LAST, idle_timeout=IDLE_S) as consumer:
+            consumer.subscribe([topic])
+            consumer.run(handle, on_error="dead-letter", attempts=1)
+            assert consumer.counters.dead_lettered == len(poison)
+        own = snapshot_store(list_partitions(store), store, tmp_path / group / "own")
+        rebuilt = run(topic, "--group", group, "--source", source)
+        assert known(rebuilt) == known(own)
+        assert (rebuilt.id_spec, rebuilt.group) == (own.id_spec, group)
+        assert rebuilt.marks == 6
+        assert dedup(["snapshots", "diff", str(tmp_path / "snapshot"), str(tmp_path / group / "own")]) == 0
+        assert dedup(["snapshots", "verify", str(tmp_path / "snapshot")]) == 0
+    run(topic, "--group", f"{topic}-clean", "--source", source)
+    produce(topic, outgoing(more))
+    delivered(reference, records)
+    options: dict[str, Any] = {"dedup": LAST, "snapshot": tmp_path / "snapshot"}
+    with make_consumer(broker.bootstrap, f"{topic}-clean", tmp_path / "new", **options) as consumer:
+        consumer.subscribe([topic])
+        came = values(poll_quiet(consumer))
+        assert [consumer._session.assigned[topic, number].replayed for number in (0, 1)] == [0, 0]
+        assert "snapshot of 3 marks" in consumer._session.assigned[topic, 0].note
+        assert Counter(came) == Counter(delivered(reference, more))
+        assert consumer.counters.verdicts["duplicate"] > 0
+
+
+@pytest.mark.parametrize("form", ["parquet", "twice", "json"])
+def test_an_archive_has_the_lanes_of_a_life(form: str, run: Callable[..., Manifest], tmp_path: Path) -> None:
+    """Read by Arrow or by Spark, in the order of the files, with rows that come twice."""
+    records = log_of("orders", 400)
+    if form == "json":
+        source = write_json_lines(tmp_path / "archive.jsonl", records)
+    else:
+        again = records[100:300] if form == "twice" else []
+        source = write_parquet(tmp_path / "archive", [*records[::-1], *again], files=3)
+    ids = ("--cluster-id", "c", "--topic-id", "t", *COMMITTED, *(JSON if form == "json" else ()))
+    rebuilt = run("orders", "--whole-topic", "--source", str(source), *ids)
+    store = tmp_path / "store"
+    with engine_over(RocksStore(store)) as engine:
+        delivered(engine, records)
+    own = snapshot_store(list_partitions(store), store, tmp_path / "own")
+    assert known(rebuilt) == known(own)
+    assert (rebuilt.vouched, rebuilt.marks) == (True, 6)

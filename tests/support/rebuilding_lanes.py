@@ -1,0 +1,104 @@
+"""Snapshots of lanes: dealt out, sorted, folded and written by the backfill's own tasks, without Spark between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dedup_sdk.ids import RecordFields
+from dedup_sdk.store.manifest import Manifest, write_manifest
+from spark_backfill.history import History
+from spark_backfill.lane_dealer import DEALT_SCHEMA, LaneDealer, rows_batch, takers_of
+from spark_backfill.lane_writer import LaneWriter
+from spark_backfill.output import Output
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import Slot, SlotPlan
+from spark_backfill.snapshot import make_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dedup_sdk.record import Record
+    from spark_backfill.lane_spec import LaneSpec
+    from spark_backfill.stretch import Stretch
+
+NAMES = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
+_NO_TIME = 2**63 - 1
+
+
+def dealt_and_sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """What a slot's task gets: rows by slot, lane, offset and time, any time before none."""
+    table = pa.Table.from_batches(batches)
+    columns = [table.column(name).to_pylist() for name in NAMES]
+    rows = sorted(
+        zip(*columns, strict=True), key=lambda row: (*row[:3], _NO_TIME if row[3] < 0 else row[3], row[4])
+    )
+    arrays = [
+        pa.array(values, kind)
+        for values, kind in zip(zip(*rows, strict=True), table.schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, NAMES)
+
+
+def rows_of(records: Sequence[Record], spec: LaneSpec) -> pa.RecordBatch:
+    """Records as a source gives them, at least one."""
+    return rows_batch(
+        pa.array([each.partition for each in records], pa.int32()),
+        np.asarray([each.offset for each in records], np.int64),
+        np.asarray([each.timestamp_ms for each in records], np.int64),
+        spec.keys.digests(RecordFields(records)).digests,
+    )
+
+
+def rebuild_lanes(
+    records: Sequence[Record],
+    stretch: Stretch,
+    spec: LaneSpec,
+    folder: Path,
+    *,
+    given_up: Mapping[int, Sequence[int]] | None = None,
+    ranges: int = 1,
+    task_records: int = 7,
+    batch_rows: int = 5,
+    watched: bool = False,
+) -> Manifest:
+    """Make the snapshot of one stretch, read by tasks of so many records, in any order; ``watched``: as an archive with twins."""
+    slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
+    bounds = {stretch.partition: (stretch.begin, stretch.high)}
+    dealer = LaneDealer(spec=spec, plan=slots, takers=takers_of([[stretch]], [given_up or {}])).over([bounds])
+    if watched:
+        dealer = dealer.of_archive(bounds, twins=True)
+    dealt = [
+        batch
+        for start in range(0, len(records), task_records)
+        for batch in dealer([rows_of(records[start : start + task_records], spec)])
+    ]
+    with Output(folder, overwrite=True) as output:
+        writer = LaneWriter(
+            folder=str(output.attempts),
+            slots=slots.slots,
+            stretches=({stretch.partition: stretch},),
+            spec=spec,
+        )
+        rows = dealt_and_sorted(dealt)
+        cut = [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)]
+        outcomes = [
+            SlotOutcome.from_json(text) for batch in writer(cut) for text in batch.column(0).to_pylist()
+        ]
+        output.take(slots, outcomes)
+        manifest = make_manifest(
+            History(cluster="c", topic="t", topic_id="", stretches=(stretch,)),
+            slots,
+            outcomes,
+            spec=spec,
+            window=spec.strategy.window,
+            group="g",
+            isolation="read_committed",
+            created_ms=1,
+        )
+        write_manifest(output.folder, manifest)
+        output.publish()
+    return manifest
