@@ -1,4 +1,4 @@
-"""ID specs through the SDK's own code, on Arrow batches: what ``json:`` and ``py:`` need."""
+"""ID specs through the SDK's own code, on Arrow batches: what ``json:``, ``cloudevents`` and ``py:`` need."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def digests_of(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
 
 
 def _is_a_column(leaf: Leaf) -> bool:
-    return leaf.kind in ("header", "key", "value") and leaf.empty_is_id and not leaf.ignore_case
+    return leaf.kind in ("header", "key", "value")
 
 
 def _values(leaf: Leaf, batch: pa.RecordBatch) -> list[bytes | None]:

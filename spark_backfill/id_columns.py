@@ -1,6 +1,6 @@
 """ID specs as Spark columns: the digest of `dedup_sdk.ids.digest`, computed by the JVM alone.
 
-``json:`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
+``json:``, ``cloudevents`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
 """
 
 from __future__ import annotations
@@ -40,18 +40,14 @@ def digest_column(spec: IdSpec) -> Column:
 
 
 def _part(leaf: Leaf) -> Column:
-    if leaf.kind != "header":
-        return F.col(leaf.kind)
-
-    value = header_column(leaf.argument, ignore_case=leaf.ignore_case)
-    return value if leaf.empty_is_id else F.when(F.octet_length(value) > 0, value)
+    return header_column(leaf.argument) if leaf.kind == "header" else F.col(leaf.kind)
 
 
-def header_column(name: str, *, ignore_case: bool = False) -> Column:
+def header_column(name: str) -> Column:
     """Return the value of the last header of that name: binary, null where there is none."""
 
     def named(header: Column) -> Column:
-        return (F.lower(header["key"]) if ignore_case else header["key"]) == F.lit(name)
+        return header["key"] == F.lit(name)
 
     return F.try_element_at(F.filter("headers", named), F.lit(-1))["value"]
 

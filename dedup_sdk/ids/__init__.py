@@ -9,7 +9,8 @@ text                ID                                                          
 header:NAME         value of the last header of that name (case counts)            absent, null
 key                 key                                                            null
 json:/POINTER       string or signed 64-bit integer in the value (RFC 6901)        anything else
-cloudevents         headers ``ce_id`` and ``ce_source`` (case aside)               absent, null, empty
+cloudevents         ``id`` and ``source`` of an event: in headers ``ce_id`` and    absent, null, empty
+                    ``ce_source`` (case aside) or, structured, in the value
 value               the whole value (a last resort)                                null
 py:MODULE:CALLABLE  ``str`` or ``int`` that the callable returns for the `Record`  None, an exception
 A+B                 both, in this order                                            one of them is missing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pkgutil
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, cast
 
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.digest import Column
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
     from dedup_sdk.record import Record
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ATTRIBUTES: Final = {"ce_id": "id", "ce_source": "source"}
+"""What identifies an event: its header, its member."""
+_STRUCTURED: Final = b"application/cloudevents+json"
 
-Kind = Literal["header", "key", "value", "json", "py"]
+Kind = Literal["header", "cloudevents", "key", "value", "json", "py"]
 
 
 class Leaf(NamedTuple):
     """One column of bytes of an ID, as data: what a Spark column expression is built from.
 
-    ``argument`` is a header's name, a JSON pointer, or ``module:callable``; empty for ``key`` and ``value``. Of several
-    headers whose name is ``argument`` (with ``ignore_case``: case aside) the last counts. ``empty_is_id`` says whether
-    an empty value is an ID.
+    ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or ``module:callable``; empty for
+    ``key`` and ``value``.
     """
 
     kind: Kind
     argument: str = ""
-    ignore_case: bool = False
-    empty_is_id: bool = True
 
 
 class Part(Protocol):
@@ -50,8 +51,8 @@ class Part(Protocol):
         """What follows the colon; empty where there is none."""
 
     @property
-    def need(self) -> Need:
-        """The column it reads."""
+    def needs(self) -> tuple[Need, ...]:
+        """The columns it reads."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -67,7 +68,7 @@ class HeaderPart:
 
     argument: str
     name: str = field(default="header", init=False)
-    need: Need = field(default="headers", init=False)
+    needs: tuple[Need, ...] = field(default=("headers",), init=False)
 
     def __post_init__(self) -> None:
         """Refuse a name that no Kafka header can have."""
@@ -98,27 +99,36 @@ class HeaderPart:
 
 @dataclass(frozen=True, slots=True)
 class CloudEventsPart:
-    """``ce_id``, then ``ce_source``: what identifies an event (CloudEvents 1.0, section 3.1.1; binary mode in Kafka).
+    """An event's ``id``, then its ``source``: what identifies it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
 
-    Header names are compared case aside. Both must be there and not empty, else the record has no ID; an event in
-    structured mode, whose attributes are in the value, has none either.
+    In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of the value, a JSON object;
+    else the headers ``ce_id`` and ``ce_source``. Header names are compared case aside. Both must be there and not empty, else the record has no ID.
     """
 
     argument: str = field(default="", init=False)
     name: str = field(default="cloudevents", init=False)
-    need: Need = field(default="headers", init=False)
+    needs: tuple[Need, ...] = field(default=("headers", "value"), init=False)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The two headers."""
-        return tuple(
-            Leaf("header", name, ignore_case=True, empty_is_id=False) for name in ("ce_id", "ce_source")
-        )
+        """The two attributes, by the names of their headers."""
+        return tuple(Leaf("cloudevents", name) for name in _ATTRIBUTES)
 
     def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the values of both headers."""
+        """Return both attributes; values are read only where there is an event in structured mode."""
         by_name = [{name.lower(): value for name, value in pairs or ()} for pairs in fields.headers()]
-        return tuple(_not_empty([values.get(leaf.argument) for values in by_name]) for leaf in self.leaves)
+        structured = [row for row, values in enumerate(by_name) if _is_structured(values.get("content-type"))]
+        contents = fields.values() if structured else ()
+        events = [_event(contents[row]) for row in structured]
+        columns = []
+        for header, member in _ATTRIBUTES.items():
+            values = [each.get(header) for each in by_name]
+            found = scalar_column(partial(_member, member), events)
+            for row, value in zip(structured, found.values, strict=True):
+                values[row] = value
+            why = {structured[at]: reason for at, reason in found.reasons.items()}
+            columns.append(_not_empty(values, why))
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,7 @@ class KeyPart:
 
     argument: str = field(default="", init=False)
     name: str = field(default="key", init=False)
-    need: Need = field(default="key", init=False)
+    needs: tuple[Need, ...] = field(default=("key",), init=False)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -145,7 +155,7 @@ class ValuePart:
 
     argument: str = field(default="", init=False)
     name: str = field(default="value", init=False)
-    need: Need = field(default="value", init=False)
+    needs: tuple[Need, ...] = field(default=("value",), init=False)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -163,7 +173,7 @@ class JsonPart:
 
     argument: str
     name: str = field(default="json", init=False)
-    need: Need = field(default="value", init=False)
+    needs: tuple[Need, ...] = field(default=("value",), init=False)
     tokens: Tokens = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -191,7 +201,7 @@ class PyPart:
 
     argument: str
     name: str = field(default="py", init=False)
-    need: Need = field(default="record", init=False)
+    needs: tuple[Need, ...] = field(default=("record",), init=False)
     call: Callable[[Record], object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -219,9 +229,29 @@ def _is_text(text: object) -> bool:
     return isinstance(text, str) and not _SURROGATE.search(text)
 
 
-def _not_empty(values: Sequence[bytes | None]) -> Column:
-    reasons = {index: "empty" for index, value in enumerate(values) if value is not None and not value}
-    return Column([value or None for value in values], reasons)
+def _not_empty(values: Sequence[bytes | None], reasons: dict[int, str]) -> Column:
+    """Return a column of which what is empty is missing, too; ``reasons`` are those of what is missing."""
+    empty = {index: "empty" for index, value in enumerate(values) if value is not None and not value}
+    return Column([value or None for value in values], reasons | empty)
+
+
+def _is_structured(content_type: bytes | None) -> bool:
+    """Whether a content type (with parameters, in any case) is that of an event in JSON."""
+    return content_type is not None and content_type.partition(b";")[0].strip().lower() == _STRUCTURED
+
+
+def _event(value: bytes | None) -> object:
+    """Return the JSON document, or the error that says why there is none."""
+    try:
+        return None if value is None else read_json(value)
+    except NoIdError as error:
+        return error
+
+
+def _member(name: str, event: object) -> object:
+    if isinstance(event, NoIdError):
+        raise event
+    return event.get(name) if isinstance(event, dict) else None
 
 
 def _import(path: object) -> Callable[[Record], object]:

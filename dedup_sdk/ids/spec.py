@@ -50,7 +50,7 @@ class IdSpec:
     @property
     def needs(self) -> frozenset[Need]:
         """The columns that it reads: some of ``headers``, ``key``, ``value`` and ``record``."""
-        return frozenset(part.need for part in self.parts)
+        return frozenset(need for part in self.parts for need in part.needs)
 
     def describe(self) -> tuple[Leaf, ...]:
         """Return the columns of bytes that are hashed, in order: what a Spark column expression is built from.

@@ -42,10 +42,22 @@ def _sum(found: list[IdSpec]) -> IdSpec:
 
 specs = st.lists(parts, min_size=1, max_size=4).map(_sum)
 
-few_names = st.sampled_from(["id", "ID", "other", "ce_id", "CE_ID", "ce_source", ""])
+EVENT = b"application/cloudevents+json"
+few_names = st.sampled_from(
+    ["id", "ID", "other", "ce_id", "CE_ID", "ce_source", "content-type", "Content-Type", ""]
+)
 some_bytes = st.one_of(
     st.none(),
     st.sampled_from([b"", b"a", b"\x00", b"\xff5", b'{"id": "a"}', b'{"id": 5}', b"x" * 55, b"x" * 56]),
+    st.sampled_from(
+        [
+            EVENT,
+            EVENT.upper() + b";x",
+            EVENT + b"x",
+            b'{"id": "a", "source": "\\u0000"}',
+            b'{"id": 5, "source": ""}',
+        ]
+    ),
     st.sampled_from([b"x" * (LIMIT - 1), b"x" * LIMIT, b"x" * (LIMIT + 1)]),
     st.binary(max_size=80),
 )
@@ -115,9 +127,32 @@ def _last(pairs: type_headers, name: str, *, ignore_case: bool = False) -> bytes
     return found
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _attribute(value: bytes | None, name: str) -> tuple[bytes | None, str]:
+    """Return the bytes of a member of an event and, where there are none, the reason."""
+    if value is None:
+        return None, "absent"
+    try:
+        event = json.loads(value.decode(), parse_constant=_refuse)
+    except ValueError:
+        return None, "malformed"
+    found = event.get(name) if isinstance(event, dict) else None
+    if isinstance(found, int) and not isinstance(found, bool):
+        return b"\xff%d" % found, ""
+    if isinstance(found, str):
+        return found.encode() or None, "empty"
+    return None, "absent" if found is None else "not-scalar"
+
+
 def _part(name: str, record: Record) -> list[tuple[bytes | None, str]]:
     """Return the bytes and, where there are none, the reason, of each column of one part."""
     if name == "cloudevents":
+        content_type = _last(record.headers, "content-type", ignore_case=True)
+        if content_type is not None and content_type.split(b";")[0].strip().lower() == EVENT:
+            return [_attribute(record.value, each) for each in ("id", "source")]
         pair = [_last(record.headers, each, ignore_case=True) for each in ("ce_id", "ce_source")]
         return [(value or None, "empty" if value == b"" else "absent") for value in pair]
     value = {"key": record.key, "value": record.value}.get(name) if ":" not in name else None

@@ -158,7 +158,7 @@ def test_travels_as_text() -> None:
     ("text", "needs"),
     [
         ("header:a", {"headers"}),
-        ("cloudevents", {"headers"}),
+        ("cloudevents", {"headers", "value"}),
         ("key", {"key"}),
         ("value", {"value"}),
         ("json:/a", {"value"}),
@@ -175,8 +175,8 @@ def test_described_as_data() -> None:
     """A spec can be described as columns of bytes, in the order in which they are hashed."""
     assert id_spec("key+cloudevents+header:a%2Bb+json:/x+value+py:math:sin").describe() == (
         Leaf("key"),
-        Leaf("header", "ce_id", ignore_case=True, empty_is_id=False),
-        Leaf("header", "ce_source", ignore_case=True, empty_is_id=False),
+        Leaf("cloudevents", "ce_id"),
+        Leaf("cloudevents", "ce_source"),
         Leaf("header", "a+b"),
         Leaf("json", "/x"),
         Leaf("value"),

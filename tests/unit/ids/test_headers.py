@@ -8,6 +8,8 @@ from dedup_sdk.record import Record, type_headers
 A = digest_one(b"a")
 B = digest_one(b"b")
 
+STRUCTURED = ("content-type", b"application/cloudevents+json")
+
 
 def _fields(*headers: type_headers) -> RecordFields:
     return RecordFields([Record("t", 0, offset, headers=pairs) for offset, pairs in enumerate(headers)])
@@ -65,7 +67,11 @@ def test_headers_that_are_none() -> None:
         ([("ce_id", b""), ("ce_source", b"/shop")], "empty"),
         ([("ce_id", b"1"), ("ce_source", b"")], "empty"),
         ([("ce-id", b"1"), ("ce-source", b"/shop")], "absent"),
-        ([("content-type", b"application/cloudevents+json")], "absent"),
+        ([("content-type", b"application/json"), ("ce_id", b"1"), ("ce_source", b"/shop")], None),
+        ([("content-type", b"application/cloudevents-batch+json"), ("ce_id", b"1")], "absent"),
+        ([("content-type", b"application/cloudevents+avro"), ("ce_id", b"1"), ("ce_source", b"/shop")], None),
+        ([("content-type", None), ("ce_id", b"1"), ("ce_source", b"/shop")], None),
+        ([STRUCTURED], "absent"),
     ],
 )
 def test_cloudevents(headers: type_headers, reason: str | None) -> None:
@@ -75,6 +81,59 @@ def test_cloudevents(headers: type_headers, reason: str | None) -> None:
         assert ids == ([digest_parts([b"1", b"/shop"])], {})
     else:
         assert ids == ([None], {0: reason})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"specversion": "1.0", "id": "1", "source": "/shop", "data": {"id": "2"}}', None),
+        (b'{"source": "/shop", "id": "\\u0031"}', None),
+        (b'{"id": "0", "id": "1", "source": "/shop"}', None),
+        (b'{"source": "/shop"}', "absent"),
+        (b'{"id": "1"}', "absent"),
+        (b'{"ID": "1", "source": "/shop"}', "absent"),
+        (b'{"id": null, "source": "/shop"}', "absent"),
+        (b'{"id": "", "source": "/shop"}', "empty"),
+        (b'{"id": "1", "source": ""}', "empty"),
+        (b'{"id": ["1"], "source": "/shop"}', "not-scalar"),
+        (b'{"id": "\\ud800", "source": "/shop"}', "malformed"),
+        (b'[{"id": "1", "source": "/shop"}]', "absent"),
+        (b'"id"', "absent"),
+        (b'{"id": "1", "source": "/shop"', "malformed"),
+        (b"", "malformed"),
+        (None, "absent"),
+    ],
+)
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        ("content-type", b"application/cloudevents+json"),
+        ("Content-Type", b"Application/CloudEvents+JSON; charset=UTF-8"),
+        ("CONTENT-TYPE", b" application/cloudevents+json ;x"),
+    ],
+)
+def test_structured_cloudevents(
+    value: bytes | None, reason: str | None, content_type: tuple[str, bytes]
+) -> None:
+    """The attributes are members of the value then, whatever copies stand in headers; an event has one ID in both modes."""
+    copies = [("ce_id", b"copy"), content_type, ("ce_source", b"copy")]
+    binary = Record("t", 0, 1, value=value, headers=[("ce_id", b"1"), ("ce_source", b"/shop")])
+    ids = id_spec("cloudevents").digests(
+        RecordFields([Record("t", 0, 0, value=value, headers=copies), binary])
+    )
+    digest = digest_parts([b"1", b"/shop"])
+    assert ids == (([digest, digest], {}) if reason is None else ([None, digest], {0: reason}))
+
+
+def test_values_are_not_read_for_binary_cloudevents() -> None:
+    """They may be large, and the headers say all."""
+
+    class Unread(RecordFields):
+        def values(self) -> list[bytes | None]:
+            raise AssertionError
+
+    headers = [("ce_id", b"1"), ("ce_source", b"/shop"), ("content-type", b"application/json")]
+    assert id_spec("cloudevents").digests(Unread([Record("t", 0, 0, headers=headers)])).missing == {}
 
 
 def test_columns_are_read_once() -> None:
@@ -98,7 +157,9 @@ def test_columns_are_read_once() -> None:
             calls.append("record")
             return super().records()
 
-    records = [Record("t", 0, 0, key=b"text", value=b'{"a": "1"}', headers=[("a", b"x"), ("b", b"y")])]
+    records = [
+        Record("t", 0, 0, key=b"text", value=b'{"a": "1"}', headers=[("a", b"x"), ("b", b"y"), STRUCTURED])
+    ]
     for text in [
         "header:a+header:b+cloudevents",
         "key",
