@@ -295,7 +295,8 @@ class LaneState:
         if self.ring is None or self.ring.accepted <= self.ring.size:
             return
         self.since_number = max(self.since_number or 0, self.ring.accepted - self.ring.size)
-        if newest_ms is not None:
+        # Where numbers vouch for nothing this window hangs on what is known by time, and that has not become less for it.
+        if newest_ms is not None and self._covered_by_count():
             self.since_ms = newest_ms + 1 if self.since_ms is None else max(self.since_ms, newest_ms + 1)
 
     def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:

@@ -14,7 +14,7 @@ from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing.broker_probe import create_topic, wait_until_ready
 from dedup_sdk.testing.java_home import find_java
 from dedup_sdk.testing.kafka_jars import DEFAULT_VERSION, kafka_jars
-from dedup_sdk.testing.ports import LOOPBACK, free_port
+from dedup_sdk.testing.ports import LOOPBACK, free_ports
 from dedup_sdk.testing.tethered import Tethered
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ class LocalKafka:
             "-cp",
             f"{jars}/*",
         ]
-        self._ports = {name: free_port() for name in ("CLIENT", "CONTROLLER", *self._advertised)}
+        names = ("CLIENT", "CONTROLLER", *self._advertised)
+        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         self._folder = Path(tempfile.mkdtemp(prefix="dedup-kafka-"))
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()), encoding="utf-8")

@@ -16,6 +16,16 @@ _LOWEST, _HIGHEST = 20_000, 32_000
 _ATTEMPTS = 200
 
 
+def free_ports(count: int) -> list[int]:
+    """Return so many TCP ports on 127.0.0.1, no two alike; see `free_port`."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = free_port()
+        if port not in ports:
+            ports.append(port)
+    return ports
+
+
 def free_port() -> int:
     """Return a TCP port on 127.0.0.1 that nobody listens on now.
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 from tests.support.logs import Row, logs
 from tests.support.naive_log import End
@@ -120,3 +121,18 @@ def test_no_life_loses_or_doubles(window: Window, *, in_memory: bool) -> None:
             report_multiple_bugs=False,
         ),
     )
+
+
+def test_what_left_for_its_number_leaves_no_doubt_behind() -> None:
+    """In a window by both: sightings too old to be known, then one that is out for its number; the next of it is new, not in doubt."""
+    survivor = Survivor(Window(milliseconds=60, count=4), MemoryDisk(), recent_marks=1)
+    survivor.produce([(0, "b", 1000), (1, "d", 1000), (2, "a", -1), (3, "a", 1000)])
+    survivor.admit(2)
+    survivor.produce([(0, "b", 1000), (1, "c", 1000)])
+    survivor.admit(4)
+    survivor.produce([(0, "b", 1000)])
+    while survivor.in_flight:
+        survivor.end(0, End.HANDLED)
+    survivor.admit(1)
+    assert survivor.verdicts[6].kind is VerdictKind.FRESH
+    survivor.check_verdicts()
