@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -68,10 +68,10 @@ def start_from_snapshot(
     damage: SnapshotError | None = None
     for rank, fit in enumerate(fits):
         without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
-        if without and held.compares:
-            # What a lane remembers cannot be taken back.
+        spoiling = _spoiling(held, fit.part, without)
+        if spoiling:
             passed_over.append(
-                f"{fit.source.place} may remember some of {len(without)} records that were given up"
+                f"{fit.source.place} may remember some of {spoiling} records that were given up"
             )
             continue
         if news is not None:
@@ -96,6 +96,11 @@ def start_from_snapshot(
     logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
     held.start(plan)
     return plan, "snapshot not taken"
+
+
+def _spoiling(held: Partition, part: PartitionManifest, given_up: Mapping[int, bytes]) -> int:
+    """Return how many records that were given up a snapshot may remember for good: what a lane remembers cannot be taken back."""
+    return len(given_up.keys() - set(part.left_out)) if held.compares else 0
 
 
 def _fitting(

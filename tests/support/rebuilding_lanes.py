@@ -98,6 +98,7 @@ def rebuild_lanes(
             group="g",
             isolation="read_committed",
             created_ms=1,
+            left_out=given_up,
         )
         write_manifest(output.folder, manifest)
         output.publish()
