@@ -83,6 +83,9 @@ class LaneState:
         floor = max(self._floor_number, accepted - size)
         if floor > (self.since_number or 0):
             self.since_number = floor
+        if floor > max(0, accepted - size):
+            # This window reaches to what a smaller one forgot, and nobody knows how old that was.
+            self.since_ms = NOTHING_KNOWN
         return floor
 
     def _load(self, recent: Marks) -> None:

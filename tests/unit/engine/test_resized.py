@@ -22,9 +22,11 @@ def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
     return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store")
 
 
-def run(store: KeyStore, count: int, recent_marks: int, *names: str, begin: int) -> list[str]:
+def run(
+    store: KeyStore, count: int, recent_marks: int, *names: str, begin: int, days: float = 0
+) -> list[str]:
     """What a run says of records with these IDs."""
-    strategy = Lookup(id=key(), window=Window(count=count))
+    strategy = Lookup(id=key(), window=Window(count=count, days=days) if days else Window(count=count))
     said = []
     with Deduplicator(strategy, store, recent_marks=recent_marks, clock=lambda: DAY_MS / 1000) as engine:
         engine.open("t", 0)
@@ -44,11 +46,13 @@ def test_what_a_smaller_ring_forgot_stays_forgotten(recent_marks: int, key_store
     assert run(key_store, 5, recent_marks, *"edcba", begin=7) == ["duplicate"] * 2 + ["unverified"] * 3
 
 
+@pytest.mark.parametrize("days", [0, 7], ids=["count", "both"])
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
-def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, key_store: KeyStore) -> None:
-    """Three, then five: of a, b, c, d the newest three are in the larger one."""
-    assert run(key_store, 3, recent_marks, *"abcd", begin=0) == ["fresh"] * 4
-    assert run(key_store, 5, recent_marks, *"dcba", begin=4) == ["duplicate"] * 3 + ["unverified"]
+def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, days: float, key_store: KeyStore) -> None:
+    """Three, then five: of a, b, c, d the newest three are in the larger one; that a is gone is no proof that it never came."""
+    assert run(key_store, 3, recent_marks, *"abcd", begin=0, days=days) == ["fresh"] * 4
+    assert run(key_store, 5, recent_marks, *"dcba", begin=4, days=days) == ["duplicate"] * 3 + ["unverified"]
+    assert run(key_store, 5, recent_marks, *"aefghi", begin=8, days=days)[-1] == "fresh"
 
 
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
