@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from dedup_sdk.ids import Fields, Ids, IdSpec
@@ -145,14 +145,17 @@ def spec_of_lanes(text: str) -> str | None:
 
 
 def _values(columns: list[Column]) -> tuple[list[bytes | None], dict[int, str]]:
-    missing: dict[int, str] = {}
+    """Return the IDs; the usual batch, one column without a gap, is looked at as a whole."""
     if len(columns) == 1:
         values = list(columns[0].values)
+        if None not in values and max(map(len, cast("list[bytes]", values)), default=0) <= MAX_COMPARED_BYTES:
+            return values, {}
     else:
         values = []
         for parts in zip(*(column.values for column in columns), strict=True):
             present = [part for part in parts if part is not None]
             values.append(_JOINT.join(present) if len(present) == len(parts) else None)
+    missing: dict[int, str] = {}
     for index, value in enumerate(values):
         if value is None:
             missing[index] = next(
