@@ -4,6 +4,7 @@ Switches (environment):
     DEDUP_TEST_BOOTSTRAP    use the broker at this address
     DEDUP_TEST_KAFKA_IMAGE  the image for a broker in a container, instead of apache/kafka:4.1.1
     DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
+    DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import hypothesis
 import pytest
 
 # Downloads belong to the clone also where the tests are not started by make.
@@ -27,6 +29,9 @@ from tests.support.strictness import Strictness, nothing_may_be_skipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+
+hypothesis.settings.register_profile("same", derandomize=True, database=None)
+hypothesis.settings.load_profile("default" if os.environ.get("DEDUP_TEST_RANDOM") == "1" else "same")
 
 _BROKER = pytest.StashKey[str]()
 

@@ -186,9 +186,7 @@ class Durable:
         before = lane.since_ms, lane.since_number
         if lane.ring is not None:
             # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
-            dropped_ms = self.store.expire(None, lane.ring.accepted - lane.ring.size)
-            if dropped_ms is not None:
-                lane.forgot_numbers(min(dropped_ms, self._clock_ms))
+            self.store.expire(None, lane.ring.accepted - lane.ring.size)
         if self.window.time_ms is not None:
             horizon_ms = lane.horizon_ms(self._clock_ms)
             dropped_ms = self.store.expire(horizon_ms)

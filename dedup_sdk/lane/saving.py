@@ -91,9 +91,7 @@ class Saving(LaneState):
             self.recent.timeline.extend(chunk.column, chunk.timestamps)
         live = np.ones(marks.count, np.bool_)
         if self.ring is not None and marks.numbers is not None:
-            out = marks.numbers <= self.ring.accepted - self.ring.size
-            live &= ~out
-            self.forgot_numbers(min(int(marks.timestamps[out].max()), clock_ms) if out.any() else None)
+            live &= marks.numbers > self.ring.accepted - self.ring.size
         if self.window.time_ms is not None:
             horizon = self.horizon_ms(clock_ms)
             old = marks.timestamps < horizon

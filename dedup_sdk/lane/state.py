@@ -63,6 +63,9 @@ class LaneState:
             self.ring = Ring(
                 window.count, progress.accepted, self._leave_ring(window.count, progress.accepted)
             )
+        elif self._floor_number:
+            # No number keeps anything out any more, and nobody knows how old that was.
+            self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
         self.recent = RecentMarks()
         self.parked: dict[bytes, deque[Waiting]] = {}
         self.undecided: set[bytes] = set()
@@ -289,18 +292,6 @@ class LaneState:
         self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
         if self.ring is not None:
             self.since_number = self.ring.accepted
-
-    def forgot_numbers(self, newest_ms: int | None = None) -> None:
-        """Note that marks whose number left the window may be gone, of which the newest was of that timestamp.
-
-        To this window that is nothing: it makes a difference where a later owner's reaches further.
-        """
-        if self.ring is None or self.ring.accepted <= self.ring.size:
-            return
-        self.since_number = max(self.since_number or 0, self.ring.accepted - self.ring.size)
-        # Where numbers vouch for nothing this window hangs on what is known by time, and that has not become less for it.
-        if newest_ms is not None and self._covered_by_count():
-            self.since_ms = newest_ms + 1 if self.since_ms is None else max(self.since_ms, newest_ms + 1)
 
     def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:
         """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known.

@@ -84,7 +84,7 @@ def _written(opened: ReadOnlyPartition, progress: Progress, target: Path) -> Par
         high=progress.high,
         since_ms=progress.since_ms,
         accepted=progress.accepted,
-        since_number=progress.since_number,
+        since_number=max(progress.since_number or 0, progress.floor_number) or progress.since_number,
         newest_ms=progress.newest_ms,
         marks=sum(file.marks for file in files),
         files=files,

@@ -113,6 +113,7 @@ def _install(
         digest=manifest.digest,
         isolation=manifest.isolation,
     )
+    window = Window.parse(manifest.window)
     progress = Progress(
         low=entry.low,
         high=entry.high,
@@ -122,5 +123,6 @@ def _install(
         accepted=entry.accepted,
         since_number=entry.since_number,
         newest_ms=entry.newest_ms,
+        floor_number=max(0, entry.accepted - window.count) if window.count else 0,
     )
-    store.open(identity, Window.parse(manifest.window)).install(str(snapshot), progress, move=move)
+    store.open(identity, window).install(str(snapshot), progress, move=move)

@@ -136,3 +136,16 @@ def test_what_left_for_its_number_leaves_no_doubt_behind() -> None:
     survivor.admit(1)
     assert survivor.verdicts[6].kind is VerdictKind.FRESH
     survivor.check_verdicts()
+
+
+def test_what_is_dropped_for_its_age_raises_no_doubt_about_what_left_for_its_number() -> None:
+    """In a window by both: one ID is out for its number, another, without a timestamp, for its age; the next of the first is new."""
+    survivor = Survivor(Window(milliseconds=60, count=4), MemoryDisk(), recent_marks=1)
+    survivor.produce([(0, "b", 1000), (1, "d", 1000), (2, "a", -1), (3, "a", 1000), (4, "c", -1)])
+    survivor.admit(5)
+    while survivor.in_flight:
+        survivor.end(1, End.HANDLED)
+    survivor.produce([(0, "b", 1000)])
+    survivor.admit(1)
+    assert survivor.verdicts[5].kind is VerdictKind.FRESH
+    survivor.check_verdicts()
