@@ -15,9 +15,9 @@ from benchmarks.contender import strategy
 from benchmarks.recovery import commit_end, recover
 from benchmarks.rounds import ContenderError
 from dedup_sdk import DedupConsumer
+from dedup_sdk.marks import select_marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -88,4 +88,4 @@ def _inside(pages: Iterable[Marks], window: Window) -> Iterator[Marks]:
         return
     from_ms = max(int(page.timestamps.max()) for page in kept) - window.time_ms
     for page in kept:
-        yield select(page, (page.timestamps >= from_ms).nonzero()[0])
+        yield select_marks(page, (page.timestamps >= from_ms).nonzero()[0])

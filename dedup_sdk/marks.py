@@ -105,13 +105,21 @@ def cut_marks(marks: Marks, start: int, end: int) -> Marks:
     )
 
 
-def select_marks(marks: Marks, where: NDArray[np.bool_]) -> Marks:
-    """Return the marks where a mask, shape ``(n,)``, is true."""
-    digests: bytes = np.frombuffer(marks.digests, f"V{DIGEST_BYTES}")[where].tobytes()
-    numbers = None if marks.numbers is None else marks.numbers[where]
+def select_marks(marks: Marks, where: NDArray[Any]) -> Marks:
+    """Return the marks at some indexes, in that order, or where a mask is true."""
     return Marks(
-        digests, marks.offsets[where], marks.timestamps[where], numbers, take_payloads(marks.payloads, where)
+        take_digests(marks.digests, where),
+        marks.offsets[where],
+        marks.timestamps[where],
+        None if marks.numbers is None else marks.numbers[where],
+        take_payloads(marks.payloads, where),
     )
+
+
+def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
+    """Return the digests at some indexes, in that order, or where a mask is true, one after the other."""
+    taken: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
+    return taken
 
 
 def take_payloads(payloads: list[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import Marks, cut_marks, join_marks
-from dedup_sdk.store.mark_sort import select
+from dedup_sdk.marks import Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.remote_snapshot import find_remote, is_url
 from dedup_sdk.store.snapshot import read_file
 from dedup_sdk.store.snapshot_reader import Copy, read_files
@@ -92,7 +91,7 @@ class BaseReader:
                 "may have been: rebuild in full without --base"
             )
         forgotten_ms = int(marks.timestamps[out].max()) if out.any() else None
-        kept = select(marks, np.flatnonzero(~out)) if out.any() else marks
+        kept = select_marks(marks, np.flatnonzero(~out)) if out.any() else marks
         if not self.ordered:
             kept = Marks(kept.digests, kept.offsets, kept.timestamps)
         for slot, start, end in self.plan.cut(partition, kept.digests):

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s, Marks
-from dedup_sdk.store.mark_sort import select
+from dedup_sdk.marks import Int64s, Marks, select_marks
 from dedup_sdk.store.words import digest_words
 from spark_backfill.errors import BackfillError
 
@@ -28,7 +27,7 @@ def watch_bits(offsets: int) -> int:
 
 def watched_marks(marks: Marks, bits: int) -> Marks:
     """Return the marks at the offsets that are watched."""
-    return select(marks, np.flatnonzero(is_watched(marks.offsets, bits))) if bits else marks
+    return select_marks(marks, np.flatnonzero(is_watched(marks.offsets, bits))) if bits else marks
 
 
 def is_watched(offsets: Int64s, bits: int) -> NDArray[np.bool_]:

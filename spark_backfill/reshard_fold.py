@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s, Marks, join_marks
-from dedup_sdk.store.mark_sort import newest_given, newest_per_digest, select
+from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks
+from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
 from spark_backfill.time_fold import Folded, TimeFold, leave_out
 
 
@@ -26,9 +26,9 @@ class ReshardFold:
         marks = Marks(digests, offsets, timestamps)
         away = offsets < 0
         if away.any():
-            there = _turned(select(marks, np.flatnonzero(away)))
+            there = _turned(select_marks(marks, np.flatnonzero(away)))
             self._elsewhere.add(there.digests, there.offsets, there.timestamps)
-            marks = select(marks, np.flatnonzero(~away))
+            marks = select_marks(marks, np.flatnonzero(~away))
         self._here.add(marks.digests, marks.offsets, marks.timestamps)
 
     def finish(self) -> Folded:

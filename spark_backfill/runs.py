@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks
-from dedup_sdk.store.mark_sort import newest_per_digest, select
-from dedup_sdk.store.words import Uint64s, take_digests
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.words import Uint64s
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers
@@ -141,7 +141,7 @@ class Rows(NamedTuple):
             return None
         targets = self.targets if self.keyed is None else self.targets[self.keyed]
         places = np.flatnonzero(is_moved(targets, partition))
-        return _Moved(targets[places], select(self.marks(), places)) if places.size else None
+        return _Moved(targets[places], select_marks(self.marks(), places)) if places.size else None
 
     def beside_marks(self) -> _Beside:
         """Return what a report wants to know that the marks do not tell."""
@@ -264,7 +264,7 @@ class RunPacker:
         order = np.argsort(targets, kind="stable")
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            latest = latest_per_digest(select(marks, places))
+            latest = latest_per_digest(select_marks(marks, places))
             latest = replace(latest, offsets=np.full(latest.count, reshard.offset(target), np.int64))
             for slot, start, end in self._plan.cut(target, latest.digests):
                 if end > start:

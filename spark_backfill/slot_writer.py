@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.marks import Marks, join_marks
-from dedup_sdk.store.mark_sort import select
+from dedup_sdk.marks import Marks, join_marks, select_marks
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
 from dedup_sdk.window import Window
 from spark_backfill.count_fold import CountFold, later
@@ -147,5 +146,5 @@ def write_marks(path: Path, marks: Marks) -> SortedFile | None:
         return None
     with SortedFileWriter(path) as writer:
         for start in range(0, marks.count, _PAGE_MARKS):
-            writer.add(select(marks, np.arange(start, min(start + _PAGE_MARKS, marks.count))))
+            writer.add(select_marks(marks, np.arange(start, min(start + _PAGE_MARKS, marks.count))))
         return writer.finish()

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.marks import NO_MARKS, Int64s, Marks
-from dedup_sdk.store.mark_sort import newest_per_digest, select
+from dedup_sdk.marks import NO_MARKS, Int64s, Marks, select_marks
+from dedup_sdk.store.mark_sort import newest_per_digest
 
 _PENDING_ROWS: Final = 2_000_000
 
@@ -68,4 +68,4 @@ def leave_out(marks: Marks, keep_from_ms: int) -> Folded:
         return Folded(marks, None)
     old = ~kept
     number = None if marks.numbers is None else int(marks.numbers[old].max())
-    return Folded(select(marks, np.flatnonzero(kept)), int(marks.timestamps[old].max()), number)
+    return Folded(select_marks(marks, np.flatnonzero(kept)), int(marks.timestamps[old].max()), number)

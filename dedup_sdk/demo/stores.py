@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dedup_sdk.marks import select_marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -89,4 +89,4 @@ def _inside(page: Marks, newest_ms: int, window: Window) -> Marks:
     if window.time_ms is None:
         return page
     inside = newest_ms - page.timestamps <= window.time_ms
-    return select(page, np.flatnonzero(inside))
+    return select_marks(page, np.flatnonzero(inside))

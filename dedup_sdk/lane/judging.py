@@ -17,8 +17,6 @@ from dedup_sdk.lane.chunk import (
     KINDS,
     PARKED,
     PARKED_KIND,
-    REDELIVERED,
-    UNKEYED,
     UNVERIFIED,
     Chunk,
     digest_of,
@@ -61,12 +59,7 @@ class Judging(LaneState):
         asked: list[Any] = digests if keyed is None else [digests[index] for index in keyed]
         joined = b"".join(asked)
         found = find(joined, len(asked)) if asked else NONE_FOUND
-        # In a window by count nothing else tells of it before the watermark has passed.
-        told = offsets[-1] + 1 if self.ring is None else self.high
-        self._restored = tuple(r for r in self._restored if r[1] > told)
-        self.position = offsets[-1] + 1
-        self._chunks.append(chunk)
-        self._firsts.append(offsets[0])
+        self._take_in(chunk)
         if keyed is None:
             chunk.joined = joined
             self.recent.timeline.extend(chunk.column, timestamps)
@@ -79,30 +72,11 @@ class Judging(LaneState):
             self._advance()
         return chunk
 
-    def _skip_restored(self, chunk: Chunk) -> None:
-        edges = np.asarray(sorted(self._restored), np.int64).ravel()
-        # An offset inside a range has an odd number of edges at or before it.
-        inside = edges.searchsorted(chunk.column, side="right") % 2 == 1
-        for index in np.flatnonzero(inside).tolist():
-            chunk.finish(index, REDELIVERED)
-            chunk.unmarked.add(index)
-
     @staticmethod
     def _leave_unlooked(chunk: Chunk) -> None:
         """Look nothing up: a window that holds nothing has no sighting, so that what was not completed before is fresh."""
         chunk.reasons.update(dict.fromkeys(set(range(len(chunk.offsets))) - chunk.unmarked, "off"))
         chunk.unmarked.update(range(len(chunk.offsets)))
-
-    def _leave_unkeyed(self, chunk: Chunk, missing: dict[int, str], *, discard: bool) -> None:
-        for index, reason in missing.items():
-            if index in chunk.unmarked:
-                continue
-            chunk.unmarked.add(index)
-            chunk.reasons[index] = reason
-            chunk.kinds[index] = UNKEYED
-            if discard:
-                chunk.withheld.add(index)
-                chunk.finish(index)
 
     def _judge(self, chunk: Chunk, keyed: list[int] | None, digests: list[bytes], found: Found) -> None:
         """Judge the records at ``keyed`` (None: all of them) by their digests, in one pass of columns."""

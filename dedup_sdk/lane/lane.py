@@ -53,15 +53,6 @@ class Lane(Judging, Saving):
         self._advance()
         return self._settle(digests)
 
-    def release(self, place: Place) -> list[Place]:
-        """Offer a record again: its handler failed. Its twins stay parked, promoting one would double the message."""
-        chunk, index = place
-        if chunk.states[index] not in (OFFERED, APART):
-            return []
-        chunk.states[index] = APART
-        chunk.attempts[index] = chunk.attempts.get(index, 1) + 1
-        return [place]
-
     def bury(self, place: Place) -> list[Place]:
         """End a record without a mark (it was dead-lettered); its first twin is judged again."""
         chunk, index = place

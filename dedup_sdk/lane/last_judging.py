@@ -17,8 +17,6 @@ from dedup_sdk.lane.chunk import (
     DUPLICATE,
     PARKED,
     PARKED_KIND,
-    REDELIVERED,
-    UNKEYED,
     Place,
 )
 from dedup_sdk.lane.judging import Find
@@ -57,8 +55,7 @@ class LastJudging(LastVerdicts):
         chunk = LastChunk(offsets, timestamps, digests, items)
         if self._restored:
             self._skip_restored(chunk)
-        for index, reason in missing.items():
-            self._leave_unkeyed(chunk, index, reason, discard=discard_unkeyed)
+        self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
         self._find_tracks(chunk, find)
         self._note_others(chunk, find)
         # Asked before anything changes: an order of the user's may raise.
@@ -66,31 +63,12 @@ class LastJudging(LastVerdicts):
         places = self.rule.order.places(ids)
         if self.outdated:
             self.renew()
-        self._restored = tuple(r for r in self._restored if r[1] > offsets[-1] + 1)
-        self.position = offsets[-1] + 1
-        self._chunks.append(chunk)
-        self._firsts.append(offsets[0])
+        self._take_in(chunk)
         self._judge_all(chunk, ids, places)
         if chunk.open < len(offsets):
             self._dirty.append(chunk)
             self._advance()
         return chunk
-
-    def _skip_restored(self, chunk: LastChunk) -> None:
-        for row, offset in enumerate(chunk.offsets):
-            if any(start <= offset < end for start, end in self._restored):
-                chunk.finish(row, REDELIVERED)
-                chunk.unmarked.add(row)
-
-    def _leave_unkeyed(self, chunk: LastChunk, row: int, reason: str, *, discard: bool) -> None:
-        if row in chunk.unmarked:
-            return
-        chunk.unmarked.add(row)
-        chunk.reasons[row] = reason
-        chunk.kinds[row] = UNKEYED
-        if discard:
-            chunk.withheld.add(row)
-            chunk.finish(row)
 
     # --- which lane ----------------------------------------------------------------------------------------
 
@@ -220,7 +198,7 @@ class LastJudging(LastVerdicts):
         track.take_off()
         track.pending += 1
         leader = self._leader(track, candidate.token, offset, timestamp_ms)
-        if leader is not None and not self._open_at(leader):
+        if leader is not None and not self._is_open(leader):
             self._decide(chunk, row, COMPLETED_TWIN, self._sighting(leader))
         else:
             blocker = self._judge_by(track.ahead, chunk, row, track) if leader is None else leader

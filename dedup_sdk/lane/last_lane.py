@@ -39,15 +39,6 @@ class LastLane(LastJudging, LastSaving):
                 ended.append(chunk.offsets[index])
         return self._completed(chunk, ended)
 
-    def release(self, place: Place) -> list[Place]:
-        """Offer a record again: its handler failed. What waits for it stays parked."""
-        chunk, index = place
-        if chunk.states[index] not in (OFFERED, APART):
-            return []
-        chunk.states[index] = APART
-        chunk.attempts[index] = chunk.attempts.get(index, 1) + 1
-        return [place]
-
     def bury(self, place: Place) -> list[Place]:
         """End a record that its lane will not remember (it was dead-lettered); what waits for it is judged again."""
         chunk, row = on_tracks(place.chunk), place.row
@@ -81,7 +72,7 @@ class LastLane(LastJudging, LastSaving):
         if self.waiting:
             # Judged by what is below them, so before the watermark passes it by.
             over = deque(
-                sorted(offset for offset in ended if offset in self.waiting and not self._open_at(offset))
+                sorted(offset for offset in ended if offset in self.waiting and not self._is_open(offset))
             )
             while over:
                 for place in self._settle(over.popleft()):
@@ -116,7 +107,7 @@ class LastLane(LastJudging, LastSaving):
         """Judge a record that waited; return the offset of one that it has to wait for now."""
         offset, token = chunk.offsets[row], self.id_at(chunk, row).token
         ahead = self._leader(track, token, offset, int(chunk.timestamps[row]))
-        if ahead is not None and self._open_at(ahead):
+        if ahead is not None and self._is_open(ahead):
             return ahead
         if ahead is not None:
             self._decide(chunk, row, COMPLETED_TWIN, self._sighting(ahead))

@@ -10,9 +10,8 @@ from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import on_tracks
 from dedup_sdk.lane.last_state import LastState, parted, saved_lanes
 from dedup_sdk.lane.saving import Step
-from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.lane.track import Track
-from dedup_sdk.marks import Marks, join_marks, select_marks
+from dedup_sdk.marks import Marks, join_marks, select_marks, take_digests
 
 
 class LastSaving(LastState):
@@ -48,9 +47,8 @@ class LastSaving(LastState):
             live = marks.timestamps >= horizon
             aged = np.flatnonzero(~live)
             if aged.size:
-                digests = cut_digests(marks.digests)
                 try:
-                    hidden = find(b"".join([digests[index] for index in aged.tolist()]), aged.size).indexes
+                    hidden = find(take_digests(marks.digests, aged), aged.size).indexes
                 except BaseException:
                     self._unflushed = tracks
                     self.sightings.restore(looked_up)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.lane.chunk import DONE, Chunk, Place, digest_of
+from dedup_sdk.lane.chunk import Chunk, Place, digest_of
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.sightings import Sightings
 from dedup_sdk.lane.state import GRACE, LaneState, cut_digests
@@ -79,9 +79,9 @@ class LastState(LaneState):
         return max(0, unchanged - self.in_flight) if unchanged else 0
 
     @property
-    def progress(self) -> Progress:
-        """The whole state, to be written beside marks; of what is completed above the watermark only what was known at the start."""
-        return self._progress(tuple(each for each in self._restored if each[1] > self.high))
+    def _follows_watermark(self) -> bool:
+        """It does: what lanes remember is folded in offset order."""
+        return True
 
     # --- the watermark -------------------------------------------------------------------------------------
 
@@ -191,10 +191,6 @@ class LastState(LaneState):
                 if track_of_row is not None and track_of_row in outdated:
                     candidate = self.id_at(chunk, row)
                     track_of_row.ahead = self._after(track_of_row.ahead, candidate, chunk, row)
-
-    def _open_at(self, offset: int) -> bool:
-        place = self.place(offset)
-        return place is not None and place.chunk.states[place.row] != DONE
 
 
 def parted(marks: Marks) -> tuple[Marks, Marks]:

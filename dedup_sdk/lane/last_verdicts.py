@@ -55,8 +55,8 @@ class LastVerdicts(LastState):
                 if self._repeated(each, offset, timestamp_ms, self.second) is not None
             ]
             # One that is in flight, or waits itself, decides; else the last that was completed.
-            leader = max(leaders, key=lambda each: (self._open_at(each), each), default=None)
-            if leader is not None and self._open_at(leader):
+            leader = max(leaders, key=lambda each: (self._is_open(each), each), default=None)
+            if leader is not None and self._is_open(leader):
                 return leader
             if leader is not None:
                 judgement, seen = COMPLETED_TWIN, self._sighting(leader)

@@ -11,7 +11,7 @@ from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.state import LaneState, cut_digests
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks, select_marks
+from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks, take_digests
 from dedup_sdk.progress import Progress
 
 
@@ -100,7 +100,7 @@ class Saving(LaneState):
             live &= ~old
             if aged.size:
                 try:
-                    hidden = find(_select(marks.digests, aged), aged.size).indexes
+                    hidden = find(take_digests(marks.digests, aged), aged.size).indexes
                 except BaseException:
                     self.put_back(marks)
                     raise
@@ -151,9 +151,3 @@ class Saving(LaneState):
         for index in np.flatnonzero(~mask).tolist():
             mask[index] = not self._is_open(int(offsets[index]))
         return mask
-
-
-def _select(digests: bytes, where: np.ndarray[Any, Any]) -> bytes:
-    """Return the digests at some indexes, or where a mask is true."""
-    selected: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
-    return selected

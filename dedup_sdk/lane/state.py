@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.lane.chunk import DONE, OFFERED, Chunk, Place, digest_of
+from dedup_sdk.lane.chunk import APART, DONE, OFFERED, REDELIVERED, UNKEYED, Chunk, Place, digest_of
 from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.recent import RecentMarks
@@ -119,8 +119,8 @@ class LaneState:
         """The whole state, to be written beside marks."""
         ranges: tuple[tuple[int, int], ...] = ()
         if self._chunks or self._restored:
-            # What a lane with a count window completes above the watermark has no number yet, so that it is written later.
-            numbered = self._chunks if self.ring is None else ()
+            # What such a lane completes above the watermark has no number yet, or is not folded, so that it is written later.
+            numbered = () if self._follows_watermark else self._chunks
             ranges = merged(
                 [r for r in self._restored if r[1] > self.high]
                 + [r for chunk in numbered for r in chunk.done_ranges(self.high)]
@@ -251,6 +251,51 @@ class LaneState:
         if self.ring is None:
             return False
         return self.since_number is None or self.ring.accepted - self.since_number >= self.ring.size
+
+    # --- records that come, and come again ---------------------------------------------------------------------
+
+    @property
+    def _follows_watermark(self) -> bool:
+        """Whether what is completed above the watermark becomes durable only when that passes."""
+        return self.ring is not None
+
+    def _take_in(self, chunk: Chunk) -> None:
+        """Note that records have come; what was completed of them in an earlier life is told by the chunk now."""
+        position = chunk.offsets[-1] + 1
+        # Where completion follows the watermark nothing else tells of it before that has passed.
+        told = self.high if self._follows_watermark else position
+        self._restored = tuple(r for r in self._restored if r[1] > told)
+        self.position = position
+        self._chunks.append(chunk)
+        self._firsts.append(chunk.offsets[0])
+
+    def _skip_restored(self, chunk: Chunk) -> None:
+        edges = np.asarray(sorted(self._restored), np.int64).ravel()
+        # An offset inside a range has an odd number of edges at or before it.
+        inside = edges.searchsorted(chunk.column, side="right") % 2 == 1
+        for index in np.flatnonzero(inside).tolist():
+            chunk.finish(index, REDELIVERED)
+            chunk.unmarked.add(index)
+
+    def _leave_unkeyed(self, chunk: Chunk, missing: dict[int, str], *, discard: bool) -> None:
+        for index, reason in missing.items():
+            if index in chunk.unmarked:
+                continue
+            chunk.unmarked.add(index)
+            chunk.reasons[index] = reason
+            chunk.kinds[index] = UNKEYED
+            if discard:
+                chunk.withheld.add(index)
+                chunk.finish(index)
+
+    def release(self, place: Place) -> list[Place]:
+        """Offer a record again: its handler failed. Its twins stay parked, promoting one would double the message."""
+        chunk, index = place
+        if chunk.states[index] not in (OFFERED, APART):
+            return []
+        chunk.states[index] = APART
+        chunk.attempts[index] = chunk.attempts.get(index, 1) + 1
+        return [place]
 
     # --- the watermark -------------------------------------------------------------------------------------
 

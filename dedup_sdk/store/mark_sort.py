@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Marks, take_payloads
-from dedup_sdk.store.words import Uint64s, digest_words, take_digests
+from dedup_sdk.marks import Marks, select_marks
+from dedup_sdk.store.words import Uint64s, digest_words
 
 _NO_TIME = np.iinfo(np.int64).min
 
@@ -33,18 +33,7 @@ def _last_per_digest(marks: Marks, timestamps: NDArray[np.int64] | None) -> Mark
     high, low = high[order], low[order]
     last = np.ones(len(order), dtype=np.bool_)
     np.logical_or(high[1:] != high[:-1], low[1:] != low[:-1], out=last[:-1])
-    return select(marks, order[last])
-
-
-def select(marks: Marks, indexes: NDArray[np.intp]) -> Marks:
-    """Return the marks at ``indexes`` (or where a mask is true), in that order."""
-    return Marks(
-        take_digests(marks.digests, indexes),
-        marks.offsets[indexes],
-        marks.timestamps[indexes],
-        None if marks.numbers is None else marks.numbers[indexes],
-        take_payloads(marks.payloads, indexes),
-    )
+    return select_marks(marks, order[last])
 
 
 def digest_order(

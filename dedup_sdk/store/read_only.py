@@ -12,13 +12,12 @@ from typing import Final, NamedTuple, Self
 from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import Marks, join_marks
+from dedup_sdk.marks import Marks, join_marks, select_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
-from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks_errors import translating
@@ -93,7 +92,7 @@ class ReadOnlyPartition:
         flushed = Marks(digest * len(values), *decode_values(values))
         high, low = digest_words(self._recent.digests)
         wanted_high, wanted_low = digest_words(digest)
-        recent = select(self._recent, ((high == wanted_high) & (low == wanted_low)).nonzero()[0])
+        recent = select_marks(self._recent, ((high == wanted_high) & (low == wanted_low)).nonzero()[0])
         found = join_marks([flushed, recent])
         columns = zip(
             found.offsets.tolist(),

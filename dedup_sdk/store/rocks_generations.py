@@ -16,18 +16,16 @@ import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict, WriteBatch
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, Marks
+from dedup_sdk.marks import DIGEST_BYTES, Marks, select_marks, take_digests
 from dedup_sdk.store.codec import decode_values
 from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values, wants_merges
 from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.filter_words import FilterWords, filter_words, merge_words
 from dedup_sdk.store.generations import Generation, State
-from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.options import MERGE_FULLY, SharedMemory, generation_options
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.rocks_scan import scan_families
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, write_marks
-from dedup_sdk.store.words import take_digests
 from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
@@ -111,7 +109,7 @@ class RocksGenerations:
         offsets, *_ = decode_values([value for _, value in found])
         kept = np.ones(marks.count, dtype=np.bool_)
         kept[places] = marks.offsets[places] > offsets
-        return select(marks, np.flatnonzero(kept))
+        return select_marks(marks, np.flatnonzero(kept))
 
     def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
         """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""

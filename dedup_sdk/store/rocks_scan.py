@@ -9,11 +9,11 @@ import numpy as np
 from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import read_items, value_bytes
-from dedup_sdk.store.mark_sort import newest_per_digest, select
+from dedup_sdk.store.mark_sort import newest_per_digest
 
 PAGE_MARKS: Final = 50_000
 PAGE_BYTES: Final = 2**24
@@ -75,7 +75,7 @@ def scan_families(
 
 
 def _below(marks: Marks, offset: int | None) -> Marks:
-    return marks if offset is None else select(marks, np.flatnonzero(marks.offsets < offset))
+    return marks if offset is None else select_marks(marks, np.flatnonzero(marks.offsets < offset))
 
 
 def _slice(family: Rdict, lower: bytes, upper: bytes | None) -> Marks:

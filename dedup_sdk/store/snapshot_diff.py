@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
-from dedup_sdk.store.mark_sort import select
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.mark_text import mark_texts
 from dedup_sdk.store.snapshot_reader import read_source
 from dedup_sdk.store.snapshot_source import Source
@@ -124,7 +123,7 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
     twin = np.zeros(len(order) + 1, dtype=np.bool_)
     twin[1:-1] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     lone = order[~twin[:-1] & ~twin[1:]]
-    ours, theirs = select(both, order[twin[1:]]), select(both, order[twin[:-1]])
+    ours, theirs = select_marks(both, order[twin[1:]]), select_marks(both, order[twin[:-1]])
     differs = (ours.offsets != theirs.offsets) | (ours.timestamps != theirs.timestamps)
     if ours.numbers is not None and theirs.numbers is not None:
         differs |= ours.numbers != theirs.numbers
@@ -133,10 +132,10 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
     at = np.flatnonzero(differs)
     return Difference(
         partition=number,
-        only_left=select(both, lone[lone < left.count]),
-        only_right=select(both, lone[lone >= left.count]),
-        left=select(ours, at),
-        right=select(theirs, at),
+        only_left=select_marks(both, lone[lone < left.count]),
+        only_right=select_marks(both, lone[lone >= left.count]),
+        left=select_marks(ours, at),
+        right=select_marks(theirs, at),
         same=ours.count - len(at),
     )
 

@@ -33,8 +33,3 @@ def digest_list(digests: bytes) -> list[bytes]:
     """Cut ``16 * n`` bytes into ``n`` digests."""
     cut: list[bytes] = np.frombuffer(digests, dtype=f"V{DIGEST_BYTES}").tolist()
     return cut
-
-
-def take_digests(digests: bytes, indexes: NDArray[np.intp]) -> bytes:
-    """Return the digests at ``indexes``, in that order, as bytes."""
-    return np.frombuffer(digests, dtype=f"V{DIGEST_BYTES}")[indexes].tobytes()

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks
+from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.mark_sort import newest_given, newest_per_digest, select
+from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
 from tests.support.marks import digest as digest_of
 from tests.support.marks import marks, payloads, random_marks
 
@@ -102,10 +102,10 @@ def test_payloads_go_where_their_marks_go() -> None:
     assert list(payloads([ordered])) == sorted(expected)
     assert payloads([ordered]) == expected
     assert payloads([cut_marks(ordered, 30, 60)]).items() <= expected.items()
-    assert payloads([select(ordered, np.array([5, 3]))]).items() <= expected.items()
+    assert payloads([select_marks(ordered, np.array([5, 3]))]).items() <= expected.items()
     even = ordered.offsets % 2 == 0
-    assert payloads([select(ordered, even)]) == payloads([select(ordered, np.flatnonzero(even))])
-    assert payloads([select(ordered, np.flatnonzero(even))]).items() <= expected.items()
+    assert payloads([select_marks(ordered, even)]) == payloads([select_marks(ordered, np.flatnonzero(even))])
+    assert payloads([select_marks(ordered, np.flatnonzero(even))]).items() <= expected.items()
     assert join_marks([plain, plain]).payloads is None
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, select_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.mark_sort import select
 from dedup_sdk.store.snapshot_diff import diff_snapshots, lines
 from dedup_sdk.store.snapshot_source import Source
 from tests.support.marks import IDENTITY, digest, marks, random_marks, write_snapshot
@@ -50,7 +49,7 @@ def test_files_and_pages_make_no_difference(tmp_path: Path) -> None:
     held = random_marks(130_000, 5)
     changed = replace(held, offsets=held.offsets.copy())
     changed.offsets[::10_000] += 500_000
-    kept = select(changed, np.flatnonzero(np.arange(130_000) % 1_000 != 1))
+    kept = select_marks(changed, np.flatnonzero(np.arange(130_000) % 1_000 != 1))
     left = source(tmp_path / "a", held, cuts=(1, 60_000))
     right = source(tmp_path / "b", kept, cuts=(90_000,))
     found = list(diff_snapshots(left, right))

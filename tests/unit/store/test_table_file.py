@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, select_marks
 from dedup_sdk.store.codec import encode_values
-from dedup_sdk.store.mark_sort import newest_per_digest, select
+from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.table_file import TableWriter
 from dedup_sdk.store.words import digest_list
 from tests.support.marks import random_marks
@@ -74,7 +74,7 @@ def test_a_table_is_written_in_pages(database: Rdict, tmp_path: Path) -> None:
     cuts = [0, 0, 1, 2, 300, 300, 999, 1_000]
     write(
         tmp_path / "x.sst",
-        *(select(held, np.arange(start, end)) for start, end in pairwise(cuts)),
+        *(select_marks(held, np.arange(start, end)) for start, end in pairwise(cuts)),
     )
     newer = Marks(held.digests[: 16 * 500], held.offsets[:500] + 10**6, held.timestamps[:500])
     write(tmp_path / "y.sst", newer)
