@@ -163,6 +163,22 @@ def test_acceptance_numbers_are_kept(tmp_path: Path) -> None:
     assert (manifest.partitions[0].accepted, manifest.partitions[0].since_number) == (2, 0)
 
 
+def test_what_left_a_count_window_is_told_to_a_longer_one(tmp_path: Path) -> None:
+    """The snapshot says where its numbers begin, and so does the store that is made of it."""
+    store = RocksStore(tmp_path / "store")
+    opened = store.open(IDENTITY, Window(count=2))
+    opened.append(replace(progress(9), accepted=9, floor_number=7), marks(("a", 7, 10, 8), ("b", 8, 30, 9)))
+    manifest, _ = taken(tmp_path / "store", tmp_path / "snapshot")
+    store.close()
+    assert manifest.partitions[0].since_number == 7
+    restore_snapshot(tmp_path / "snapshot", tmp_path / "restored")
+    again = RocksStore(tmp_path / "restored")
+    loaded = again.open(IDENTITY, Window(count=2)).load()
+    again.close()
+    assert loaded is not None
+    assert (loaded.progress.floor_number, loaded.progress.since_number) == (7, 7)
+
+
 def test_nothing_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:
     """A place that is taken, partitions of two ID specs, a store that never completed anything: one line, and no folder."""
     store = RocksStore(tmp_path / "store")
