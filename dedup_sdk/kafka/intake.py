@@ -22,7 +22,7 @@ from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.placement import Placement
+from dedup_sdk.kafka.pausing import Pausing
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -47,7 +47,7 @@ class Doubt(Enum):
     """A partition's state may be half way between two steps."""
 
 
-class Intake(Placement):
+class Intake(Pausing):
     """Fetching, judging and handing out."""
 
     _engine: Deduplicator

@@ -21,7 +21,7 @@ from dedup_sdk.kafka.turns import Turns
 
 
 class Placement(Consumer):
-    """Subscription, assignment, seek, pause, position: as the plain client's, with recovery in between."""
+    """Subscription, assignment, seek, position: as the plain client's, with recovery in between."""
 
     _session: Session
     _hand: HandOut
@@ -47,8 +47,6 @@ class Placement(Consumer):
     _tidy_at: float
     _closed: bool
     _turns: Turns
-    _put_off: set[Coordinates]
-    """Partitions whose pause or resumption the client has not heard of: it was busy with another thread."""
     _seeks: dict[Coordinates, TopicPartition]
     """Where other threads want partitions to be read from, said while a callback ran."""
 
@@ -159,17 +157,17 @@ class Placement(Consumer):
         return [TopicPartition(*coordinates) for coordinates in gone if coordinates not in self._by_callback]
 
     def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
-        going, lost = self._going(partitions), _coordinates(partitions)
+        going, lost = self._going(partitions), coordinates_in(partitions)
         self._lose([tp for tp in going if (tp.topic, tp.partition) in lost])
         if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
             self._give_back(rest)
 
     def _give_back(self, partitions: list[TopicPartition]) -> None:
-        self._forget(_coordinates(partitions))
+        self._forget(coordinates_in(partitions))
         self._session.give_back(partitions)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        self._forget(_coordinates(partitions))
+        self._forget(coordinates_in(partitions))
         self._session.lose(partitions)
 
     def _forget(self, gone: Collection[Coordinates]) -> None:
@@ -225,26 +223,6 @@ class Placement(Consumer):
                 kept.append(message)
         return kept
 
-    def _read_again(self) -> None:
-        """Before a fetch: go back for what was dropped of the last one, but for partitions that the user keeps paused.
-
-        The thread that fetches does so itself: in the middle of its fetch old and new messages could not be told apart. What
-        the client has not heard of it hears before: a partition that is paused must not be fetched.
-        """
-        with self._lock:
-            self._tell_pauses()
-            self._gone.clear()
-            due = {
-                c
-                for c in self._dropped
-                if c not in self._session.assigned or not self._session.assigned[c].user_paused
-            }
-            if due:
-                self._note_stops()
-                self._dropped -= due
-                self._session.refetch(due)
-                self._drop_moved()
-
     def _finish_asked(self) -> None:
         """Complete what the application had before its last call for more, unless what it had is in doubt."""
         if self._implicit and not self._doubtful:
@@ -268,7 +246,7 @@ class Placement(Consumer):
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
         self._session.take(partitions, incremental=False, by_hand=True)
-        self._by_callback = _coordinates(partitions)
+        self._by_callback = coordinates_in(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
@@ -278,7 +256,7 @@ class Placement(Consumer):
         with self._turns.alone():
             self._check_open()
             self._session.take(partitions, incremental=True, by_hand=True)
-            self._by_callback |= _coordinates(partitions)
+            self._by_callback |= coordinates_in(partitions)
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
@@ -299,7 +277,7 @@ class Placement(Consumer):
             self._finish_asked()
             self._whole(self._give_back, partitions)
             self._whole(super().incremental_unassign, partitions)
-            self._by_callback -= _coordinates(partitions)
+            self._by_callback -= coordinates_in(partitions)
 
     def _give_all_back(self) -> None:
         held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
@@ -339,56 +317,6 @@ class Placement(Consumer):
         self._whole(self._forget, {coordinates})
         self._session.move(*coordinates, offset)
 
-    def pause(self, partitions: list[TopicPartition]) -> None:
-        """Stop partitions from delivering, until `resume`: what was fetched already waits too. From any thread."""
-        with self._lock:
-            self._check_open()
-            paused = _coordinates(partitions)
-            if self._assigning is not None:
-                self._pausing |= paused
-            self._tell_client(
-                [tp for tp in partitions if self._assigning is None or tp not in self._assigning], pause=True
-            )
-            self._session.note_pause(paused, paused=True)
-            self._whole(self._hand.set_aside, {c for c in paused if self._partition_of(*c) is not None})
-            self._drop_fetched(paused)
-
-    def resume(self, partitions: list[TopicPartition]) -> None:
-        """Let partitions deliver again; one that still recovers starts when it is up to date. From any thread."""
-        with self._lock:
-            self._check_open()
-            resumed = _coordinates(partitions)
-            self._pausing -= resumed
-            self._session.note_pause(resumed, paused=False)
-            self._whole(self._hand.bring_back, resumed)
-            self._tidy_at = 0.0
-            self._tell_client(partitions, pause=False)
-
-    def _tell_client(self, partitions: list[TopicPartition], *, pause: bool) -> None:
-        if self._turns.busy_elsewhere:
-            # Not waited for: the thread inside may wait for ours, in a rebalance. It does this when it comes out.
-            self._put_off |= _coordinates(partitions)
-            self._tidy_at = 0.0
-        elif pause:
-            super().pause(partitions)
-        else:
-            super().resume(self._session.resumable(partitions))
-
-    def _tell_what_was_put_off(self) -> None:
-        """Tell the client of seeks, pauses and resumptions by other threads; what went meanwhile is left out."""
-        while self._seeks:
-            coordinates, target = self._seeks.popitem()
-            if coordinates in self._session.assigned:
-                self._guard.run(self._seek, target)
-        self._tell_pauses()
-
-    def _tell_pauses(self) -> None:
-        """Tell the client whether the partitions that it has not heard of are paused: as it is now, whatever came in between."""
-        put_off, self._put_off = self._put_off, set()
-        for coordinates in put_off & self._session.assigned.keys():
-            paused = self._session.assigned[coordinates].user_paused
-            self._tell_client([TopicPartition(*coordinates)], pause=paused)
-
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
         with self._lock:
@@ -411,7 +339,8 @@ class Placement(Consumer):
             raise RuntimeError("Consumer closed")
 
 
-def _coordinates(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
+def coordinates_in(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
+    """Return topic and partition of each."""
     return {(tp.topic, tp.partition) for tp in partitions}
 
 
