@@ -23,9 +23,14 @@ export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
 export PATH := $(BIN):$(PATH)
 
+# Tests without a broker of their own. The other half is all the rest, so that no folder is forgotten.
+LOGIC := tests/unit tests/contract tests/property tests/model tests/mock
+# Make's own variables are not for the commands that tests start.
+PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench chaos ci clean
+.PHONY: help setup demo test test-logic test-real check format bench chaos chaos-once ci clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -49,8 +54,18 @@ $(READY): pyproject.toml uv.lock | $(UV)
 demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
 	@$(BIN)/dedup demo $(ARGS)
 
-test: check ## check, then the whole test suite (ARGS="-k lookup")
-	@$(BIN)/pytest $(ARGS)
+ifdef ARGS
+test: check ## check, then the whole test suite, with -j2 its halves side by side (ARGS="-k lookup")
+	@$(PYTEST) $(ARGS)
+else
+test: test-logic test-real
+endif
+
+test-logic: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/logic $(LOGIC)
+
+test-real: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/real $(LOGIC:%=--ignore=%)
 
 check: $(READY) ## ruff, its formatter, and mypy
 	@$(BIN)/ruff check --quiet
@@ -68,7 +83,9 @@ bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --
 chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
-ci: test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
+ci: test chaos-once ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
+
+chaos-once: test-logic
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3 --again
 
 clean: ## removes .venv, .cache and the tools' own caches
