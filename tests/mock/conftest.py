@@ -78,3 +78,9 @@ def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
     yield make
     for consumer in made:
         consumer.close()
+
+
+@pytest.fixture
+def letters(kafka: MockKafka) -> str:
+    """A dead-letter topic of one partition."""
+    return kafka.create_topic("letters")

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import random
-import signal
-import sys
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -20,7 +16,8 @@ from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.kafka.workers import Workers
 from dedup_sdk.store.memory import MemoryPartition
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+from tests.support.consuming import committed, poll_quiet, poll_some, values
+from tests.support.interrupting import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,15 +25,6 @@ if TYPE_CHECKING:
     from dedup_sdk.kafka.crew import OnError
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
-
-
-_SIGNALS = 400
-_LEAST = 20
-"""Interruptions without which a history says nothing."""
-
-
-class Interrupted(BaseException):
-    """What a signal handler raises; like KeyboardInterrupt no Exception."""
 
 
 def once_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> list[int]:
@@ -157,75 +145,6 @@ def test_an_interruption_of_the_last_step_costs_no_message(
 
     assert raised == [[1]]
     assert set(values(got)) == {*map(str, range(20)), "end"}
-
-
-class Nuisance:
-    """A thread that interrupts the main thread every few milliseconds, some hundred times, while it is ``armed``."""
-
-    armed = False
-
-    def __init__(self) -> None:
-        self._random = random.Random(7)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._disturb)
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGUSR1, self._interrupt)
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        signal.signal(signal.SIGUSR1, self._before)
-
-    def _disturb(self) -> None:
-        main = threading.main_thread().ident
-        for _ in range(_SIGNALS):
-            if main is None or self._ended.wait(self._random.uniform(0.0005, 0.03)):
-                return
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-    @staticmethod
-    def _interrupt(*_: object) -> None:
-        if Nuisance.armed:
-            # A second signal while this one is being raised is a matter of the interpreter.
-            Nuisance.armed = False
-            raise Interrupted
-
-
-def test_signals_at_any_time_cost_no_message(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that raises again and again, wherever the program happens to be: joining, recovering, judging."""
-    # Python swallows what is raised in a collection or a finaliser; the hook it tells could be interrupted, too.
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    sent = [f"{number:04}" for number in range(3000)]
-    send(*sent)
-    consumer = make("orders")
-    got: set[str] = set()
-    interruptions = 0
-    message = None
-
-    with Nuisance():
-        until = time.monotonic() + 3 * PATIENCE_S
-        while (len(got) < len(sent) or interruptions < _LEAST) and time.monotonic() < until:
-            try:
-                try:
-                    Nuisance.armed = True
-                    while (len(got) < len(sent) or interruptions < _LEAST) and time.monotonic() < until:
-                        message = None
-                        message = consumer.poll(0.05)
-                        if message is not None:
-                            got.add(message.value().decode())
-                finally:
-                    Nuisance.armed = False
-            except (Interrupted, TypeError):
-                # The client's constructor calls an interruption a property of the wrong type.
-                interruptions += 1
-                if message is not None:
-                    # Interrupted on its way to the set, not on its way here.
-                    got.add(message.value().decode())
-
-    assert set(sent) - got == set()
-    assert interruptions >= _LEAST
 
 
 @pytest.mark.parametrize("name", ["append", "find"])
