@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-hypothesis.settings.register_profile("same", derandomize=True, database=None)
-hypothesis.settings.load_profile("default" if os.environ.get("DEDUP_TEST_RANDOM") == "1" else "same")
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("random" if os.environ.get("DEDUP_TEST_RANDOM") == "1" else "same")
 
 _BROKER = pytest.StashKey[str]()
 
