@@ -23,14 +23,16 @@ export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
 export PATH := $(BIN):$(PATH)
 
-# Tests without a broker of their own. The other half is all the rest, so that no folder is forgotten.
-LOGIC := tests/unit tests/contract tests/property tests/model tests/mock
+# The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
+LOGIC := tests/unit tests/contract tests/property tests/model
+APART := tests/spark tests/mock $(LOGIC)
+PARTS := test-spark test-mock test-rest test-logic
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-logic test-real check format bench chaos chaos-once ci clean
+.PHONY: help setup demo test $(PARTS) check format bench chaos chaos-once ci clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -55,17 +57,23 @@ demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20
 	@$(BIN)/dedup demo $(ARGS)
 
 ifdef ARGS
-test: check ## check, then the whole test suite, with -j2 its halves side by side (ARGS="-k lookup")
+test: check ## check, then the whole test suite, with -j2 two parts at a time (ARGS="-k lookup")
 	@$(PYTEST) $(ARGS)
 else
-test: test-logic test-real
+test: $(PARTS)
 endif
+
+test-spark: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/spark tests/spark
+
+test-mock: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/mock tests/mock
 
 test-logic: check
 	@$(PYTEST) -o cache_dir=.pytest_cache/logic $(LOGIC)
 
-test-real: check
-	@$(PYTEST) -o cache_dir=.pytest_cache/real $(LOGIC:%=--ignore=%)
+test-rest: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
 
 check: $(READY) ## ruff, its formatter, and mypy
 	@$(BIN)/ruff check --quiet
@@ -85,7 +93,7 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 
 ci: test chaos-once ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
 
-chaos-once: test-logic
+chaos-once: check
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3 --again
 
 clean: ## removes .venv, .cache and the tools' own caches
