@@ -82,13 +82,15 @@ def claim_history(
     *,
     assume_processed: bool,
     base: Base | None = None,
+    isolation: str = "read_committed",
 ) -> Claims:
     """Say which offsets of a log are the history of a group with these ``commits``.
 
     Without a group the user vouches for the whole log (``commits`` None). With one the cut is what it has committed and the beginning is
     the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
     metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
-    ``base``: what it has of a partition is not read again.
+    ``base``: what it has of a partition is not read again. ``isolation``: at which level the history is read; where that is
+    ``read_uncommitted`` it begins where the group began to handle what was aborted.
 
     Raises:
         BackfillError: nothing that the group has processed, or a base of another log.
@@ -103,7 +105,9 @@ def claim_history(
     claims: dict[int, _Claim] = {}
     known_entries, entries = {} if base is None else entries_of(base.manifest), dict[int, PartitionManifest]()
     for number in partitions:
-        claim = _claim(number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed)
+        claim = _claim(
+            number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed, isolation=isolation
+        )  # fmt: skip
         if claim is None:
             continue
         claims[number] = claim
@@ -234,6 +238,7 @@ def _claim(
     *,
     name: str,
     assume_processed: bool,
+    isolation: str,
 ) -> _Claim | None:
     if commits is None:
         return _Claim(bounds.start, bounds.stable_end, bounds.start == 0, vouched=True)
@@ -251,13 +256,18 @@ def _claim(
         low = min(bounds.start, high)
         return _Claim(low, high, low == 0, vouched=True)
     metadata = parse_metadata(commit.text, committed=commit.offset)
+    with_aborted = isolation == "read_uncommitted"
     if metadata is None:
         skipped[partition] = "committed without this package's metadata"
-        return None
-    if not metadata.is_of(name):
+    elif not metadata.is_of(name):
         skipped[partition] = "committed with the metadata of another log"
-        return None
-    return _Claim(min(metadata.low, high), high, metadata.complete and metadata.low <= high, vouched=False)
+    elif with_aborted and metadata.aborted is None:
+        skipped[partition] = "the group does not handle aborted records, which this archive has"
+    else:
+        low = max(metadata.low, (metadata.aborted or 0) if with_aborted else 0)
+        complete = metadata.complete and low <= min(metadata.low, high)
+        return _Claim(min(low, high), high, complete, vouched=False)
+    return None
 
 
 def _log_part(

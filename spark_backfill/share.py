@@ -93,6 +93,7 @@ def find_shares(
                         None if group is None else commits[group],
                         assume_processed=options.assume_processed,
                         base=base,
+                        isolation=options.sources.isolation,
                     )
                 )
         histories: list[History] = []

@@ -131,6 +131,8 @@ class Assigned:
     """Which log its offsets are of (`dedup_sdk.kafka.metadata.log_name`); empty until recovery has asked."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
+    aborted: int | None = None
+    """From which offset on the group reads records of aborted transactions too; None where it does not."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
     beside: bool = False
@@ -161,6 +163,7 @@ class Assigned:
             log=self.log,
             buried=lane.buried,
             by=lane.writer,
+            aborted=self.aborted,
         )
 
     def enter(self, state: State) -> None:

@@ -107,7 +107,8 @@ def _bounds_once_decided(
 ) -> Generator[None, None, tuple[int, int]]:
     first, end = client.bounds(assigned.topic, assigned.partition)
     if start.offset > end and not start.suspect:
-        yield from wait_until_decided(assigned, start.offset, client, until=until)
+        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
+            yield from wait_until_decided(assigned, start.offset, reader, until=until)
         first, end = client.bounds(assigned.topic, assigned.partition)
     return first, end
 

@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1 aborted=1200
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -23,6 +23,9 @@ processed without a gap, so that a consumer on any machine knows what it may tak
 ``by``
     which key store it was committed from (`dedup_sdk.progress.Progress.writer`): one of its own commits that arrives after a later
     one is told from a group that somebody has set back.
+``aborted``
+    from which offset on the group read records of aborted transactions too (``isolation.level=read_uncommitted``), left out where it does
+    not: before it nobody handled them, so that they must not be folded.
 
 A text with a field that this version does not know counts as none, on purpose: what is not understood vouches for nothing.
 """
@@ -35,7 +38,7 @@ from hashlib import sha256
 
 _FORM = re.compile(
     r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?"
-    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?",
+    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?",
     re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
@@ -57,6 +60,7 @@ class CommitMetadata:
     log: str = ""
     buried: int | None = None
     by: str = ""
+    aborted: int | None = None
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
@@ -64,7 +68,8 @@ class CommitMetadata:
         log = f" log={self.log}" if self.log else ""
         buried = "" if self.buried is None else f" buried={self.buried}"
         by = f" by={self.by}" if self.by else ""
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}{by}"
+        aborted = "" if self.aborted is None else f" aborted={self.aborted}"
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}{by}{aborted}"
 
     def is_of(self, log: str) -> bool:
         """Whether these offsets are of this log (`log_name`); true where either side does not say."""
@@ -82,7 +87,7 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
     ``committed`` is the offset beside it: a history that begins beyond it is not what the group committed here.
     """
     form = _FORM.fullmatch(text or "")
-    if form is None or max(int(form[1]), int(form[6] or 0)) > _MAX_OFFSET:
+    if form is None or max(int(form[1]), int(form[6] or 0), int(form[8] or 0)) > _MAX_OFFSET:
         return None
     if committed is not None and int(form[1]) > committed:
         return None
@@ -94,4 +99,5 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
         log=form[5] or "",
         buried=None if form[6] is None else int(form[6]),
         by=form[7] or "",
+        aborted=None if form[8] is None else int(form[8]),
     )

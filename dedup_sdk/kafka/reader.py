@@ -24,8 +24,6 @@ _BATCH = 1_000
 """Records at once: what is made of more does not stay in the processor's cache."""
 _SLICE_S = 0.02
 _PAUSE_S = 0.005
-_MEETING_S = 2.0
-"""Seconds that a question of a reader that was just made may take at least, to a broker that has just answered another."""
 _END_LOOK_S = 1.0
 """Seconds between two questions whether a log that seems to end too early still ends there."""
 SILENCE_S = 60.0
@@ -76,11 +74,11 @@ class TailReader:
 
     def log_end(self) -> int:
         """Return the offset after the last record of the log, those of open transactions included."""
-        readers = self._readers.of_everything
+        readers = self._readers.at("read_uncommitted")
         reader = readers.take()
         asked = TopicPartition(self._topic, self._partition)
         try:
-            end = int(reader.get_watermark_offsets(asked, timeout=max(self._readers.answer_s, _MEETING_S))[1])
+            end = int(reader.get_watermark_offsets(asked, timeout=readers.answer_s)[1])
         except BaseException:
             reader.close()
             raise

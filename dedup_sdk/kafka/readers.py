@@ -13,6 +13,9 @@ from confluent_kafka import Consumer, KafkaException
 
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 
+_MEETING_S = 2.0
+"""Seconds that a question of a reader that was just made may take at least, to a broker that has just answered another."""
+
 
 class Readers:
     """Consumers outside any group; the idle ones wait for the next who needs one. Not thread-safe.
@@ -26,14 +29,15 @@ class Readers:
         self._idle: list[Consumer] = []
         self.answer_s = ASK_S
         """Seconds that a question may take now."""
-        self._of_everything: Readers | None = None
+        self._others: dict[str, Readers] = {}
 
-    @property
-    def of_everything(self) -> Readers:
-        """Readers that see the records of open and aborted transactions too."""
-        if self._of_everything is None:
-            self._of_everything = Readers(self._settings, isolation="read_uncommitted")
-        return self._of_everything
+    def at(self, isolation: str) -> Readers:
+        """Return readers at this isolation level: ``read_uncommitted`` ones see the records of open and aborted transactions too."""
+        if isolation not in self._others:
+            self._others[isolation] = Readers(self._settings, isolation=isolation)
+        others = self._others[isolation]
+        others.answer_s = max(self.answer_s, _MEETING_S)
+        return others
 
     def take(self) -> Consumer:
         """Return a consumer that reads nothing; to be given back, or closed."""
@@ -61,5 +65,5 @@ class Readers:
         """End the connections of the idle ones."""
         while self._idle:
             self._idle.pop().close()
-        if self._of_everything is not None:
-            self._of_everything.close()
+        for others in self._others.values():
+            others.close()

@@ -23,11 +23,14 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.metadata import log_name
+from dedup_sdk.kafka.mixed_reader import MixedReader, aborted_from
+from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.kafka.suppressed import without_what_was_given_up
+from dedup_sdk.kafka.undecided import wait_until_decided
 from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Identity
@@ -154,6 +157,7 @@ def _start_and_replay(
         # Nothing is replayed any more, so that nothing has to be left out of it.
         chosen = replace(chosen, snapshot=(), dead_letters=None)
     plan = _plan(held, start, client, chosen)
+    assigned.aborted = aborted_from(start, settings, kept=plan.keep)
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":
         news.rewound(start.offset)
@@ -183,7 +187,9 @@ def _start_and_replay(
     yield
     cut: Cut | None = None
     if plan.replay_to > plan.replay_from:
-        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
+        with closing(_reader_of_the_history(assigned, plan, client)) as reader:
+            if isinstance(reader, MixedReader):
+                yield from wait_until_decided(assigned, plan.replay_to, reader, until=until)
             cut = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause", news=news,
@@ -191,6 +197,12 @@ def _start_and_replay(
         notes.append(f"replayed {assigned.replayed} records")
         cut = cut or (yield from _cut_before(start, held, client))
     return plan, notes, cut
+
+
+def _reader_of_the_history(assigned: Assigned, plan: StartPlan, client: Client) -> TailReader:
+    if assigned.aborted is None or assigned.aborted <= plan.replay_from:
+        return client.tail_reader(assigned.topic, assigned.partition)
+    return client.mixed_reader(assigned.topic, assigned.partition, assigned.aborted)
 
 
 def _tell_if_late(held: Partition, start: Start, plan: StartPlan) -> None:

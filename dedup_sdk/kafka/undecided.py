@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator
 
 from dedup_sdk.kafka.assigned import Assigned
-from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.reader import TailReader
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -20,22 +20,22 @@ LOOK_S = 0.5
 
 
 def wait_until_decided(
-    assigned: Assigned, offset: int, client: Client, *, until: float | None
+    assigned: Assigned, offset: int, reader: TailReader, *, until: float | None
 ) -> Generator[None, None, None]:
-    """Wait until all of the log before ``offset``, which is not beyond its end, is decided, or until a time (monotonic seconds).
+    """Wait until all of the log before ``offset``, which is not beyond its end, is decided for ``reader``, or until a time (monotonic seconds).
 
     Raises `KafkaException` when the broker does not say.
     """
     told = False
     try:
         while until is None or time.monotonic() < until:
-            decided = client.bounds(assigned.topic, assigned.partition)[1]
-            if decided >= offset or client.log_end(assigned.topic, assigned.partition) < offset:
+            decided = reader.bounds()[1]
+            if decided >= offset or reader.log_end() < offset:
                 return
             if not told:
                 logger.warning(
-                    "%s[%d]: the group stands at %d, and a transaction that began at %d is open: waiting for its end, as the plain "
-                    "client does", assigned.topic, assigned.partition, offset, decided,
+                    "%s[%d]: the group stands at %d, and a transaction that began at %d is open: waiting for its end, which "
+                    "tells what the group has passed", assigned.topic, assigned.partition, offset, decided,
                 )  # fmt: skip
                 told = True
             assigned.undecided = True

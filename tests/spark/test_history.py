@@ -52,9 +52,10 @@ def resolve(broker: Broker) -> Callable[..., History]:
 
     def history(topic: str, window: Window, **given: Any) -> History:
         group, vouched = given.pop("group", None), given.pop("assume_processed", False)
+        isolation = given.pop("isolation", "read_committed")
         with KafkaLog(broker.bootstrap, topic, {}) as log:
             commits = None if group is None else log.committed([group], log.partitions())[group]
-            claims = claim_history(log, window, group, commits, assume_processed=vouched)
+            claims = claim_history(log, window, group, commits, assume_processed=vouched, isolation=isolation)
             return resolve_history(log, claims, window, now_ms=BASE_MS + 10**9, **given)
 
     return history
@@ -123,6 +124,28 @@ def test_the_cut_is_what_the_group_committed(
     without = "committed without this package's metadata"
     another = "committed with the metadata of another log"
     assert history.skipped == {2: without, 3: another, 4: without, 5: "nothing committed"}
+
+
+def test_an_archive_with_aborted_records_counts_from_where_the_group_handled_such(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """What was aborted before that nobody handled: its resend must not be hidden."""
+    topic = make_topic(3)
+    for partition in range(3):
+        produce(topic, minutes(10, partition))
+    texts = [CommitMetadata(low=2, complete=True, aborted=aborted) for aborted in (0, 4, None)]
+    commit(broker, group, topic, {number: (7, str(text)) for number, text in enumerate(texts)})
+    history = resolve(topic, Window(days=1), group=group, isolation="read_uncommitted")
+    assert [(each.partition, each.low, each.high, each.complete) for each in history.stretches] == [
+        (0, 2, 7, True),
+        (1, 4, 7, False),
+    ]
+    assert history.skipped == {2: "the group does not handle aborted records, which this archive has"}
+    assert [each.low for each in resolve(topic, Window(days=1), group=group).stretches] == [2, 2, 2]
 
 
 def test_assumed_history_keeps_the_cut(

@@ -129,6 +129,51 @@ def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:
     assert world.rest("two", config=config) == ["b"]
 
 
+def test_what_was_aborted_before_the_group_read_such_records_was_not_handled(world: World) -> None:
+    """Members of both levels, each without a store: a resend is hidden where the aborted record was handled, and only there."""
+    producer, uncommitted = transactional(world), {"isolation.level": "read_uncommitted"}
+    send_in_transaction(producer, world, "a", commit=False)
+    send_in_transaction(producer, world, "b", commit=True)
+    assert world.rest("one") == ["b"]
+    send_in_transaction(producer, world, "a", "b", commit=True)
+    assert world.rest("two", config=uncommitted) == ["a"]
+
+    send_in_transaction(producer, world, "c", commit=False)
+    assert world.rest("two", config=uncommitted) == ["c"]
+    send_in_transaction(producer, world, "a", "b", "c", "d", commit=True)
+    assert world.rest("three", config=uncommitted) == ["d"]
+
+    send_in_transaction(producer, world, "e", commit=False)
+    send_in_transaction(producer, world, "f", commit=True)
+    assert world.rest("one") == ["f"]
+    send_in_transaction(producer, world, "e", "f", commit=True)
+    assert world.rest("two", config=uncommitted) == ["e"]
+
+
+def test_a_transaction_that_began_before_such_records_were_read_is_waited_for(world: World) -> None:
+    """Whether the group handled its records only its end tells, and that is in the partition's status meanwhile."""
+    producer = transactional(world)
+    send_in_transaction(producer, world, "a", commit=True)
+    world.handle(1)
+    producer.begin_transaction()
+    producer.produce(world.topic, b"b", headers={"dedup-id": b"b"}, partition=0)
+    producer.flush()
+    world.send("c")
+    world.commit_plainly(4, metadata="dedup/1 low=0 era= complete=1")
+
+    consumer = world.consumer("two", {"isolation.level": "read_uncommitted"})
+    waiting = [("recovering", ("transaction",))]
+    wait_for(
+        consumer,
+        lambda: [(s.state, s.hindrances) for s in consumer.partition_statuses] == waiting,
+        "it waits",
+    )
+    producer.abort_transaction()
+    world.send("a", "b", "c")
+    assert values(poll_some(consumer, 1)) == ["b"]
+    assert poll_quiet(consumer) == []
+
+
 def delete_before(world: World, offset: int) -> None:
     """Remove records as retention does."""
     admin = AdminClient({"bootstrap.servers": world.bootstrap})

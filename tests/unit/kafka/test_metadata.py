@@ -9,14 +9,26 @@ from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 
 
-@given(st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text())
-def test_what_is_written_is_read(low: int, era: str, complete: bool, epoch: int | None, cluster: str) -> None:  # noqa: FBT001
+@given(
+    st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text(),
+    st.none() | st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_what_is_written_is_read(
+    low: int,
+    era: str,
+    complete: bool,  # noqa: FBT001
+    epoch: int | None,
+    cluster: str,
+    aborted: int | None,
+) -> None:
     """Every value comes back from the text beside an offset, which is short and plain ASCII."""
-    metadata = CommitMetadata(low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""))
+    metadata = CommitMetadata(
+        low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""), aborted=aborted
+    )
 
     assert parse_metadata(str(metadata)) == metadata
     assert str(metadata).isascii()
-    assert len(str(metadata)) < 120
+    assert len(str(metadata)) < 150
 
 
 def test_the_form_does_not_change_unseen() -> None:
@@ -29,6 +41,7 @@ def test_the_form_does_not_change_unseen() -> None:
     assert str(CommitMetadata(low=0, log="3f9a01bc")) == "dedup/1 low=0 era= complete=0 log=3f9a01bc"
     assert str(CommitMetadata(low=0, epoch=7, buried=57)) == "dedup/1 low=0 era= complete=0 epoch=7 buried=57"
     assert str(CommitMetadata(low=0, by="5d0c77e1")) == "dedup/1 low=0 era= complete=0 by=5d0c77e1"
+    assert str(CommitMetadata(low=0, aborted=12)) == "dedup/1 low=0 era= complete=0 aborted=12"
     assert log_name("kraft-1", "topic-1") == "35e4bcb8"
 
 
@@ -55,6 +68,7 @@ def test_a_history_that_begins_beyond_its_commit_is_not_ours() -> None:
         None, "", "dedup/2 low=1 era= complete=1", "dedup/1 low=-1 era= complete=1", "dedup/1 low=1 era= complete=2",
         "dedup/1 low=1 era= complete=1\n", " dedup/1 low=1 era= complete=1", "dedup/1 low=1 era= complete=1 more=2", "dedup/1 low=1 era= complete=1 epoch=-1",
         "dedup/1 low=1 era= complete=1 buried=-1", f"dedup/1 low=1 era= complete=1 buried={2**63}",
+        f"dedup/1 low=1 era= complete=1 aborted={2**63}",
         f"dedup/1 low={2**63} era= complete=1", "dedup/1 low=99999999999999999999 era= complete=1",
         "dedup/1 low=\u0661 era= complete=1", "dedup/1 low=1 era=UPPER complete=1", f"dedup/1 low=1 era={'a' * 33} complete=1",
         "dedup/1 low= era= complete=1", "dedup/1 low=1 era= complete=1 log=", "dedup/1 low=1 era= complete=1 log=3F9A01BC", "{}", "NULL", "\x00", "dedup/1 low=1 era=../.. complete=1",
