@@ -234,7 +234,8 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
         "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
     )  # fmt: skip
-    return replace(start, metadata=None, at_once=True, before_us=True)
+    # What the broker says of its epochs compares this log with itself.
+    return replace(start, metadata=None, at_once=True, before_us=True, same_until=None)
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:

@@ -135,6 +135,8 @@ class Session(Holdings):
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
         if known is not None:
+            # Of a topic that was made anew the broker has the same leader epochs, and says that its log is the old one.
+            self._client.forget_topic_ids()
             start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
             self._begin_again(assigned, start)
 

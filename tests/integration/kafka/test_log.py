@@ -272,6 +272,21 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
     assert len(kept) == 1
 
 
+def test_a_topic_made_anew_under_a_consumer_is_read_from_its_beginning(world: World) -> None:
+    """Its leader epochs are those of the old one, by which the broker takes its first records for what was completed."""
+    world.send("a", "b", "c")
+    consumer = world.consumer()
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+    assert consumer.poll(0.1) is None
+    world.make_anew(world.topic)
+    world.send("x", "b")
+
+    assert values(poll_some(consumer, 2)) == ["x", "b"]
+    counters = consumer.counters.as_dict()
+    assert counters["event.topic-recreated"] == counters["event.log-truncated"] == 1
+    assert consumer.counters.verdicts["duplicate"] == 0
+
+
 def test_a_missing_topic_is_the_clients_event(world: World) -> None:
     """Subscribed to by mistake: the application hears of it as from the plain client, and the loop may go on."""
     consumer = world.idle_consumer()
