@@ -22,7 +22,7 @@ DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 ID_CACHE_SIZE: Final = 20_000
 """How many IDs an address remembers where nobody says."""
 
-_DEFAULTS = Defaults(header(DUPLICATE_ID), ID_CACHE_SIZE, "broker.xml")
+_DEFAULTS = Defaults(header(DUPLICATE_ID), ID_CACHE_SIZE, "broker.xml", "urn:activemq")
 
 
 def duplicate_detection(
@@ -47,7 +47,7 @@ def duplicate_detection(
     return lookup(
         id_cache_size,
         {} if addresses is None else addresses,
-        wildcards or Wildcards(),
+        wildcards,
         id,
         persist_id_cache=persist_id_cache,
     )

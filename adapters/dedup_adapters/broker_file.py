@@ -8,7 +8,8 @@
         <address-settings>
           <address-setting match="orders.#"> <id-cache-size>50000</id-cache-size> … </address-setting>
 
-Namespaces are not looked at. The file is a stranger's: entities, document types and anything above 16 MiB are refused.
+It bears the namespace of its broker, or none. What stands there twice is refused: which one counts differs from version to version. The file is
+a stranger's: entities, document types and anything above 16 MiB are refused.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ logger = logging.getLogger("dedup_adapters")
 MOST_BYTES: Final = 16 * 2**20
 _MOST_NAMED = 20
 _MOST_SHOWN = 60
-_SIZE, _PERSIST, _ADDRESSES, _WILDCARDS = (
-    "id-cache-size", "persist-id-cache", "address-settings", "wildcard-addresses",
+_SIZE, _PERSIST, _ADDRESSES, _WILDCARDS, _LITERAL = (
+    "id-cache-size", "persist-id-cache", "address-settings", "wildcard-addresses", "literal-match-markers",
 )  # fmt: skip
 _CHARACTERS: Final = {"delimiter": "delimiter", "any-words": "any_words", "single-word": "single_word"}
 _INCLUDE = "{http://www.w3.org/2001/XInclude}include"
@@ -66,28 +67,34 @@ class Found:
     not_carried_over: tuple[str, ...]
 
 
-def read_broker_file(path: str | Path, usual_name: str) -> Found:
+def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> Found:
     """Read a broker's configuration, and tell the log once what is not carried over.
 
-    Raises `ConfigurationError`, in one line, for a file that is missing, hostile, or something else; ``usual_name`` is what to give instead.
+    Raises `ConfigurationError`, in one line, for a file that is missing, hostile, or something else; ``usual_name`` is what to give instead,
+    ``namespace`` the one of that broker's files.
     """
     root = _parsed(path, usual_name)
     if _name(root) != "configuration":
         raise ConfigurationError(f"{path} is a file of <{_shown(_name(root))}>; give a {usual_name}")
-    core = next((each for each in root if _name(each) == "core"), root)
-    size, persist = _text(core, _SIZE, str(path)), _text(core, _PERSIST, str(path))
-    addresses: dict[str, int] = {}
-    left = [*_others(root, "configuration", {"core"})] if core is not root else []
-    left += _others(core, "core", {_SIZE, _PERSIST, _ADDRESSES, _WILDCARDS})
-    for settings in (each for each in core if _name(each) == _ADDRESSES):
-        left += _others(settings, _ADDRESSES, {"address-setting"})
-        for setting in (each for each in settings if _name(each) == "address-setting"):
-            left += _read_setting(setting, addresses, str(path))
+    given = _namespace(root)
+    if given not in ("", namespace):
+        raise ConfigurationError(
+            f"{path} is a file of {_shown(given)!r}, not of {namespace!r}; give a {usual_name}, or use the reader of the broker that it is of"
+        )
+    where = str(path)
+    inside = _child(root, "core", where)
+    core = root if inside is None else inside
+    size, persist = _text(core, _SIZE, where), _text(core, _PERSIST, where)
+    left = [] if inside is None else [*_others(root, "configuration", {"core"})]
+    left += _others(core, "core", {_SIZE, _PERSIST, _ADDRESSES, _WILDCARDS, _LITERAL})
+    wildcards, not_taken = _wildcards(core, where)
+    addresses, not_read = _addresses(core, wildcards, where)
+    left += [*not_taken, *not_read]
     found = Found(
         id_cache_size=None if size is None else _size(size, f"{path}: {_SIZE}"),
         persist_id_cache=None if persist is None else _flag(persist, f"{path}: {_PERSIST}"),
         addresses=addresses,
-        wildcards=_wildcards(core, str(path)),
+        wildcards=wildcards,
         not_carried_over=tuple(left),
     )
     if left:
@@ -120,15 +127,40 @@ def _parsed(path: str | Path, usual_name: str) -> Element:
     return root
 
 
-def _read_setting(setting: Element, addresses: dict[str, int], path: str) -> Iterator[str]:
-    """Note the size of one address-setting; yield what else it has."""
-    match = setting.get("match")
-    if not match:
-        raise ConfigurationError(f'{path}: an address-setting has no match; write e.g. match="orders.#"')
-    size = _text(setting, _SIZE, path)
-    if size is not None:
-        addresses[match] = _size(size, f"{path}: {_SIZE} of match {_shown(match)!r}")
-    yield from _others(setting, f"address-setting {_shown(match)}", {_SIZE})
+def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str, int], list[str]]:
+    """Return the sizes by match, and a line for what else the settings have."""
+    literal, settings = _literal_markers(core, path), _child(core, _ADDRESSES, path)
+    if settings is None:
+        return {}, []
+    sizes: dict[str, int | None] = {}
+    left = [*_others(settings, _ADDRESSES, {"address-setting"})]
+    for setting in (each for each in settings if _name(each) == "address-setting"):
+        match = setting.get("match")
+        if not match:
+            raise ConfigurationError(f'{path}: an address-setting has no match; write e.g. match="orders.#"')
+        text, called = _text(setting, _SIZE, path), f"address-setting {_shown(match)}"
+        size = None if text is None else _size(text, f"{path}: {_SIZE} of match {_shown(match)!r}")
+        left += _others(setting, called, {_SIZE})
+        if literal and match.startswith(literal[0]) and match.endswith(literal[1]):
+            match = match[1:-1]
+            if wildcards.any_words in match or wildcards.single_word in match:
+                left += (
+                    [] if size is None else [f"{called}: {_SIZE} of an address with wildcards in its name"]
+                )
+                continue
+        if sizes.setdefault(match, size) != size:
+            raise ConfigurationError(
+                f"{path}: match {_shown(match)!r} stands there twice, with and without a size or with two; leave the one that the broker takes"
+            )
+    return {match: size for match, size in sizes.items() if size is not None}, left
+
+
+def _literal_markers(core: Element, path: str) -> str:
+    """Return the two characters around matches whose wildcards are none, empty where there are no such."""
+    text = _text(core, _LITERAL, path) or ""
+    if len(text) not in (0, 2):
+        raise ConfigurationError(f"{path}: {_LITERAL} is {_shown(text)!r}; write two characters, e.g. ()")
+    return text
 
 
 def _others(element: Element, called: str, known: set[str]) -> Iterator[str]:
@@ -143,22 +175,28 @@ def _others(element: Element, called: str, known: set[str]) -> Iterator[str]:
         yield f"{called}: {', '.join(left[:_MOST_NAMED])}{more}"
 
 
-def _wildcards(core: Element, path: str) -> Wildcards:
-    characters: dict[str, str] = {}
-    for element in (each for each in core if _name(each) == _WILDCARDS):
-        for name, setting in _CHARACTERS.items():
-            text = _text(element, name, path)
-            if text is not None:
-                characters[setting] = text
-    return Wildcards(**characters)
+def _wildcards(core: Element, path: str) -> tuple[Wildcards, list[str]]:
+    """Return the characters of matches, and a line for what else stands beside them."""
+    element = _child(core, _WILDCARDS, path)
+    if element is None:
+        return Wildcards(), []
+    texts = {setting: _text(element, name, path) for name, setting in _CHARACTERS.items()}
+    characters = {setting: text for setting, text in texts.items() if text is not None}
+    return Wildcards(**characters), [*_others(element, _WILDCARDS, set(_CHARACTERS))]
 
 
-def _text(element: Element, name: str, path: str) -> str | None:
-    """Return the text of a child, None where there is none."""
+def _child(element: Element, name: str, path: str) -> Element | None:
+    """Return the only child of that name, None where there is none."""
     found = [each for each in element if _name(each) == name]
     if len(found) > 1:
         raise ConfigurationError(f"{path}: {name} stands {len(found)} times in <{_name(element)}>; leave one")
-    return "".join(found[0].itertext()).strip() if found else None
+    return found[0] if found else None
+
+
+def _text(element: Element, name: str, path: str) -> str | None:
+    """Return the text of the only child of that name, None where there is none."""
+    child = _child(element, name, path)
+    return None if child is None else "".join(child.itertext()).strip()
 
 
 def _size(text: str, where: str) -> int:
@@ -179,6 +217,11 @@ def _flag(text: str, where: str) -> bool:
 def _name(element: Element) -> str:
     """Return the name without its namespace."""
     return str(element.tag).rpartition("}")[2]
+
+
+def _namespace(element: Element) -> str:
+    """Return the namespace, empty where there is none."""
+    return str(element.tag).rpartition("}")[0].removeprefix("{")
 
 
 def _shown(text: str) -> str:

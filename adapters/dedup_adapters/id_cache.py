@@ -13,17 +13,18 @@ from dedup_sdk import ConfigurationError, IdSpec, Lookup, Windows
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a broker has where nobody says: the header of the ID, the size, the name of its file."""
+    """What a broker has where nobody says: the header of the ID, the size, the name and the namespace of its file."""
 
     id: IdSpec
     id_cache_size: int
     file_name: str
+    namespace: str
 
 
 def lookup(
     id_cache_size: int,
     addresses: Mapping[str, int],
-    wildcards: Wildcards,
+    wildcards: Wildcards | None,
     dedup_id: IdSpec,
     *,
     persist_id_cache: bool,
@@ -33,14 +34,19 @@ def lookup(
     given: object = persist_id_cache  # what callers without a type checker pass
     if not isinstance(given, bool):
         raise ConfigurationError(f"persist_id_cache={given!r}: give True or False")
-    sizes = cache_sizes(addresses, wildcards)
+    characters: object = Wildcards() if wildcards is None else wildcards
+    if not isinstance(characters, Wildcards):
+        raise ConfigurationError(
+            f"wildcards={characters!r}: give dedup_adapters.address_settings.Wildcards(delimiter='/', ...)"
+        )
+    sizes = cache_sizes(addresses, characters)
     windows = Windows(default=ring(id_cache_size), topics=sizes)
     return Lookup(id=dedup_id, window=windows if sizes.sizes else windows.default, persist=persist_id_cache)
 
 
 def from_file(path: str | Path, defaults: Defaults, dedup_id: IdSpec) -> BrokerSettings:
     """Read a broker's file; what it does not say is as the broker has it."""
-    found = read_broker_file(path, defaults.file_name)
+    found = read_broker_file(path, defaults.file_name, defaults.namespace)
     size = defaults.id_cache_size if found.id_cache_size is None else found.id_cache_size
     persist = True if found.persist_id_cache is None else found.persist_id_cache
     return BrokerSettings(

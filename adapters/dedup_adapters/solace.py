@@ -89,8 +89,13 @@ class ReplicationGroupMessageId:
     def compare(self, other: ReplicationGroupMessageId) -> int:
         """Return -1 when this message came before the other, 0 when it is the same, 1 when it came after it.
 
-        Raises `NotComparable` when they come from different origins.
+        Raises `NotComparable` when they come from different origins, and `TypeError` for what is no such ID.
         """
+        given: object = other  # what callers without a type checker pass
+        if not isinstance(given, ReplicationGroupMessageId):
+            raise TypeError(
+                f"{type(given).__name__} is no ReplicationGroupMessageId; read a text with ReplicationGroupMessageId.parse(text)"
+            )
         if self.spooler_id != other.spooler_id:
             raise NotComparable(
                 f"{self} and {other} come from different brokers, which count by themselves; take the message for a new one"

@@ -134,6 +134,8 @@ def test_against_words_one_by_one(addresses: dict[str, int], topic: list[str]) -
         {"addresses": {"a.#.b": 5}},
         {"addresses": {"a.##": 5}},
         {"id": "header:"},
+        {"wildcards": "."},
+        {"wildcards": {}},
     ],
 )
 def test_what_no_broker_takes_is_refused(settings: dict[str, Any]) -> None:

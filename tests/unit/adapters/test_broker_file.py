@@ -138,6 +138,61 @@ def test_a_broker_with_another_syntax(tmp_path: Path) -> None:
     )
 
 
+def sized(match: str, content: str = "<id-cache-size>9</id-cache-size>") -> str:
+    """One address-setting."""
+    return f'<address-setting match="{match}">{content}</address-setting>'
+
+
+def test_a_literal_match_is_an_address(tmp_path: Path) -> None:
+    """Its markers go; where its name has the characters of wildcards no size is carried over, and that is said."""
+    settings = sized("(orders.eu)") + sized("(orders.#)") + sized("(a.*)", "<x/>") + sized("orders.#")
+    path = written(
+        tmp_path,
+        core(
+            f"<literal-match-markers>()</literal-match-markers><address-settings>{settings}</address-settings>"
+        ),
+    )
+    found = artemis.from_broker_xml(path)
+    assert found.addresses == {"orders.eu": 9, "orders.#": 9}
+    assert found.not_carried_over == (
+        "address-setting (orders.#): id-cache-size of an address with wildcards in its name",
+        "address-setting (a.*): x",
+    )
+    # Without markers it is a name like others.
+    found = artemis.from_broker_xml(
+        written(tmp_path, core(f"<address-settings>{sized('(orders.eu)')}</address-settings>"))
+    )
+    assert found.addresses == {"(orders.eu)": 9}
+
+
+def test_what_stands_beside_the_characters_is_named(tmp_path: Path) -> None:
+    """Also a mistake in their names."""
+    syntax = "<wildcard-addresses><routing-enabled>false</routing-enabled><delimeter>/</delimeter></wildcard-addresses>"
+    found = artemis.from_broker_xml(written(tmp_path, core(syntax)))
+    assert found.not_carried_over == ("wildcard-addresses: routing-enabled, delimeter",)
+
+
+def test_a_match_may_stand_twice_where_both_say_the_same(tmp_path: Path) -> None:
+    """Nothing hangs on which of them counts."""
+    settings = sized("a") + sized("a") + sized("b", "") + sized("b", "")
+    path = written(tmp_path, core(f"<address-settings>{settings}</address-settings>"))
+    assert artemis.from_broker_xml(path).addresses == {"a": 9}
+
+
+def test_the_file_of_the_other_broker_is_refused(tmp_path: Path) -> None:
+    """The IDs of its messages are in another header: none would be found."""
+    path = written(tmp_path, HORNETQ)
+    with pytest.raises(
+        ConfigurationError, match=r"is a file of 'urn:hornetq', not of 'urn:activemq'; give a broker\.xml"
+    ):
+        artemis.from_broker_xml(path)
+    path = written(tmp_path, ARTEMIS)
+    with pytest.raises(
+        ConfigurationError, match=r"of 'urn:activemq', not of 'urn:hornetq'; give a hornetq-conf"
+    ):
+        hornetq.from_configuration_xml(path)
+
+
 def core(content: str) -> str:
     """A file with this inside."""
     return f"<configuration xmlns='urn:activemq'><core xmlns='urn:activemq:core'>{content}</core></configuration>"
@@ -172,6 +227,14 @@ HOSTILE: dict[str, str | bytes] = {
     "a negative size of a match": core(
         '<address-settings><address-setting match="a"><id-cache-size>-5</id-cache-size></address-setting></address-settings>'
     ),
+    "another namespace": "<x:configuration xmlns:x='urn:x'><x:core><x:id-cache-size>7</x:id-cache-size></x:core></x:configuration>",
+    "a very long namespace": f"<configuration xmlns='{'x' * 5000}'/>",
+    "two cores": "<configuration><core/><core><id-cache-size>8</id-cache-size></core></configuration>",
+    "two lists of settings": core("<address-settings/><address-settings/>"),
+    "two lists of characters": core("<wildcard-addresses/><wildcard-addresses/>"),
+    "a match with two sizes": core(f"<address-settings>{sized('a')}{sized('a', '<id-cache-size>8</id-cache-size>')}</address-settings>"),
+    "a match with a size and without": core(f"<address-settings>{sized('a')}{sized('a', '')}</address-settings>"),
+    "three markers": core("<literal-match-markers>(#)</literal-match-markers>"),
     "two characters": core("<wildcard-addresses><delimiter>..</delimiter></wildcard-addresses>"),
 }  # fmt: skip
 

@@ -65,6 +65,13 @@ def test_ids_of_two_origins_do_not_compare() -> None:
         parse(ONE).compare(parse(OTHER_BROKER))
 
 
+@pytest.mark.parametrize("other", [None, NEXT, ONE.encode(), 5])
+def test_what_is_no_id_does_not_compare(other: Any) -> None:
+    """A text has to be read first, and the error says so."""
+    with pytest.raises(TypeError, match=rf"{type(other).__name__} is no .*parse\(text\)"):
+        parse(ONE).compare(other)
+
+
 @pytest.mark.parametrize(
     "text",
     [
