@@ -137,9 +137,11 @@ def backfill_groups(
             write_manifest(output.snapshot(number), each.manifest)
         output.publish()
     for each in made:
-        if each.report.records and each.report.records == each.report.unkeyed:
-            whose = f" of group {each.report.group!r}" if len(made) > 1 else ""
-            say(f"warning: none of the {each.report.records:,} records{whose} has {_what(options)} right?")
+        told = each.report
+        if told.records and told.records == told.unkeyed + told.malformed:
+            whose = f" of group {told.group!r}" if len(made) > 1 else ""
+            what = _unreadable(options) if told.malformed else _what(options)
+            say(f"warning: none of the {told.records:,} records{whose} has {what} right?")
     if options.report is not None:
         _draw(made[0].document, options.report, options.shown_output, say)
     return RunReport(
@@ -149,6 +151,11 @@ def backfill_groups(
         spark_start_seconds=publication.spark_start_seconds,
         seconds=publication.seconds,
     )
+
+
+def _unreadable(options: Options) -> str:
+    order = "" if options.lanes is None else options.lanes.order
+    return f"an ID by {options.id} that {order} can read: are --id and --order"
 
 
 def _what(options: Options) -> str:

@@ -35,12 +35,13 @@ class DealtRow(NamedTuple):
 class LaneFold:
     """Folds the rows of one slot, which come by lane and offset. One lane is in memory at a time, and a page of marks.
 
-    ``tally`` and ``forgotten_ms`` (the newest timestamp of the lanes that were left out for their age, None: none were) are known when all
-    pages were taken.
+    ``tally``, ``malformed`` (records whose ID the order cannot read) and ``forgotten_ms`` (the newest timestamp of the lanes that were left
+    out for their age, None: none were) are known when all pages were taken.
     """
 
     def __init__(self, rule: LastRule, stretch: Stretch) -> None:
         self.tally = Tally()
+        self.malformed = 0
         self.forgotten_ms: int | None = None
         self._rule = rule
         self._stretch = stretch
@@ -94,6 +95,8 @@ class LaneFold:
                 timestamp_ms=timestamp_ms,
                 covered=since_ms is None or since_ms <= timestamp_ms - window_ms,
             )
+            if mark is None or mark.offset != offset:
+                self.malformed += 1
         return mark
 
     def _once(self, records: Iterable[DealtRow]) -> Iterator[DealtRow]:

@@ -65,6 +65,7 @@ class LaneWriter:
             forgotten_ms=fold.forgotten_ms,
             forgotten_number=None,
             file=file,
+            malformed=fold.malformed,
         )
 
 

@@ -74,6 +74,7 @@ class Publication:
             given_up=share.given_up.count,
             keyless=sum(outcome.keyless for outcome in outcomes),
             moved=sum(outcome.moved for outcome in outcomes),
+            malformed=sum(outcome.malformed for outcome in outcomes),
             spark_start_seconds=self.spark_start_seconds,
             seconds=self.seconds,
         )

@@ -17,6 +17,7 @@ class Report:
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
+    - ``malformed``: where IDs are compared, records whose ID the order cannot read.
     - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and ``base_marks`` what
       was taken from it.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the whole history.
@@ -50,6 +51,7 @@ class Report:
     records_per_second: float
     keyless: int = 0
     moved: int = 0
+    malformed: int = 0
 
     def __str__(self) -> str:
         """One line of JSON."""
@@ -91,6 +93,7 @@ def make_report(
     seconds: float,
     keyless: int = 0,
     moved: int = 0,
+    malformed: int = 0,
 ) -> Report:
     """Return the report of a snapshot that was made."""
     files = [file for entry in manifest.partitions for file in entry.files]
@@ -123,4 +126,5 @@ def make_report(
         records_per_second=round(records / seconds, 1) if seconds else 0.0,
         keyless=keyless,
         moved=moved,
+        malformed=malformed,
     )

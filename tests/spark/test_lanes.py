@@ -181,3 +181,37 @@ def test_an_archive_has_the_lanes_of_a_life(form: str, run: Callable[..., Manife
     own = snapshot_store(list_partitions(store), store, tmp_path / "own")
     assert known(rebuilt) == known(own)
     assert (rebuilt.vouched, rebuilt.marks) == (True, 6)
+
+
+@pytest.mark.parametrize("by", [SAID, SAID[:4]], ids=["lanes", "partition"])
+@pytest.mark.parametrize("ids", [("1", "2"), ("1", None), ("1", f"{SERVERS[0]}:1")])
+def test_where_no_id_can_be_read_it_is_said(
+    ids: tuple[str, str | None], by: tuple[str, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    """The snapshot is there, but a line says that --order may be wrong; one ID that can be read is enough for none."""
+    records = [
+        Record(
+            "orders",
+            0,
+            at,
+            BASE_MS + at,
+            headers=[("producer", b"p"), *([("gtid", text.encode())] if text else [])],
+        )
+        for at, text in enumerate(ids)
+    ]
+    source = write_parquet(tmp_path / "archive", records, files=1)
+    said: list[str] = []
+    given = ["--topic", "orders", "--whole-topic", "--cluster-id", "c", "--topic-id", "t", *COMMITTED]
+    given += [*by, "--source", str(source), "--output", str(tmp_path / "s")]
+    report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+    readable = sum(text is not None and ":" in text for text in ids)
+    assert (report.records, report.unkeyed, report.marks) == (2, ids.count(None), readable)
+    assert report.malformed == 2 - report.unkeyed - readable
+    warnings = [line for line in said if line.startswith("warning: ")]
+    assert warnings == (
+        []
+        if readable
+        else [
+            "warning: none of the 2 records has an ID by header:gtid that mysql-gtid can read: are --id and --order right?"
+        ]
+    )
