@@ -129,17 +129,19 @@ class MemoryPartition:
             return too_old or (up_to_number is not None and number <= up_to_number)
 
         dropped = [entry for entry in memory.flushes if is_out(entry.newest_ms, entry.newest_number)]
+        newest_ms = max((entry.newest_ms for entry in dropped), default=None)
         for flushed in dropped:
             for digest in flushed.digests:
                 mark = memory.marks.get(digest)
-                # Flushed again since: then it belongs to a later flush.
                 if mark is not None and is_out(mark[1], mark[2]):
+                    # Flushed again since, it may be newer than all that was flushed with it first.
+                    newest_ms = mark[1] if newest_ms is None else max(newest_ms, mark[1])
                     del memory.marks[digest]
                     memory.payloads.pop(digest, None)
         memory.flushes = [
             entry for entry in memory.flushes if not is_out(entry.newest_ms, entry.newest_number)
         ]
-        return max((entry.newest_ms for entry in dropped), default=None)
+        return newest_ms
 
     def install(
         self,

@@ -170,6 +170,16 @@ def test_expiry_by_time_drops_what_is_older_only(key_store: KeyStore, store: Par
     assert list(again.scan()) == []
 
 
+def test_what_was_dropped_is_no_newer_than_it_is_told(store: PartitionStore) -> None:
+    """Also of an ID that came again, and whose newer mark lies beside others that stay: whoever misses it knows that it may have been there."""
+    day_ms = 86_400_000
+    store.flush(progress(1), marks(("a", 0, 0)))
+    store.flush(progress(3), marks(("a", 1, day_ms), ("b", 2, 6 * day_ms)))
+    newest_ms = store.expire(2 * day_ms)
+    assert newest_ms is not None
+    assert find(store, "a") == {"a": (1, day_ms)} or newest_ms >= day_ms
+
+
 def test_an_id_that_came_again_outlives_its_first_flush(store: PartitionStore) -> None:
     """Dropping an old flush leaves the newer mark of an ID that was in both."""
     day_ms = 86_400_000
