@@ -88,6 +88,8 @@ class LaneFold:
         window_ms = rule.window.time_ms or 0
         mark: LaneMark | None = None
         for _, _, offset, timestamp_ms, candidate in self._once(records):
+            if self._stretch.gaps:
+                self._doubt_past_gaps(mark, offset)
             mark = rule.completed(
                 mark,
                 candidate,
@@ -97,7 +99,13 @@ class LaneFold:
             )
             if mark is None or mark.offset != offset:
                 self.malformed += 1
+        self._doubt_past_gaps(mark, self._stretch.high)
         return mark
+
+    def _doubt_past_gaps(self, mark: LaneMark | None, offset: int) -> None:
+        """Where offsets between a lane's last record and this one are nowhere, some that were completed may be missing."""
+        if mark is not None and any(mark.offset < begin < offset for begin, _ in self._stretch.gaps):
+            mark.seen.doubt()
 
     def _once(self, records: Iterable[DealtRow]) -> Iterator[DealtRow]:
         """Yield each offset's row once: an archive may have a record twice, which is one sighting."""

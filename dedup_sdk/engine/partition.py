@@ -96,6 +96,7 @@ class Partition(Durable):
         else:
             self.store.reset(plan.progress)
             self._lane = self._make_lane(plan.progress, NO_MARKS)
+        self._note_what_is_missing()
         self._set_clock()
 
     def install(
@@ -114,7 +115,13 @@ class Partition(Durable):
         self._forget_steps()
         self.loaded = None
         self._lane = self._make_lane(plan.progress, NO_MARKS)
+        self._note_what_is_missing()
         self._set_clock()
+
+    def _note_what_is_missing(self) -> None:
+        """Let lanes know where a plan begins behind what they remember: they go by offsets, of which it says nothing."""
+        if self.compares and self.lane.since_ms == NOTHING_KNOWN:
+            self.lane.forget_all()
 
     @property
     def started(self) -> bool:

@@ -22,7 +22,7 @@ from dedup_sdk.lane.chunk import (
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN, LastVerdicts
-from dedup_sdk.lane.track import Track
+from dedup_sdk.lane.track import Saved, Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.keys import PARTITION_LANE
 from dedup_sdk.last.rule import LaneMark
@@ -97,7 +97,7 @@ class LastJudging(LastVerdicts):
         ):
             if offset < self.position:
                 # Else it says nothing of what comes before it.
-                marks[lanes[index]] = self.rule.restore(payload, offset, timestamp_ms)
+                marks[lanes[index]] = self._restored_mark(Saved(payload, offset, timestamp_ms))
         for lane in lanes:
             self.tracks[lane] = Track(lane, marks.get(lane))
 
@@ -151,6 +151,8 @@ class LastJudging(LastVerdicts):
         timestamps = chunk.timestamps[start:end].tolist()
         window_ms = self.window.time_ms or 0
         covered = self.covers(min(timestamps))
+        # What is given up yet may be what a lane is known by: then a second opinion would not have been asked.
+        lenient = self.second is None
         tracks: Iterable[Track | None] = chunk.tracks[start:end] or repeat(chunk.track, end - start)
         candidates = map(_candidate, zip(ids[start:end], places[start:end], strict=True))
         rows = zip(tracks, candidates, chunk.offsets[start:end], timestamps, strict=True)
@@ -160,6 +162,7 @@ class LastJudging(LastVerdicts):
             ahead, place = track.ahead, candidate.place
             if (
                 covered
+                and (lenient or track.covered)
                 and ahead is not None
                 and ahead.seen.known is None
                 and place is not None
@@ -209,6 +212,7 @@ class LastJudging(LastVerdicts):
             track.mixed = track.mixed or standing is Standing.UNCOMPARABLE
         # Whatever the verdict: what a lane remembers hangs only on what is completed.
         track.ahead = self._after(track.ahead, candidate, chunk, row)
+        track.covered = track.covered and track.ahead is not None and track.ahead.covered
         if leader is None:
             track.flying[candidate.token] = offset
 
@@ -216,26 +220,39 @@ class LastJudging(LastVerdicts):
         """Give a record its verdict by what its lane remembers then; or return the offset of one that it has to wait for."""
         candidate = self.id_at(chunk, row)
         timestamp_ms = int(chunk.timestamps[row])
-        standing = self.rule.standing(mark, candidate, timestamp_ms)
-        if standing in (Standing.BELOW, Standing.SEEN) and track.pending > 1:
+        standing, lenient = self.rule.standing(mark, candidate, timestamp_ms), self.second is None
+        is_old = standing in (Standing.BELOW, Standing.SEEN)
+        if track.pending > 1 and (is_old or not track.covered):
             # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
-            known = self.rule.standing(track.base(self.rule), candidate, timestamp_ms)
-            if known is Standing.SEEN or self._may_be_lenient(standing):
-                standing = known
-            elif known is not standing:
+            base = track.base(self.rule)
+            known = self.rule.standing(base, candidate, timestamp_ms)
+            if known is Standing.SEEN or self._may_be_lenient(standing, track, candidate, base, timestamp_ms):
+                standing, lenient = known, False
+            elif is_old and known is not standing:
                 blocker = self._last_open(track, chunk.offsets[row])
                 if blocker is not None:
                     return blocker
         alive = self.rule.alive(mark, timestamp_ms)
-        covered = self.covers(timestamp_ms) and (alive is None or alive.covered)
+        covered = (
+            self.covers(timestamp_ms) and (lenient or track.covered) and (alive is None or alive.covered)
+        )
         judgement = self.rule.judge(standing, covered=covered)
         return self._pronounce(
             chunk, row, judgement, None if mark is None else (mark.offset, mark.timestamp_ms)
         )
 
-    def _may_be_lenient(self, standing: Standing) -> bool:
+    def _may_be_lenient(
+        self, standing: Standing, track: Track, candidate: Candidate, base: LaneMark | None, timestamp_ms: int
+    ) -> bool:
         """Whether it does no harm to say less of what lies below the floor; a second opinion would not be asked then."""
-        return standing is Standing.BELOW and self.rule.below_floor == "deliver" and self.second is None
+        return (
+            standing is Standing.BELOW
+            and self.rule.below_floor == "deliver"
+            and self.second is None
+            # Else it says nothing of what was completed since, or before.
+            and candidate.token not in track.flying
+            and (base is None or self.rule.alive(base, timestamp_ms) is not None)
+        )
 
     def _leader(self, track: Track, token: Any, offset: int, timestamp_ms: int) -> int | None:
         """Return the offset of the record above the watermark that this one repeats, inside the window."""

@@ -60,7 +60,30 @@ class LastState(LaneState):
             if known is None or known.offset <= saved.offset:
                 newest[digest] = saved
         for digest, saved in newest.items():
-            self.tracks[digest] = self._unflushed[digest] = Track(digest, self.rule.restore(*saved))
+            self.tracks[digest] = self._unflushed[digest] = Track(digest, self._restored_mark(saved))
+
+    def _restored_mark(self, saved: Saved) -> LaneMark:
+        """Return what a lane remembers, of which too little is known where records of it may have been passed since."""
+        mark = self.rule.restore(*saved)
+        if self.since_number is not None and saved.offset < self.since_number:
+            mark.seen.doubt()
+        return mark
+
+    def forget_all(self) -> None:
+        """See `LaneState`: what lanes remember is right, but not all that was completed of them."""
+        super().forget_all()
+        self._doubt_lanes()
+
+    def pass_uncounted(self, count: int) -> None:
+        """See `LaneState`: records are passed that nobody folds."""
+        if count > 0:
+            self._doubt_lanes()
+
+    def _doubt_lanes(self) -> None:
+        # Lanes have no ranks: of those whose last record lies below this offset too little is known.
+        self.since_number = self.high
+        for track in self.tracks.values():
+            track.doubt()
 
     @property
     def recent_count(self) -> int:

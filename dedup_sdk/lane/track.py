@@ -30,10 +30,22 @@ class Track:
 
     ``landed``: nothing is pending, and ``ahead`` is the base. Else the base is kept as bytes, which nearly nobody reads: what a batch
     leaves behind is written anyway, so that nothing is copied for it. ``exact``: ``ahead`` is the fold of everything judged, in offset
-    order, so that it becomes the base as it is. ``mixed``: records in flight are of several origins.
+    order, so that it becomes the base as it is. ``mixed``: records in flight are of several origins. ``covered``: the base knew all that could matter
+    when it took off, and nothing in flight began the lane anew. What lies ahead may know as much by records that are given up yet.
     """
 
-    __slots__ = ("_base", "_saved", "ahead", "digest", "exact", "flying", "landed", "mixed", "pending")
+    __slots__ = (
+        "_base",
+        "_saved",
+        "ahead",
+        "covered",
+        "digest",
+        "exact",
+        "flying",
+        "landed",
+        "mixed",
+        "pending",
+    )
 
     def __init__(self, digest: bytes, mark: LaneMark | None) -> None:
         self.digest = digest
@@ -41,6 +53,7 @@ class Track:
         self._base: LaneMark | None = None
         self._saved: Saved | None = None
         self.landed = self.exact = True
+        self.covered = mark is None or mark.covered
         self.mixed = False
         self.flying: dict[Any, int] = {}
         self.pending = 0
@@ -66,10 +79,17 @@ class Track:
             self.saved()
             self._base = None
             self.landed = False
+            self.covered = self.ahead is None or self.ahead.covered
 
     def move_base(self, base: LaneMark | None) -> None:
         """Set what is remembered below the watermark, while something above it is pending."""
         self._base, self._saved = base, None
+
+    def doubt(self) -> None:
+        """Note that records of the lane may have been passed that nobody folded; not while some are in flight: then it is in memory as it is."""
+        if self.landed and self.ahead is not None:
+            self.ahead.seen.doubt()
+            self._saved = None
 
     def land(self, rule: LastRule) -> None:
         """Note that nothing is pending: what lies ahead is the base now, or the base is all there is."""

@@ -45,6 +45,10 @@ class Seen(ABC):
             # known, what came before lies below all that is remembered.
             self.known = self.known + taken if self.known + taken <= 3 * self.depth else None
 
+    def doubt(self) -> None:
+        """Note that IDs may be missing which were completed since the lane began."""
+        self.known = 0
+
     @property
     @abstractmethod
     def last_id(self) -> bytes:

@@ -19,7 +19,13 @@ from dedup_sdk.kafka.commits import Commits
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane import judging
+from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.ring import Ring
+from dedup_sdk.lane.sightings import Sightings
+from dedup_sdk.last.rule import LastRule
+from dedup_sdk.last.standing import Standing
+from dedup_sdk.store.memory import MemoryPartition
 from dedup_sdk.store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient, ModelDeadLetters
 from tests.model.worlds.life import Life
@@ -28,6 +34,8 @@ from tests.model.worlds.world import WORLDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
+
+    from dedup_sdk.lane.last_chunk import LastChunk
 
 SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
 """Histories of each world; thousands are for long runs."""
@@ -171,6 +179,73 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(judging, "decide_marked", columns)
 
 
+def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
+    """What a lane remembers moves when a record is handed out."""
+    admit = LastLane.admit
+
+    def eager(self: LastLane, *arguments: Any, **named: Any) -> LastChunk:
+        chunk = admit(self, *arguments, **named)
+        self.complete_chunk(chunk)
+        return chunk
+
+    patch.setattr(LastLane, "admit", eager)
+
+
+def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """What cannot be compared leaves its lane as it was."""
+    completed = LastRule.completed
+
+    def keep(self: LastRule, mark: Any, candidate: Any, **named: Any) -> Any:
+        known = None if mark is None else self.alive(mark, named["timestamp_ms"])
+        if known is not None and known.seen.standing(candidate) is Standing.UNCOMPARABLE:
+            return mark
+        return completed(self, mark, candidate, **named)
+
+    patch.setattr(LastRule, "completed", keep)
+
+
+def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
+    """A lane that begins anew passes for one of which all is known."""
+    begin = LastRule.begin
+    patch.setattr(LastRule, "begin", lambda self, candidate, **_: begin(self, candidate, knows_all=True))
+
+
+def remember_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A second opinion knows what was given up."""
+    land = LastState.land_sightings
+
+    def landed(self: LastState, chunk: Any, start: int, end: int) -> None:
+        chunk.given_up.clear()
+        land(self, chunk, start, end)
+
+    patch.setattr(LastState, "land_sightings", landed)
+
+
+def overlook_what_flies(patch: pytest.MonkeyPatch) -> None:
+    """A second opinion knows only what the watermark has passed."""
+    patch.setattr(Sightings, "take_off", lambda *_: None)
+
+
+def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """What leaves the disk for its age is not told."""
+    expire = MemoryPartition.expire
+
+    def silent(self: MemoryPartition, before_ms: int | None, up_to_number: int | None = None) -> None:
+        expire(self, None if before_ms is None else before_ms + 30, up_to_number)
+
+    patch.setattr(MemoryPartition, "expire", silent)
+
+
+def forget_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """What a full disk refused is given up, and not missed."""
+    patch.setattr(LastLane, "forget_all", lambda _: None)
+
+
+def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
+    """Of lanes all is known also where records of theirs were passed that nobody folded."""
+    patch.setattr(LastState, "_doubt_lanes", lambda _: None)
+
+
 @pytest.mark.parametrize(
     ("name", "breaking"),
     [
@@ -186,6 +261,16 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
         ("impatience", trust_an_old_mark),
         ("wild-times", believe_no_clock_that_goes_back),
         ("truncation", believe_every_log),
+        ("lanes", ignore_dead_letters),
+        ("lanes-alone", hand_out_and_forget),
+        ("idle-lanes", drop_without_a_word),
+        ("origins", never_begin_anew),
+        ("high-water", begin_anew_and_know),
+        ("second-opinion", remember_the_dead),
+        ("second-opinion", overlook_what_flies),
+        ("impatient-lanes", claim_what_was_skipped),
+        ("impatient-lanes", trust_lanes_that_miss_records),
+        ("lanes-without-room", forget_without_a_word),
     ],
 )
 def test_a_broken_rule_is_seen(

@@ -322,6 +322,22 @@ def test_two_records_at_one_offset_are_refused(tmp_path: Path) -> None:
     assert (page.offsets.tolist(), page.timestamps.tolist()) == ([0], [1_003])
 
 
+@pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])
+def test_a_lane_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
+    """What it remembers is right, and not all: until enough has come that is new, whatever it does not remember is uncovered."""
+    spec = spec_of("integer", None, 2)
+    rule = spec.strategy.rule
+    offsets = [*range(40), *range(60, last + 1)]
+    rows = [
+        DealtRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.place(b"%d" % at))) for at in offsets
+    ]
+    high, gaps = (60, ((40, 60),)) if last >= 59 else (40, ())
+    stretch = Stretch(partition=0, low=0, begin=0, high=max(high, last + 1), complete=False, gaps=gaps)
+    [page] = LaneFold(rule, stretch).pages(rows)
+    assert page.payloads is not None
+    assert rule.restore(page.payloads[0], 0, 0).seen.known == known
+
+
 def test_a_lane_of_any_length_takes_no_more_memory() -> None:
     """All records of a partition may be in one lane: its rows stream by, and only what it remembers stays."""
     spec, count = spec_of("integer", None, 128), 60_000

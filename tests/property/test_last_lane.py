@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -15,34 +15,13 @@ from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import BelowFloor, LastRule
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
-from dedup_sdk.orders import Order
-from dedup_sdk.orders import Place as IdPlace
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 from tests.support.naive_lanes import Remembered, Sent, remember, verdict
+from tests.support.slashed import DenseSlashed, Slashed
 
 WINDOW_MS = 1_000
-
-
-class Slashed(Order):
-    """IDs such as ``A/17``: an origin and a number."""
-
-    @property
-    def name(self) -> str:
-        """The identity of this order."""
-        return "slashed"
-
-    def place(self, dedup_id: bytes, /) -> IdPlace | None:
-        """Return where an ID stands."""
-        origin, _, number = dedup_id.partition(b"/")
-        return IdPlace(origin, int(number)) if number.isdigit() else None
-
-
-class DenseSlashed(Slashed):
-    """The same, remembered as bits."""
-
-    dense: ClassVar[bool] = True
 
 
 KEYS = LaneKeys(header("id"), header("lane"), "slashed")

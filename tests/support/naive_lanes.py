@@ -45,44 +45,48 @@ def remember(completed: list[Sent], depth: int, *, dense: bool, window_ms: int) 
     """Return what the completed records of one lane, in offset order, leave behind."""
     known: Remembered | None = None
     for sent in completed:
-        if sent.number is None:
-            continue
-        if known is not None and sent.timestamp_ms - known.timestamp_ms > window_ms:
-            known = None
-        if known is None or known.origin != sent.origin:
-            taken = None if known is None or depth == 0 else 1
-            known = Remembered(
-                sent.origin,
-                (sent.number,),
-                False,
-                taken,
-                sent.offset,
-                sent.timestamp_ms,
-                sent.number - depth if dense else None,
-            )
-            continue
-        new = verdict(sent, known, window_ms) in ("fresh", "uncovered")
-        numbers = {*known.numbers, *([sent.number] if new else [])}
-        top = max(numbers)
-        newest = (
-            [number for number in numbers if number >= top - depth]
-            if dense
-            else sorted(numbers)[-depth - 1 :]
-        )
-        count = known.known
-        if count is not None and sorted(newest) != sorted(known.numbers):
-            count = count + 1 if count + 1 <= 3 * depth else None
-        forgot = known.forgot or len(newest) < len(numbers)
-        known = Remembered(
+        known = after(known, sent, depth, dense=dense, window_ms=window_ms)
+    return known
+
+
+def after(
+    known: Remembered | None, sent: Sent, depth: int, *, dense: bool, window_ms: int
+) -> Remembered | None:
+    """Return what one more completed record leaves behind."""
+    if sent.number is None:
+        return known
+    if known is not None and sent.timestamp_ms - known.timestamp_ms > window_ms:
+        known = None
+    if known is None or known.origin != sent.origin:
+        taken = None if known is None or depth == 0 else 1
+        bottom = sent.number - depth if dense else None
+        return Remembered(
             sent.origin,
-            tuple(sorted(newest)),
-            forgot,
-            count,
+            (sent.number,),
+            known is not None and depth == 0,
+            taken,
             sent.offset,
             sent.timestamp_ms,
-            top - depth if dense else None,
+            bottom,
         )
-    return known
+    new = verdict(sent, known, window_ms) in ("fresh", "uncovered")
+    numbers = {*known.numbers, *([sent.number] if new else [])}
+    top = max(numbers)
+    newest = (
+        [number for number in numbers if number >= top - depth] if dense else sorted(numbers)[-depth - 1 :]
+    )
+    count = known.known
+    if count is not None and sorted(newest) != sorted(known.numbers):
+        count = count + 1 if count + 1 <= 3 * depth else None
+    return Remembered(
+        sent.origin,
+        tuple(sorted(newest)),
+        known.forgot or len(newest) < len(numbers),
+        count,
+        sent.offset,
+        sent.timestamp_ms,
+        top - depth if dense else None,
+    )
 
 
 def verdict(sent: Sent, known: Remembered | None, window_ms: int) -> str:

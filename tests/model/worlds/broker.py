@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message, TopicPartition
 
-from dedup_sdk.ids import digest_one
+from tests.model.worlds.compared import headers_of
 
 TOPIC = "t"
 Held = tuple[str, int]
@@ -29,16 +29,11 @@ class Entry(NamedTuple):
     epoch: int
     aborted: bool = False
 
-    @property
-    def digest(self) -> bytes:
-        """The digest of its ID."""
-        return digest_one(self.ident.encode())
-
     def message(self, partition: int) -> Message:
         """What a client makes of it."""
         return Message(
             topic=TOPIC, partition=partition, offset=self.offset, key=self.ident.encode(), value=b"%d" % self.serial,
-            timestamp=(1, self.timestamp_ms), leader_epoch=self.epoch,
+            headers=headers_of(self.ident), timestamp=(1, self.timestamp_ms), leader_epoch=self.epoch,
         )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
+from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import Reset, client_settings
@@ -49,6 +50,11 @@ class OutOfRange:
         return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
 
 
+def digests_of(entries: Iterable[Entry], keys: Keys) -> list[bytes | None]:
+    """What travels in the place of the IDs of records."""
+    return keys.digests(MessageFields([entry.message(0) for entry in entries])).digests
+
+
 class ModelReader(TailReader):
     """Reads a log, without what was aborted unless ``uncommitted``."""
 
@@ -57,7 +63,6 @@ class ModelReader(TailReader):
 
     def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
         """See `TailReader`: a few records a piece, ending on position."""
-        del spec
         position, epoch = start, None
         while position < end:
             if epoch is not None and self._log.end_of(epoch) < position:
@@ -75,7 +80,7 @@ class ModelReader(TailReader):
             yield Slice(
                 [entry.offset for entry in within],
                 times,
-                [entry.digest for entry in within],
+                digests_of(within, spec),
                 position,
                 within[-1].epoch if within else None,
             )
@@ -113,8 +118,8 @@ class ModelReader(TailReader):
 class ModelDeadLetters(DeadLetterLog):
     """What the group gave up."""
 
-    def __init__(self, broker: Broker, group: str) -> None:
-        self._broker, self._group = broker, group
+    def __init__(self, broker: Broker, group: str, keys: Keys) -> None:
+        self._broker, self._group, self._keys = broker, group, keys
 
     def read(
         self, topic: str, partition: int, *, buried: int | None = None
@@ -123,7 +128,8 @@ class ModelDeadLetters(DeadLetterLog):
         del topic, buried
         yield
         dead = self._broker.dead.get((self._group, partition), {})
-        return GivenUp({offset: entry.digest for offset, entry in dead.items()})
+        digests = map(self._keys.name_of, digests_of(dead.values(), self._keys))
+        return GivenUp(dict(zip(dead, digests, strict=True)))
 
 
 class ModelClient(UndescribedClient):

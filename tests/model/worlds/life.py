@@ -14,7 +14,10 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk.store.memory import MemoryStore
 from tests.model.worlds.broker import TOPIC, Broker, Log
+from tests.model.worlds.compared import Source
+from tests.model.worlds.compared_oracle import ComparedOracle
 from tests.model.worlds.disk import CrashError, Disk
+from tests.model.worlds.kept import kept
 from tests.model.worlds.member import Member, Told
 from tests.model.worlds.oracle import BrokenPromiseError, Oracle
 from tests.model.worlds.quiet import quiet
@@ -37,7 +40,10 @@ class Life:
     def __init__(self, world: World, seed: int, make_store: Callable[[], KeyStore] = MemoryStore) -> None:
         self.world, self.random = world, random.Random(seed)
         self.broker = Broker([Log() for _ in range(world.partitions)])
-        self.oracle = Oracle(world, self.broker)
+        self.oracle = (
+            Oracle(world, self.broker) if world.compared is None else ComparedOracle(world, self.broker)
+        )
+        self.source = None if world.compared is None else Source(world.compared, self.random)
         common = make_store() if world.one_disk else None
         self.disks = {
             (group, host): Disk(make_store if common is None else lambda: common)
@@ -64,7 +70,9 @@ class Life:
         """Write a record; without ``ident`` it repeats an old one now and then."""
         number = self.random.randrange(self.world.partitions)
         self.clock_ms += self.random.choice([0, 1, 1, 2, 5])
-        if ident is None:
+        if ident is None and self.source is not None:
+            ident = self.source.draw(repeats=self.chance(self.world.repeats))
+        elif ident is None:
             again = self.random.choice("abcdef")
             ident = again if self.chance(self.world.repeats) else f"once-{self.broker.written}"
         hole = self.random.randrange(1, 4) if self.chance(self.world.holes) else 0
@@ -146,7 +154,7 @@ class Life:
             entries, high = self.oracle.entries[number], held.lane.high
             known = {
                 s for s in self.ended[seat]
-                if s in entries and (self.world.window.count is None or entries[s].offset < high)
+                if s in entries and (not self.world.follows_the_watermark or entries[s].offset < high)
             }  # fmt: skip
             self.durable[seat] |= known
             self.ended[seat] -= known
@@ -372,16 +380,7 @@ class Life:
         committed = self.broker.committed.get((group, number))
         if held is None or committed is None or committed.offset < end or held.lane.high < end:
             return False
-        lane = held.lane
-        left = [
-            len(lane.parked),
-            len(lane.undecided),
-            len(lane.recent.behind),
-            lane.in_flight,
-            lane.unwritten,
-        ]
-        if lane.ring is not None:
-            left += [len(lane.ring._pending), len(lane.ring._unnumbered)]
+        left = kept(held.lane)
         if any(left):
             raise BrokenPromiseError(f"unbounded: nothing is in flight, and yet something is kept: {left}")
         return True

@@ -55,8 +55,13 @@ class Member:
         self.group, self.disk, self.broker = group, disk, broker
         self.durability, self.tell = durability, tell
         self.recent_marks = recent_marks
+        strategy = (
+            Lookup(id=key(), window=world.window)
+            if world.compared is None
+            else world.compared.strategy(world.window)
+        )
         self.engine = Deduplicator(
-            Lookup(id=key(), window=world.window), store=DiskStore(disk), group=group, recent_marks=recent_marks,
+            strategy, store=DiskStore(disk), group=group, recent_marks=recent_marks,
             clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
         )  # fmt: skip
         settings = client_settings(
@@ -64,7 +69,7 @@ class Member:
         )
         chosen = RecoverySettings(
             snapshot=(), on_rewind=on_rewind, history=history, on_full_disk=world.on_full_disk,
-            dead_letters=ModelDeadLetters(broker, group), timeout_s=0.0 if impatient else None,
+            dead_letters=ModelDeadLetters(broker, group, strategy.keys), timeout_s=0.0 if impatient else None,
         )  # fmt: skip
         self.client, self.guard = ModelClient(broker, group), Guard()
         self.session = Session(self.engine, self.client, settings, chosen, self.guard)

@@ -53,7 +53,19 @@ class Oracle:
     def handle(self, group: str, partition: int, serial: int) -> None:
         """Note that a handler did its work."""
         self.handled[group].add(serial)
-        self._idents[group, partition].add(self.entries[partition][serial].ident)
+        self._idents[group, partition] |= self.names(self.entries[partition][serial])
+
+    def names(self, entry: Entry) -> set[str]:
+        """By what a record is known to be the same message as another."""
+        return {entry.ident}
+
+    def is_known(self, group: str, partition: int, entry: Entry) -> bool:
+        """Whether a record of the same message was handled."""
+        return not self.names(entry).isdisjoint(self._idents[group, partition])
+
+    def may_be_duplicate(self, group: str, partition: int, entry: Entry) -> bool:
+        """Whether nobody is missed where it is not handled."""
+        return self.is_known(group, partition, entry)
 
     def settled(self, group: str, partition: int, serial: int) -> bool:
         """Whether nobody has to care for a record any more."""
@@ -61,7 +73,7 @@ class Oracle:
             return True
         if self._world.exact:
             return (group, serial) in self._duplicates
-        return self.entries[partition][serial].ident in self._idents[group, partition]
+        return self.is_known(group, partition, self.entries[partition][serial])
 
     # --- as it happens -----------------------------------------------------------------------------------------------
 
@@ -77,7 +89,7 @@ class Oracle:
             return
         self.last[group, serial] = kind
         if kind is VerdictKind.DUPLICATE:
-            if entry.ident not in self._idents[group, told.partition]:
+            if not self.may_be_duplicate(group, told.partition, entry):
                 raise BrokenPromiseError(f"lost: {entry} is a duplicate of what nobody handled")
             self._duplicates.add((group, serial))
         elif kind is VerdictKind.UNVERIFIED:
@@ -110,8 +122,11 @@ class Oracle:
         for entry in self._broker.logs[partition].read(0, len(entries)):
             if not self.settled(group, partition, entry.serial):
                 raise BrokenPromiseError(f"lost: {entry} was never handled")
-        if not self._world.exact:
-            return
+        if self._world.exact:
+            self.judge_verdicts(group, entries, gone)
+
+    def judge_verdicts(self, group: str, entries: dict[int, Entry], gone: set[int]) -> None:
+        """Compare what was said last of the records of a log with what follows from it."""
         log = [
             LogEntry(
                 entry.offset, entry.ident, entry.timestamp_ms,

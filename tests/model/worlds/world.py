@@ -8,11 +8,13 @@ from typing import Literal
 from dedup_sdk.kafka.intake import Durability
 from dedup_sdk.kafka.recovery import OnFullDisk
 from dedup_sdk.window import Window
+from tests.model.worlds.compared import Compared
 
 WALL_CLOCK_MS = 10_000_000
 """What every clock says; timestamps beyond it lie in the future."""
 FAR_FUTURE_MS = 10**15
 BRIEFLY = Window(milliseconds=40)
+LONG = Window(seconds=100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class World:
     """
 
     window: Window = BRIEFLY
+    compared: Compared | None = None
     partitions: int = 1
     groups: tuple[str, ...] = ("g",)
     hosts: int = 2
@@ -49,6 +52,16 @@ class World:
     parking: int | None = None
 
     @property
+    def follows_the_watermark(self) -> bool:
+        """Whether a store knows of what is completed only when the watermark passes it."""
+        return self.window.count is not None or self.compared is not None
+
+    @property
+    def knows_everything(self) -> bool:
+        """Whether no store ever misses something that its group has completed."""
+        return not (self.impatience or self.retention or self.on_full_disk == "unverified")
+
+    @property
     def exact(self) -> bool:
         """Whether every verdict follows from the log alone, so that the oracle can say what it has to be."""
         return not (self.truncations or self.operators)
@@ -69,6 +82,44 @@ WORLDS = {
     "impatience": World(impatience=0.5, hosts=3, retention=0.01),
     "wild-times": World(times="wild", fuses=0.03, repeats=0.7),
     "wild-rings": World(times="wild", window=Window(milliseconds=60, count=3), fuses=0.03, repeats=0.7),
+    "lanes": World(window=LONG, compared=Compared(), fuses=0.03),
+    "lanes-alone": World(
+        window=LONG, compared=Compared(reorder_depth=2, lanes="x"), poison=0.0, fuses=0.03, zombies=0.2
+    ),
+    "idle-lanes": World(window=BRIEFLY, compared=Compared(kind="sparse", lanes="uvwxyz"), fuses=0.03),
+    "origins": World(
+        window=LONG,
+        poison=0.0,
+        fuses=0.03,
+        compared=Compared(kind="sparse", reorder_depth=1, origins="AAAB", malformed=0.1),
+    ),
+    "high-water": World(
+        window=LONG, compared=Compared(reorder_depth=0, below_floor="discard", origins="AAB"), fuses=0.03
+    ),
+    "second-opinion": World(
+        window=LONG,
+        poison=0.1,
+        redrives=0.5,
+        fuses=0.03,
+        compared=Compared(reorder_depth=1, origins="AAB", malformed=0.1, restamped=0.3, second=BRIEFLY),
+    ),
+    "impatient-lanes": World(
+        window=Window(milliseconds=90),
+        compared=Compared(reorder_depth=60, lanes="x", reach=120),
+        impatience=0.5,
+        poison=0.0,
+        hosts=2,
+        lost_disks=0.0,
+        retention=0.01,
+    ),
+    "lanes-without-room": World(
+        window=LONG,
+        full_disks=0.04,
+        on_full_disk="unverified",
+        recent_marks=(1, 3),
+        poison=0.0,
+        compared=Compared(reorder_depth=1, second=BRIEFLY, origins="AAB"),
+    ),
     "operators": World(operators=0.03, fuses=0.02),
     "truncation": World(truncations=0.015, poison=0.0),
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dedup_sdk import Deduplicator, LastId, Record, Window, header, orders
+from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, orders
 from tests.support.records import kinds, offsets
+from tests.support.slashed import DenseSlashed
 
 WINDOW_MS = 1_000
 
@@ -55,3 +56,83 @@ def test_giving_up_costs_no_pass_over_what_is_in_flight() -> None:
     deduplicator.dead_letter(records[1:])
     assert kinds(deduplicator.admit([numbered(200, 7, 200), numbered(201, 0, 201)])) == ["fresh", "parked"]
     assert asked < 5 * len(records)
+
+
+# --- what is in flight may be given up ---------------------------------------------------------------------------------
+
+
+class Stream:
+    """Records with an ID of an origin and another ID, one after the other; ``A/1`` and the like are compared."""
+
+    def __init__(self, *, second: bool, depth: int = 1) -> None:
+        window = Window(milliseconds=WINDOW_MS)
+        other = Lookup(id=header("other"), window=window) if second else None
+        self.engine = Deduplicator(
+            LastId(id=header("id"), order=DenseSlashed(), reorder_depth=depth, otherwise=other)
+        )
+        self.sent: list[Record] = []
+
+    def send(self, text: str, other: str = "", timestamp_ms: int = 0) -> str:
+        """Let a record come; return why it is in doubt, else its verdict."""
+        bears = [("id", text.encode()), ("other", (other or f"only-{len(self.sent)}").encode())]
+        self.sent.append(Record("t", 0, len(self.sent), timestamp_ms, headers=bears))
+        [told] = self.engine.admit(self.sent[-1:])
+        return told.reason or told.kind.value
+
+    def complete(self, *texts: str, other: str = "") -> None:
+        """Let records come and be handled."""
+        for text in texts:
+            self.send(text, other)
+            self.engine.complete(self.sent[-1:])
+
+
+def test_what_flies_of_another_origin_hides_nothing_that_was_completed() -> None:
+    """Its lane would begin anew, were it completed; until then the lane still knows the ID, whose other one is forgotten."""
+    stream = Stream(second=True)
+    stream.complete("A/1", other="one")
+    assert stream.send("B/1", timestamp_ms=2 * WINDOW_MS) == "fresh"
+    assert stream.send("A/1", "one", timestamp_ms=2 * WINDOW_MS) == "duplicate"
+
+
+def test_what_flies_makes_no_lane_known() -> None:
+    """A lane that began anew is known by so many IDs that are completed: else a second opinion would not be asked."""
+    stream = Stream(second=True)
+    stream.complete("A/1", other="one")
+    stream.complete("B/5")
+    assert [stream.send(text) for text in ("B/6", "B/7", "B/8")] == ["fresh"] * 3
+    assert stream.send("B/9", "one") == "duplicate"
+
+
+def test_what_lies_below_what_flies_is_in_doubt_where_too_little_is_known() -> None:
+    """What is completed does not know it either, having begun anew after it."""
+    stream = Stream(second=False)
+    stream.complete("B/5", "A/1", "B/10")
+    for number in (11, 12, 13):
+        stream.send(f"B/{number}")
+    assert stream.send("B/5") == "uncovered"
+
+
+def test_one_that_was_completed_out_of_order_is_known_below_what_flies() -> None:
+    """What is completed below the watermark is too old to tell of it, and what flies may have raised the floor."""
+    window = Window(milliseconds=WINDOW_MS)
+    deduplicator = Deduplicator(
+        LastId(id=header("seq"), order=orders.integer(), window=window, reorder_depth=2)
+    )
+    times = {1: 0, 2: 500, 3: 600, 4: 700, 9: 1500}
+    sent = {number: numbered(at, number, times[number]) for at, number in enumerate(times)}
+    again = numbered(5, 3, 1601)
+    deduplicator.admit([sent[1]])
+    deduplicator.complete([sent[1]])
+    deduplicator.admit([sent[2], sent[3], sent[4]])
+    deduplicator.complete([sent[3]])
+    assert kinds(deduplicator.admit([sent[9], again])) == ["fresh", "parked"]
+    assert deduplicator.dead_letter([sent[9]]) == []
+    assert deduplicator.complete([sent[4]]) == []
+    assert kinds(deduplicator.complete([sent[2]])) == ["duplicate"]
+
+
+def test_without_depth_a_lane_that_began_anew_knows_nothing_below_its_first_id() -> None:
+    """It was completed before another origin came."""
+    stream = Stream(second=False, depth=0)
+    stream.complete("B/1", "A/1", "B/2")
+    assert stream.send("B/1") == "below-floor"

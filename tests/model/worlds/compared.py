@@ -1,0 +1,145 @@
+"""Records whose IDs are compared, in a world: what they bear, and what the log says of them.
+
+An ident of such a world is ``lane|id|other``: the lane, the ID that is compared (``A/17``: an origin and a number, ``?``: nothing that the
+order reads), and the ID that a second opinion looks up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from dedup_sdk.ids import header
+from dedup_sdk.strategy import LastId, Lookup
+from dedup_sdk.window import Window
+from tests.support.naive_lanes import Remembered, Sent, after, verdict
+from tests.support.slashed import DenseSlashed, Slashed
+
+if TYPE_CHECKING:
+    from dedup_sdk.last.rule import BelowFloor
+
+_ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How IDs are compared: ``lanes`` in a partition, ``origins`` of a lane, ``reorder_depth``, ``below_floor`` as in `LastId`.
+
+    ``second`` is the window of a second opinion. ``malformed`` and ``restamped`` are chances of a record: that nobody can read its ID, or that it
+    comes again under a new one. ``reach``: how far back what is sent again lies, in records.
+    """
+
+    kind: Literal["dense", "sparse"] = "dense"
+    lanes: str = "xyz"
+    origins: str = "A"
+    reorder_depth: int = 3
+    below_floor: BelowFloor = "deliver"
+    second: Window | None = None
+    malformed: float = 0.0
+    restamped: float = 0.0
+    reach: int = 12
+
+    def strategy(self, window: Window) -> LastId:
+        """What a consumer is given."""
+        return LastId(
+            id=header("id"), lane=header("lane"), order=_ORDERS[self.kind], reorder_depth=self.reorder_depth,
+            below_floor=self.below_floor, window=window,
+            otherwise=None if self.second is None else Lookup(id=header("other"), window=self.second),
+        )  # fmt: skip
+
+
+def headers_of(ident: str) -> list[tuple[str, str | bytes | None]]:
+    """The headers of a record; none where IDs are looked up."""
+    if "|" not in ident:
+        return []
+    return [
+        (name, part.encode()) for name, part in zip(("lane", "id", "other"), ident.split("|"), strict=True)
+    ]
+
+
+def sent_of(ident: str, offset: int, timestamp_ms: int) -> Sent:
+    """A record as the naive reading takes it."""
+    lane, compared, _ = ident.split("|")
+    origin, _, number = compared.partition("/")
+    return Sent(offset, lane, origin, int(number) if number else None, timestamp_ms)
+
+
+class Source:
+    """Draws idents: each lane counts up with some disorder, repeats what was sent, and changes its origin now and then."""
+
+    def __init__(self, compared: Compared, chooser: random.Random) -> None:
+        self._compared, self._random = compared, chooser
+        self._next: dict[tuple[str, str], int] = defaultdict(lambda: 10)
+        self._origin = dict.fromkeys(compared.lanes, compared.origins[0])
+        self._drawn: set[tuple[str, str, int]] = set()
+        self._sent: list[str] = []
+
+    def draw(self, *, repeats: bool) -> str:
+        """Draw one; ``repeats``: it was sent before."""
+        chooser, compared = self._random, self._compared
+        if repeats and self._sent:
+            again = chooser.choice(self._sent[-compared.reach :])
+            if chooser.random() >= compared.restamped:
+                return again
+            other = again.split("|")[2]
+        else:
+            other = f"other-{len(self._sent)}"
+        lane = chooser.choice(compared.lanes)
+        if chooser.random() < 0.15:
+            self._origin[lane] = chooser.choice(compared.origins)
+        origin = self._origin[lane]
+        number = self._next[lane, origin] + chooser.choice([0, 0, 0, 1, 2, 9, -1, -2, -7])
+        while (lane, origin, number) in self._drawn:
+            number += 1
+        self._drawn.add((lane, origin, number))
+        self._next[lane, origin] = max(self._next[lane, origin], number) + 1
+        read = "?" if chooser.random() < compared.malformed else f"{origin}/{number}"
+        self._sent.append(f"{lane}|{read}|{other}")
+        return self._sent[-1]
+
+
+class Fact(NamedTuple):
+    """What the log says of a record: ``duplicate``, ``fresh`` or why it is in doubt; ``looked_up``: by the second opinion, None without one."""
+
+    compared: str
+    looked_up: str | None
+
+    @property
+    def expected(self) -> str:
+        """The verdict once a second opinion was asked."""
+        in_doubt = self.compared not in ("fresh", "duplicate")
+        return self.looked_up if in_doubt and self.looked_up is not None else self.compared
+
+
+class LogRow(NamedTuple):
+    """One record of a log; ``completed`` false: it was given up."""
+
+    offset: int
+    ident: str
+    timestamp_ms: int
+    completed: bool
+
+
+def read_compared(log: Iterable[LogRow], compared: Compared, window: Window) -> Iterator[tuple[int, Fact]]:
+    """Yield what the log says of each record, by offset, read from its beginning in offset order."""
+    lanes: dict[str, Remembered | None] = {}
+    others: dict[str, int] = {}
+    window_ms = window.time_ms or 0
+    dense = compared.kind == "dense"
+    for row in sorted(log):
+        sent = sent_of(row.ident, row.offset, row.timestamp_ms)
+        other = row.ident.split("|")[2]
+        looked_up = None
+        if compared.second is not None:
+            seen_ms = others.get(other)
+            within = seen_ms is not None and row.timestamp_ms - seen_ms <= (compared.second.time_ms or 0)
+            looked_up = "duplicate" if within else "fresh"
+        yield row.offset, Fact(verdict(sent, lanes.get(sent.lane), window_ms), looked_up)
+        if row.completed:
+            lanes[sent.lane] = after(
+                lanes.get(sent.lane), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
+            )
+            others[other] = row.timestamp_ms

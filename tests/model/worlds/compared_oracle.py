@@ -1,0 +1,78 @@
+"""What must hold where IDs are compared, told from what the handlers did and from the whole log.
+
+Beside what `Oracle` says:
+
+doubted
+    a record was delivered in doubt, although nothing in the log makes it doubtful.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dedup_sdk.record import VerdictKind
+from tests.model.worlds.compared import LogRow, read_compared
+from tests.model.worlds.oracle import BrokenPromiseError, Oracle
+
+if TYPE_CHECKING:
+    from tests.model.worlds.broker import Entry
+    from tests.model.worlds.compared import Compared, Fact
+
+
+class ComparedOracle(Oracle):
+    """The oracle of a world with `Compared`."""
+
+    def names(self, entry: Entry) -> set[str]:
+        """See `Oracle`: its ID within its lane, and the one that a second opinion looks up."""
+        lane, compared, other = entry.ident.split("|")
+        names = set() if compared == "?" else {f"{lane}|{compared}"}
+        return names | ({other} if self._compared.second is not None else set())
+
+    @property
+    def _compared(self) -> Compared:
+        assert self._world.compared is not None
+        return self._world.compared
+
+    def may_be_duplicate(self, group: str, partition: int, entry: Entry) -> bool:
+        """See `Oracle`: what is late may be discarded."""
+        return self._compared.below_floor == "discard" or super().may_be_duplicate(group, partition, entry)
+
+    def judge_verdicts(self, group: str, entries: dict[int, Entry], gone: set[int]) -> None:
+        """See `Oracle`."""
+        dead = self.dead[group]
+        present = {s: e for s, e in entries.items() if s not in gone}
+        rows = [LogRow(e.offset, e.ident, e.timestamp_ms, s not in dead) for s, e in present.items()]
+        facts = dict(read_compared(rows, self._compared, self._world.window))
+        # What was given up in doubt may be a duplicate elsewhere, and is remembered there.
+        unclear = {
+            present[s].ident.split("|")[0]
+            for g, s in self.doubted
+            if g == group and s in present and s in dead
+        }
+        known: set[str] = set()
+        for serial, entry in sorted(present.items(), key=lambda each: each[1].offset):
+            fact, last = facts[entry.offset], self.last.get((group, serial))
+            if last is VerdictKind.DUPLICATE and not self._is_duplicate(entry, fact, known):
+                raise BrokenPromiseError(f"lost: {entry} was called a duplicate, and is none: {fact}")
+            if entry.ident.split("|")[0] not in unclear:
+                again = not known.isdisjoint(self.names(entry))
+                self._judge_delivered(entry, fact, last, again=again, exact=not dead & present.keys())
+            if serial not in dead:
+                known |= self.names(entry)
+
+    def _is_duplicate(self, entry: Entry, fact: Fact, known: set[str]) -> bool:
+        """Whether it is one by the log; in flight more is known than what a lane remembers."""
+        discarded = fact.compared == "below-floor" and self._compared.below_floor == "discard"
+        return fact.expected == "duplicate" or discarded or not known.isdisjoint(self.names(entry))
+
+    def _judge_delivered(
+        self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool, exact: bool
+    ) -> None:
+        # A lane that began anew may take what is old for new once it has taken in enough; what is completed of it then says so, too.
+        began_anew = len(set(self._compared.origins)) > 1 and self._compared.reorder_depth > 0
+        trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
+        if last is VerdictKind.FRESH and again and not trusted:
+            raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
+        certain = exact and self._world.knows_everything
+        if last is VerdictKind.UNVERIFIED and fact.expected in ("fresh", "duplicate") and certain:
+            raise BrokenPromiseError(f"doubted: {entry} is certain: {fact}")
