@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
@@ -16,6 +18,7 @@ from spark_backfill.archive_checks import (
     checked_part,
     nothing_of_topic,
     only_open_files,
+    unreadable,
     without_topic,
 )
 from spark_backfill.archive_options import TABLE, ArchiveOptions
@@ -48,7 +51,7 @@ class Archive:
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
-        PySparkException: Spark cannot read it.
+        BackfillError: Spark cannot read it.
     """
 
     def __init__(
@@ -161,7 +164,10 @@ class Archive:
         return rows.mapInArrow(DealtRows(digester(text_of(self._spec)), dealer), DEALT_SCHEMA)
 
     def _normal(self, place: str) -> DataFrame:
-        frame, places = self._read(place)
+        try:
+            frame, places = self._read(place)
+        except (PySparkException, Py4JError) as error:
+            raise unreadable(place, self._options.read_options, error) from error
         found = KafkaColumns(frame, places, archive=place)
         files = None if place.startswith(TABLE) else file_columns(frame)
         self._units_are_said |= found.timestamp_is_number()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dedup_sdk.store.paths import MOST_PARTITIONS
 from spark_backfill.archived import Archived
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import BackfillError, known_cause, one_line
 
 SHOWN_TOPICS: Final = 5
 _YEAR_1973_MS: Final = 100_000_000_000
@@ -40,6 +40,17 @@ def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
             "--columns timestamp=COLUMN:UNIT right?"
         )
     return Archived(**{name: found[name] for name in Archived._fields})
+
+
+def unreadable(place: str, options: Mapping[str, str], error: Exception) -> BackfillError:
+    """Return the error for a place that Spark cannot open; ``options`` are those of its reader."""
+    known = known_cause(error)
+    if known is not None:
+        return BackfillError(known)
+    given = "".join(f", --read-option {name}" for name in options)
+    return BackfillError(
+        f"archive {place!r} cannot be opened: Spark said {one_line(error)!r}; check --source, --format{given}"
+    )
 
 
 def without_topic(rows: int) -> BackfillError:

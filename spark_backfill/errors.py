@@ -13,7 +13,21 @@ _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
 _NANOSECONDS = re.compile(r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS", re.IGNORECASE)
 _NO_CONNECTOR = "Failed to find data source: kafka"
 _NO_FORMAT = re.compile(r"ClassNotFoundException: ([\w.-]+)\.DefaultSource")
-_NO_FILES = re.compile(r'No FileSystem for scheme "(\w+)"')
+_NO_FILES = (
+    re.compile(r'No FileSystem for scheme "(\w+)"'),
+    re.compile(r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(\w+)\.\w+ not found"),
+)
+_NO_ENCODED = re.compile(r"\[CONVERSION_INVALID_INPUT\] The value '(.*?)' \('(\w+)'\)", re.DOTALL)
+_NO_CAST = re.compile(
+    r"\[CAST_INVALID_INPUT\] The value '(.*?)' of the type \"\w+\" cannot be cast to \"(\w+)\"", re.DOTALL
+)
+_NO_FIELD = re.compile(
+    r"\[CANNOT_PARSE_JSON_FIELD\] Cannot parse the field name (\S+) and the value (.*?) of the JSON token .* \"(\w+)\"",
+    re.DOTALL,
+)
+_NO_TABLE = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.*?) cannot be found")
+_NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\.(?: SQLSTATE|$)")
+_SHOWN_CHARS = 60
 
 
 class BackfillError(DedupError):
@@ -28,10 +42,10 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
-    text = _root(error)
-    wanted = _help(text)
+    wanted = known_cause(error)
     if wanted is not None:
         return wanted
+    text = _root(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
@@ -39,6 +53,11 @@ def one_line(error: BaseException) -> str:
         return type(error).__name__
     # A worker's own error is a whole sentence.
     return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
+
+
+def known_cause(error: BaseException) -> str | None:
+    """Return what to do about a failure of Spark's whose cause is known; None for any other."""
+    return _help(_root(error))
 
 
 def _help(text: str) -> str | None:
@@ -58,12 +77,46 @@ def _help(text: str) -> str | None:
             f"Spark has nothing that reads --format {found[1]}: is that how Spark calls it? Name what reads it with --packages, for delta "
             "io.delta:delta-spark_2.13:<the version for this Spark>"
         )
-    if found := _NO_FILES.search(text):
+    for kind in _NO_FILES:
+        if found := kind.search(text):
+            return (
+                f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 give s3a:// and --packages "
+                "org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
+            )
+    return _help_with_archive(text)
+
+
+def _help_with_archive(text: str) -> str | None:
+    """What to do where an archive is not what it was said to be, None where Spark does not say so."""
+    if found := _NO_ENCODED.search(text):
         return (
-            f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 give s3a:// and --packages "
-            "org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
+            f"the archive has the value {_short(found[1])}, which is no {found[2].lower()}: check what --columns says of keys, values and "
+            "headers (:utf8, :base64, :hex), and that all of --source is written alike"
         )
+    if found := _NO_CAST.search(text):
+        return (
+            f"the archive has the value {_short(found[1])}, which cannot be read as {found[2]}: check --columns (of texts, "
+            "timestamp=COLUMN:iso reads ISO 8601), and that all of --source is written alike"
+        )
+    if found := _NO_FIELD.search(text):
+        return (
+            f"the archive has a line whose field {found[1]} is {_short(found[2])}, which cannot be read as {found[3]}: check --columns, "
+            "and that all of --source are lines of such records"
+        )
+    if found := _NO_TABLE.search(text):
+        return (
+            f"Spark's catalog has no table {found[1]}: check --source table:NAME, and that $DEDUP_SPARK_ARGS names the catalog that has it "
+            "(--conf spark.sql.catalog....)"
+        )
+    if found := _NO_PATH.search(text):
+        return f"{masked_text(found[1])} does not exist: check --source"
     return None
+
+
+def _short(value: str) -> str:
+    """A value of the archive's, quoted, its beginning only where it is long."""
+    shown = masked_text(value)
+    return repr(shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}...")
 
 
 def _root(error: BaseException) -> str:

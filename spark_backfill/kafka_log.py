@@ -23,6 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0
@@ -47,6 +48,8 @@ class Commit(NamedTuple):
 
 class KafkaLog:
     """One topic, as the driver sees it. A context manager; raises `BackfillError` in one line that names the broker.
+
+    Settings that librdkafka does not take are a `ConfigurationError`.
 
     ``settings`` are librdkafka's, on top of ``bootstrap``. What was asked before is not asked again, so that it is the same for all
     groups of a run.
@@ -74,8 +77,9 @@ class KafkaLog:
             self._consumer = Consumer({**common, **own}, logger=silent)
             self._plain = Consumer({**common, **own, "isolation.level": "read_uncommitted"}, logger=silent)
         except (KafkaException, TypeError, ValueError) as error:
-            raise BackfillError(
-                f"a Kafka client cannot be made: {_said(error)}; see --admin-config"
+            raise ConfigurationError(
+                f"a Kafka client cannot be made: {_said(error)}; correct it in --kafka-config or --admin-config, which have librdkafka's "
+                "settings (those of the Java client alone go into --reader-config)"
             ) from None
 
     def __enter__(self) -> Self:
@@ -109,7 +113,9 @@ class KafkaLog:
     def _ask_topic_id(self) -> str:
         try:
             described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
-            return str(described[self.topic].result(_TIMEOUT_S).topic_id)
+            return str(described[self.topic].result(_TIMEOUT_S + 1).topic_id)
+        except TimeoutError as error:
+            raise self._trouble("describing the topic", error) from None
         except KafkaException as error:
             if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 (its public name)
                 return ""

@@ -20,6 +20,7 @@ from spark_backfill.group_folder import group_folder
 from spark_backfill.group_options import add_group_options, read_groups
 from spark_backfill.lane_options import add_lane_options, read_lanes
 from spark_backfill.lane_spec import LaneSpec, Spec
+from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
 from spark_backfill.source_options import (
@@ -136,6 +137,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         sources = no_sources() if base.compact else read_source_options(given)
         reshard = None if base.compact else read_reshard_options(given, window, sources)
         url = _url(given)
+        places = () if sources.archive is None else sources.archive.places
+        check_places(given.output, sources=places, report=given.report, scratch=given.scratch)
     except ConfigurationError as error:
         parser.error(str(error))
     return Options(

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk.errors import ConfigurationError, SnapshotError
+from dedup_sdk.ids import id_spec
+from dedup_sdk.record import Record
+from spark_backfill.archive import Archive
+from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
 from tests.spark.test_options import GOOD, WHOLE
+from tests.support.archives import write_parquet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 def test_no_line_shows_the_password_of_an_archive() -> None:
@@ -114,6 +128,32 @@ def test_errors_of_any_origin_end_in_one_line(error: Exception, line: str) -> No
             'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"',
             "no driver for s3:// URLs: .*s3a://.*--packages",
         ),
+        (
+            "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            "no driver for s3a:// URLs: .*--packages",
+        ),
+        (
+            "[CONVERSION_INVALID_INPUT] The value '%%%' ('BASE64') cannot be converted to \"BINARY\" because it is malformed. SQLSTATE: 1",
+            "^the archive has the value '%%%', which is no base64: check what --columns says",
+        ),
+        (
+            '[CAST_INVALID_INPUT] The value \'tomorrow\nnoon\' of the type "STRING" cannot be cast to "TIMESTAMP" because it is malformed.',
+            "^the archive has the value 'tomorrow noon', which cannot be read as TIMESTAMP: check --columns",
+        ),
+        (
+            "org.apache.spark.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse the field name 'offset' and the value "
+            + 99 * "x"
+            + ' of the JSON token type VALUE_STRING to target Spark data type "BIGINT". SQLSTATE: 2203G',
+            f"^the archive has a line whose field 'offset' is '{60 * 'x'}...', which cannot be read as BIGINT: check",
+        ),
+        (
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b c` cannot be found. Verify the spelling and correctness",
+            "^Spark's catalog has no table `a`.`b c`: check --source table:NAME",
+        ),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: s3a://u:hunter2@b/x.y. SQLSTATE: 42K03",
+            r"^s3a://\*\*\*@b/x.y does not exist: check --source$",
+        ),
     ],
 )
 def test_what_spark_cannot_read_says_what_to_give(text: str, says: str) -> None:
@@ -124,3 +164,50 @@ def test_what_spark_cannot_read_says_what_to_give(text: str, says: str) -> None:
 def test_a_missing_connector_says_what_to_give() -> None:
     """Spark's own message about the data source is replaced by the option that helps."""
     assert "--packages" in one_line(RuntimeError("[X] Failed to find data source: kafka. Please deploy"))
+
+
+def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
+    """One line names it and the options that it may have come from; the job ends with status 2 for it."""
+    with pytest.raises(
+        ConfigurationError, match=r'"no\.such\.setting"; correct it in --kafka-config or --admin'
+    ):
+        KafkaLog("127.0.0.1:1", "orders", {"no.such.setting": "1"})
+
+
+def test_a_broker_that_does_not_describe_the_topic_is_named() -> None:
+    """A wait that ends has no text of its own."""
+    silent: Future[Any] = Future()
+    silent.set_exception(TimeoutError())
+    with KafkaLog("127.0.0.1:1", "orders", {}) as log:
+        log._admin = cast("Any", SimpleNamespace(describe_topics=lambda *_, **__: {"orders": silent}))
+        with pytest.raises(
+            BackfillError, match=r"describing the topic: Kafka at 127.0.0.1:1 said TimeoutErr"
+        ):
+            log.topic_id()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"recursiveFileLookup": "perhaps"},
+            "perhaps.*check --source, --format, --read-option recursiveFile",
+        ),
+        (
+            {"mergeSchema": "false", "modifiedBefore": "x"},
+            "--read-option mergeSchema, --read-option modifiedB",
+        ),
+    ],
+)
+def test_what_spark_calls_no_option_is_told_with_the_options(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], says: str
+) -> None:
+    """Spark names the value only; the line names the archive, and what to look at."""
+    write_parquet(tmp_path, [Record("orders", 0, 0, 1_700_000_000_000, key=b"a")])
+    archive = ArchiveOptions(
+        places=(str(tmp_path),), format="parquet", read_options=options, isolation="read_committed"
+    )
+    with pytest.raises(BackfillError, match=says) as caught:
+        Archive(spark, archive, topic="orders", spec=id_spec("key"))
+    assert one_line(caught.value).startswith(f"archive {str(tmp_path)!r} cannot be opened: Spark said ")

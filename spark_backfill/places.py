@@ -1,0 +1,81 @@
+"""Folders of one run that may not lie in each other: what is read, and what is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.error_text import masked_text
+from dedup_sdk.store.remote_snapshot import is_url
+from spark_backfill.archive_options import TABLE, paths_are_elsewhere
+
+_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3"}
+"""Hadoop's names for what fsspec calls otherwise."""
+
+
+class Place(NamedTuple):
+    """A folder, a URL or a pattern, as the option ``option`` gave it."""
+
+    option: str
+    text: str
+
+    def __str__(self) -> str:
+        """As it is written on the command line, without credentials."""
+        return f"{self.option} {masked_text(self.text)!r}"
+
+    def parts(self) -> tuple[str, ...]:
+        """Return its path, from the store or the root on, links followed."""
+        scheme, url, rest = self.text.partition("://")
+        if not url or scheme == "file":
+            here = rest if url else self.text.removeprefix("file:")
+            return ("file:", *PurePosixPath(os.path.realpath(here)).parts)
+        authority, _, path = rest.partition("/")
+        below = [part for part in path.split("/") if part]
+        return (f"{_SAME_STORE.get(scheme, scheme)}://{authority.rpartition('@')[2]}", *below)
+
+    def lies_in(self, other: Place) -> bool:
+        """Whether it is the other one, or below it; a pattern has below it what it matches."""
+        mine, theirs = self.parts(), other.parts()
+        return len(mine) >= len(theirs) and all(
+            one == each or fnmatchcase(one, each) for one, each in zip(mine, theirs, strict=False)
+        )
+
+
+def check_places(
+    output: str, *, sources: Sequence[str] = (), report: str | None = None, scratch: str | None = None
+) -> None:
+    """Refuse what would put a run's files among those that are read, or take these away with an output that is replaced.
+
+    Sources that only Spark knows where to look for (tables, bare paths on another file system) are left out.
+
+    Raises:
+        ConfigurationError: one line that names two places, one of which lies in the other.
+    """
+    to = Place("--output", output)
+    written = [to]
+    if report is not None:
+        page = Place("--report", report)
+        if page.lies_in(to):
+            raise ConfigurationError(
+                f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
+            )
+        written.append(page)
+    if scratch is not None:
+        written.append(Place("--scratch", scratch))
+    for text in sources:
+        if text.startswith(TABLE) or (not is_url(text) and paths_are_elsewhere()):
+            continue
+        source = Place("--source", text)
+        for place in written:
+            if place.lies_in(source):
+                raise ConfigurationError(
+                    f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
+                )
+        if source.lies_in(to):
+            raise ConfigurationError(
+                f"{source} lies in {to}, which is to hold a snapshot and nothing else: choose another output"
+            )
