@@ -10,9 +10,22 @@ for nobody; it is left out where rows are packed (`spark_backfill.shared_runs`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self, TypeVar
 
 from spark_backfill.stretch import Bounds, Stretch
+
+_Read = TypeVar("_Read")
+
+
+class Shared(Protocol):
+    """How what is read of a source becomes each group's."""
+
+    def over(self, groups: Sequence[Bounds]) -> Self:
+        """Return it for a source of which each group takes these offsets."""
+
+
+_Shared = TypeVar("_Shared", bound=Shared)
 
 
 def in_log(stretches: Sequence[Stretch]) -> Bounds:
@@ -37,6 +50,22 @@ def hull(groups: Sequence[Bounds]) -> tuple[Stretch, ...]:
         Stretch(partition=partition, low=begin, begin=begin, high=end, complete=False, archived=(begin, end))
         for partition, (begin, end) in sorted(ranges.items())
     )
+
+
+def read_once(
+    groups: Sequence[Sequence[Stretch]],
+    shared: _Shared,
+    *,
+    log: Callable[[Sequence[Stretch], _Shared], _Read],
+    archive: Callable[[Sequence[Stretch], _Shared], _Read] | None,
+) -> list[_Read]:
+    """Return what the topic and an archive (None: there is none) give for all groups, each read once, and only if anybody takes of it."""
+    found = []
+    for part, read in ((in_log, log), (in_archive, archive)):
+        bounds = [part(stretches) for stretches in groups]
+        if read is not None and any(bounds):
+            found.append(read(hull(bounds), shared.over(bounds)))
+    return found
 
 
 def offsets_of(stretches: Sequence[Stretch]) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.archive import Archive
 from spark_backfill.client_reader import ClientRows, plan_ranges
-from spark_backfill.hull import hull, in_archive, in_log
+from spark_backfill.hull import read_once
 from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
 from spark_backfill.options import Options
@@ -26,13 +26,12 @@ def read_dealt_rows(
     archive: Archive | ParquetArchive | None,
 ) -> DataFrame:
     """Return the rows (`spark_backfill.lane_dealer`) of the stretches of all groups, of which something is to be read; each source is read once."""
-    frames: list[DataFrame] = []
-    of_log = [in_log(stretches) for stretches in groups]
-    if any(of_log):
-        frames.append(_of_topic(spark, options, hull(of_log), dealer.over(of_log)))
-    of_archive = [in_archive(stretches) for stretches in groups]
-    if archive is not None and any(of_archive):
-        frames.append(archive.dealt_rows(hull(of_archive), dealer.over(of_archive)))
+    frames = read_once(
+        groups,
+        dealer,
+        log=partial(_of_topic, spark, options),
+        archive=None if archive is None else archive.dealt_rows,
+    )
     return reduce(DataFrame.unionByName, frames)
 
 

@@ -205,6 +205,8 @@ def _url(given: argparse.Namespace) -> str:
             f"--overwrite replaces a folder, and {shown(output)} is a URL: a snapshot there is never overwritten, choose another"
         )
     require_driver(output)
+    if not shown(output).partition("://")[2].strip("/"):
+        raise ConfigurationError(f"--output {shown(output)} names no place: give e.g. s3://bucket/snapshot")
     return output
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,7 +12,7 @@ from spark_backfill.base import Base
 from spark_backfill.base_reader import read_base_pieces
 from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
 from spark_backfill.fold import Packing, pack_rows_in_order
-from spark_backfill.hull import hull, in_archive, in_log
+from spark_backfill.hull import read_once
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.source import read_digests
@@ -31,13 +31,12 @@ def read_all_pieces(
 
     Each source is read once. Only one group alone has a base.
     """
-    frames: list[DataFrame] = []
-    of_log = [in_log(stretches) for stretches in groups]
-    if any(of_log):
-        frames.append(_of_topic(spark, options, hull(of_log), packing.over(of_log)))
-    of_archive = [in_archive(stretches) for stretches in groups]
-    if archive is not None and any(of_archive):
-        frames.append(archive.pieces(hull(of_archive), packing.over(of_archive)))
+    frames = read_once(
+        groups,
+        packing,
+        log=partial(_of_topic, spark, options),
+        archive=None if archive is None else archive.pieces,
+    )
     if base is not None:
         (alone,) = groups
         kept = read_base_pieces(

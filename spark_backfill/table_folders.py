@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.store.remote_snapshot import shown
+from spark_backfill.archive_checks import unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 
 _LOGS: Final = {"_delta_log": "delta", ".hoodie": "hudi"}
@@ -22,12 +24,15 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
 
     Raises:
         ConfigurationError: naming the format to give.
-        Py4JError: Spark has no driver for such a URL.
+        BackfillError: Spark cannot look there, e.g. without a driver for such a URL.
     """
     if archive.format not in _FILES:
         return
     for place in archive.places:
-        form = None if place.startswith(TABLE) else _table_format(spark, place)
+        try:
+            form = None if place.startswith(TABLE) else _table_format(spark, place)
+        except Py4JError as error:
+            raise unreadable(place, archive.read_options, error) from error
         if form is not None:
             raise ConfigurationError(
                 f"{shown(place)!r} is a table of the format {form}, and its files alone have what the table has not any more: give "

@@ -302,8 +302,10 @@ def test_a_line_that_is_no_record_ends_the_job(archive: Callable[..., Archive], 
     opened = archive("json", "timestamp=-,key=-", spec="key")
     with pytest.raises(Exception, match=r".") as caught:
         opened.survey({}, {})
-    assert "\n" not in one_line(caught.value)
-    assert "MALFORMED" in one_line(caught.value) or "parse" in one_line(caught.value)
+    said = (
+        "the archive has a line whose field 'offset' is 'x', which cannot be read as BIGINT: check --columns"
+    )
+    assert one_line(caught.value).startswith(said)
 
 
 def test_several_places_are_one_archive(archive: Callable[..., Archive], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
+from spark_backfill.table_folders import check_no_table
 from tests.spark.test_options import GOOD, WHOLE
 from tests.support.archives import write_parquet
 
@@ -184,6 +185,23 @@ def test_a_broker_that_does_not_describe_the_topic_is_named() -> None:
             BackfillError, match=r"describing the topic: Kafka at 127.0.0.1:1 said TimeoutErr"
         ):
             log.topic_id()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("s3a://bucket/x", "^Spark has no driver for s3a:// URLs: .*hadoop-aws"),
+        ("s3://bucket/x", "^Spark has no driver for s3:// URLs: .*s3a://"),
+        ("archive/[", "^archive 'archive/\\[' cannot be opened: Spark said .*Unclosed.*; check --source"),
+    ],
+)
+def test_where_spark_cannot_look_is_told_with_the_place(spark: SparkSession, place: str, says: str) -> None:
+    """Before anything is read: no driver, which is named, or a pattern that is none."""
+    archive = ArchiveOptions(places=(place,), format="parquet", isolation="read_committed")
+    with pytest.raises(BackfillError) as caught:
+        check_no_table(spark, archive)
+    assert re.search(says, one_line(caught.value))
 
 
 @pytest.mark.spark

@@ -249,6 +249,7 @@ def test_workers_elsewhere_need_a_shared_folder(
         (["--output", "folder", "--scratch", "x"], "--scratch is for an output behind a URL: 'folder'"),
         (["--output", "s3://b/x", "--scratch", ""], "--scratch is empty"),
         (["--output", "nosuch://b/x"], "no driver for 'nosuch'"),
+        (["--output", "s3://"], "--output s3:// names no place: give e.g. s3://bucket/snapshot"),
     ],
 )
 def test_wrong_outputs_are_wrong_usage(

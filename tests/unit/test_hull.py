@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from spark_backfill.hull import hull, in_archive, in_log, offsets_of
-from spark_backfill.stretch import Stretch
+from collections.abc import Sequence
+
+from spark_backfill.hull import hull, in_archive, in_log, offsets_of, read_once
+from spark_backfill.stretch import Bounds, Stretch
 
 
 def stretch(partition: int, begin: int, high: int, archived: tuple[int, int] | None = None) -> Stretch:
@@ -38,3 +40,28 @@ def test_archive_and_topic_are_apart() -> None:
     assert (log.begin, log.high) == (10, 40)
     (archive,) = hull([in_archive(each) for each in groups])
     assert archive.in_archive() == (2, 12)
+
+
+class Noted(tuple[object, ...]):
+    """What each group takes of a source, as the reader is told."""
+
+    __slots__ = ()
+
+    def over(self, groups: Sequence[Bounds]) -> Noted:
+        """Note the bounds."""
+        return Noted(groups)
+
+
+def test_each_source_is_read_once_for_all_groups() -> None:
+    """With the range of all, and what each takes of it; what nobody takes anything of is not read."""
+
+    def read(stretches: Sequence[Stretch], shared: Noted) -> tuple[int, int, Noted]:
+        (one,) = stretches
+        return one.begin, one.high, shared
+
+    both = [[stretch(0, 2, 30, (2, 10))], [stretch(0, 20, 25)]]
+    of_log = (10, 30, Noted([{0: (10, 30)}, {0: (20, 25)}]))
+    of_archive = (2, 10, Noted([{0: (2, 10)}, {}]))
+    assert read_once(both, Noted(), log=read, archive=read) == [of_log, of_archive]
+    assert read_once(both, Noted(), log=read, archive=None) == [of_log]
+    assert read_once([[stretch(0, 2, 2)]], Noted(), log=read, archive=read) == []
