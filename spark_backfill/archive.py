@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -26,7 +27,7 @@ from spark_backfill.archived import Archived
 from spark_backfill.column_map import ColumnMap, id_columns, place_of
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
-from spark_backfill.connect_layout import check_rows, open_files
+from spark_backfill.connect_layout import check_folders, check_rows, open_files
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.hull import in_archive
@@ -51,7 +52,7 @@ class Archive:
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
-        BackfillError: Spark cannot read it.
+        BackfillError: Spark cannot read it, or its files do not say which offsets they have.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Archive:
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
         self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
-        self._open = open_files((name for _, files in self._by_name for name in files.names), topic)
+        paths = [path for _, files in self._by_name for path in files.paths]
+        check_folders(paths)
+        self._open = open_files(map(os.path.basename, paths), topic)
         if self._open:
             self._rows = self._rows.where(self._is_certain())
 

@@ -20,9 +20,9 @@ _WHOLE_FILE: Final = str(2**30)
 
 
 class FileColumns(NamedTuple):
-    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder. ``names``: of all files."""
+    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder. ``paths``: of all files, with theirs."""
 
-    names: tuple[str, ...]
+    paths: tuple[str, ...]
     name: Column
     topic: Column
     partition: Column
@@ -31,15 +31,15 @@ class FileColumns(NamedTuple):
 
 def file_columns(frame: DataFrame) -> FileColumns | None:
     """Return the columns of a frame whose files all have Kafka Connect's names; None of any other."""
-    names = tuple(PurePosixPath(file).name for file in frame.inputFiles())
-    if not names or any(parse_file_name(name) is None for name in names):
+    paths = tuple(frame.inputFiles())
+    if not paths or any(parse_file_name(PurePosixPath(path).name) is None for path in paths):
         return None
     name = F.col("_metadata.file_name")
 
     def said(group: int) -> Column:
         return F.regexp_extract(name, NAME_PATTERN, group)
 
-    return FileColumns(names, name, said(1), said(2).cast("long"), said(3).cast("long"))
+    return FileColumns(paths, name, said(1), said(2).cast("long"), said(3).cast("long"))
 
 
 def rows_of_files(frame: DataFrame, files: FileColumns, topic: str) -> dict[str, int]:

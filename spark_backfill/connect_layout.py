@@ -8,13 +8,18 @@ own last one) every row's offset is known: that of the first plus its place. A f
 (transaction markers, compaction, tombstones that the sink left out), and does not say where. Behind such a hole a row would be
 taken for one of a lower offset, which a group may have handled when it has not handled this one. So the last file of a partition,
 which no other one follows, is left out where its name does not say where it ends.
+
+A sink that partitions by time or by a field (folders ``hour=13``, ``country=NZ``) may write several files of a partition at once, so that a
+row of one has an offset above those of the next. Where as many are missing in a file as it has of such, its rows would seem to be all there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from spark_backfill.errors import BackfillError
 
@@ -57,6 +62,28 @@ def check_rows(rows: Mapping[str, int]) -> None:
         by_partition.setdefault((file.topic, file.partition), []).append((file, name))
     for files in by_partition.values():
         _check_partition(sorted(files), rows)
+
+
+def check_folders(files: Iterable[str]) -> None:
+    """Make sure that files which say their first offset only were written one after the other; given are their paths or URLs.
+
+    Raises:
+        BackfillError: those of a partition lie in several folders of values, as a sink by time or by a field makes them.
+    """
+    folders: dict[tuple[str, int], str] = {}
+    for path in map(PurePosixPath, files):
+        file = parse_file_name(path.name)
+        values = [unquote(part) for part in path.parts[:-1] if "=" in unquote(part)]
+        if file is None or file.last is not None or values in ([], [f"partition={file.partition}"]):
+            continue
+        folder = "/".join(values)
+        known = folders.setdefault((file.topic, file.partition), folder)
+        if known != folder:
+            raise BackfillError(
+                f"files of partition {file.partition} lie in the folders {min(known, folder)!r} and {max(known, folder)!r}: a sink that "
+                "partitions by time or by a field may write several at once, and then the place of a row does not say its offset: let the sink "
+                "write it into the record, and name it with --columns offset=COLUMN"
+            )
 
 
 def open_files(names: Iterable[str], topic: str) -> dict[int, tuple[int, str]]:

@@ -191,6 +191,16 @@ def test_connect_files_with_holes_are_refused(archive: Callable[..., Archive], t
         opened.survey({}, {})
 
 
+def test_files_of_a_sink_by_time_do_not_say_their_offsets(
+    archive: Callable[..., Archive], tmp_path: Path
+) -> None:
+    """Offset 1 is a hole and 3 came late: the first file has two rows for two offsets, and 3 would pass for 1, which was handled."""
+    lines(tmp_path / "hour=1" / "orders+0+0000000000.json", '{"at":0}', '{"at":3}')
+    lines(tmp_path / "hour=2" / "orders+0+0000000002.json", '{"at":2}', '{"at":4}')
+    with pytest.raises(BackfillError, match="lie in the folders 'hour=1' and 'hour=2'"):
+        archive("text", "timestamp=-,key=-,headers=-")
+
+
 def test_folders_of_a_sink_are_one_sequence_of_files(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """The last file of one folder is followed by the first one of the next, and one behind a hole ends the job."""
     lines(tmp_path / "may" / "orders+0+0000000000.json", "a", "b")

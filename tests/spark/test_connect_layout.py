@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_backfill.connect_files import count_places
-from spark_backfill.connect_layout import ConnectFile, check_rows, open_files, parse_file_name
+from spark_backfill.connect_layout import ConnectFile, check_folders, check_rows, open_files, parse_file_name
 from spark_backfill.errors import BackfillError
 
 
@@ -54,6 +54,36 @@ def test_files_that_do_not_say_it_are_refused(rows: dict[str, int], says: str) -
     """Holes, overlaps and other names end in one line with the file's name."""
     with pytest.raises(BackfillError, match=re.escape(says)):
         check_rows(rows)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["file:/a/hour=1/t+0+0.json", "file:/a/hour=2/t+0+2.json"],
+        ["s3a://b/year=2026/month=05/t+0+0.json", "s3a://b/year%3D2026/month%3D06/t+0+2.json"],
+        ["/a/country=NZ/t+0+0.parquet", "/a/partition=0/t+0+2.parquet", "/a/country=AU/t+0+4.parquet"],
+        ["/a/hour=1/partition=0/t+0+0.json", "/a/hour=2/partition=0/t+0+2.json"],
+    ],
+)
+def test_sinks_that_write_several_files_at_once_are_refused(paths: list[str]) -> None:
+    """A hole in one file and a late row there would make up for each other, and a row pass for one of a lower offset."""
+    with pytest.raises(BackfillError, match=r"^files of partition 0 lie in the folders .*=COLUMN$"):
+        check_folders(paths)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["/a/partition=0/t+0+0.json", "/b/partition=0/t+0+2.json", "/a/partition=1/t+1+0.json"],
+        ["/a/may/t+0+0.json", "/a/june/t+0+2.json"],
+        ["/a/hour=1/t+0+0.json", "/a/hour=1/t+0+2.json", "/a/hour=2/t+1+0.json"],
+        ["/a/hour=1/t+0+0+1.avro", "/a/hour=2/t+0+2+3.avro"],
+        ["/a/hour=1/t+0+0.json", "/a/hour=2/u+0+2.json"],
+    ],
+)
+def test_sinks_that_write_one_file_after_the_other_are_taken(paths: list[str]) -> None:
+    """Folders of partitions, those that somebody moved, one folder a partition, and files that say where they end."""
+    check_folders(paths)
 
 
 def test_places_are_counted_through_batches() -> None:
