@@ -23,7 +23,7 @@ KILLED = """
     from dedup_adapters import solace
     from dedup_sdk import DedupConsumer, LastId, header
 
-    bootstrap, group, topic, store, count = sys.argv[1:]
+    bootstrap, group, topic, store, count, commits = sys.argv[1:]
     consumer = DedupConsumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
          "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
@@ -36,6 +36,8 @@ KILLED = """
             message = consumer.poll(1)
         consumer.complete(message)
         print(message.value().decode(), flush=True)
+    if commits == "yes":
+        consumer.commit(asynchronous=False)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -45,14 +47,14 @@ def rgmid(message_id: int, spooler_id: int = BROKER) -> str:
     return str(solace.ReplicationGroupMessageId(spooler_id, message_id))
 
 
-@pytest.mark.parametrize("disk", ["same", "lost"])
-def test_the_last_id_outlives_a_kill(world: World, disk: str) -> None:
+@pytest.mark.parametrize(("disk", "commits"), [("same", "no"), ("lost", "no"), ("lost", "yes")])
+def test_the_last_id_outlives_a_kill(world: World, disk: str, commits: str) -> None:
     """What was completed before it is not processed again; a message that came late is, and one of another origin begins anew.
 
-    Without its disk the group, which has committed nothing but its beginning, handles everything again, and each message once.
+    Without its disk the group replays what it had committed; where that is nothing but its beginning it handles everything again, and each message once.
     """
     world.send(*map(rgmid, [1, 2, 1, 4]))
-    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), "3"]
+    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), "3", commits]
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), *arguments],
         check=False, timeout=120, capture_output=True, text=True,
@@ -65,7 +67,8 @@ def test_the_last_id_outlives_a_kill(world: World, disk: str) -> None:
     dedup = LastId(id=header("dedup-id"), order=solace.order())
     new = [rgmid(3), rgmid(5), rgmid(1, MATE), rgmid(2, MATE)]
     with world.consumer(disk, dedup=dedup) as consumer:
-        assert values(poll_quiet(consumer)) == (new if disk == "same" else [*before, *new])
+        known = disk == "same" or commits == "yes"
+        assert values(poll_quiet(consumer)) == (new if known else [*before, *new])
         assert consumer.counters.reasons["unverified.uncomparable"] == 1
     world.send(rgmid(2, MATE), rgmid(3, MATE))
     with world.consumer(disk, dedup=dedup) as consumer:
