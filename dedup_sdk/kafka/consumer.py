@@ -144,6 +144,11 @@ class DedupConsumer(Offsets):
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
         places = snapshot_places(snapshot)
+        if places and isinstance(dedup, Lookup) and not dedup.persist:
+            raise ConfigurationError(
+                f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
+                "persist=True"
+            )
         keys = _key_store(store)
         self._settings = settings
         self._guard = Guard()

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from dedup_adapters import artemis
-from dedup_sdk import Lookup, MissingIdError, Window, Windows, header
+from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Window, Windows, header
 from dedup_sdk.kafka.metadata import CommitMetadata
 from tests.support.consuming import poll_quiet, poll_some, values
 
@@ -88,6 +88,16 @@ def test_a_cache_in_memory_works_while_the_consumer_lives(make: Make, send: Send
     assert values(poll_quiet(consumer)) == ["c"]
     consumer.seek(TopicPartition("orders", 0, 1))
     assert values(poll_quiet(consumer)) == ["b", "a", "c"]
+
+
+def test_a_snapshot_for_what_begins_without_ids_is_refused(make: Make, tmp_path: Path) -> None:
+    """It would never be taken, without a word."""
+    with pytest.raises(
+        ConfigurationError, match=r"snapshot='snap' would never be taken: .*leave snapshot out"
+    ):
+        make("orders", dedup=cache(persist_id_cache=False), snapshot="snap")
+    make("orders", dedup=cache(persist_id_cache=False), snapshot=[])
+    make("orders", dedup=cache(), snapshot=str(tmp_path))
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send, tmp_path: Path) -> None:
