@@ -21,6 +21,10 @@ from dedup_sdk.errors import (
     IdSpecError,
     KafkaHelperError,
     MissingIdError,
+    OutboxDamagedError,
+    OutboxError,
+    OutboxFullError,
+    OutboxLockedError,
     RecoveryError,
     SnapshotError,
     StoreCorruptError,
@@ -32,6 +36,8 @@ from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, v
 from dedup_sdk.kafka.consumer import DedupConsumer
 from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
+from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
+from dedup_sdk.producer.producer import DedupProducer
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
@@ -48,6 +54,7 @@ __all__ = [
     "DeadLetterError",
     "DedupConsumer",
     "DedupError",
+    "DedupProducer",
     "Deduplicator",
     "ForeignStoreError",
     "IdSpec",
@@ -57,9 +64,15 @@ __all__ = [
     "Lookup",
     "MemoryStore",
     "MissingIdError",
+    "OutboxDamagedError",
+    "OutboxError",
+    "OutboxFullError",
+    "OutboxLockedError",
     "PartitionEvent",
     "PartitionObserver",
     "PartitionStatus",
+    "ProducerKey",
+    "ProducerKeys",
     "Record",
     "RecoveryError",
     "RocksStore",
@@ -69,6 +82,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreLockedError",
+    "Uuid7Keys",
     "Verdict",
     "VerdictEvent",
     "VerdictKind",

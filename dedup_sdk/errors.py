@@ -8,6 +8,10 @@
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
     │   ├── StoreCorruptError   the store's bytes are not what was written
     │   └── StoreFullError      there is no room on the store's disk
+    ├── OutboxError             an outbox cannot be opened, read or written
+    │   ├── OutboxLockedError   another process has it open
+    │   ├── OutboxDamagedError  its bytes are not what was written
+    │   └── OutboxFullError     it cannot be written for now: no room, or a disk that fails
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
@@ -62,6 +66,22 @@ class StoreCorruptError(StoreError):
 
 class StoreFullError(StoreError):
     """There is no room on a store's disk, or its quota is used up; what is stored is whole."""
+
+
+class OutboxError(DedupError):
+    """A producer's outbox cannot be opened, read or written, or is no outbox."""
+
+
+class OutboxLockedError(OutboxError):
+    """Another process, or another producer of this one, has the outbox open."""
+
+
+class OutboxDamagedError(OutboxError):
+    """The bytes of an outbox are not what was written; the file is left as it is, or renamed where that was asked for."""
+
+
+class OutboxFullError(OutboxError):
+    """An outbox cannot be written for now; what it should have kept is not sent, and written when there is room."""
 
 
 class SnapshotError(DedupError):

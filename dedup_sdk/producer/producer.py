@@ -1,0 +1,349 @@
+"""`DedupProducer`: a `confluent_kafka.Producer` that has key and message on disk before it sends them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from dedup_sdk.checks import choice, flag, seconds, text, whole
+from dedup_sdk.errors import ConfigurationError, OutboxError
+from dedup_sdk.producer.keys import KeyMaker, ProducerKeys
+from dedup_sdk.producer.outbox import Outbox
+from dedup_sdk.producer.outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs
+from dedup_sdk.producer.pipeline import OnRefused, Pipeline, Queued
+from dedup_sdk.producer.placing import Places
+from dedup_sdk.producer.settings import OnDelivery, producer_settings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from dedup_sdk.producer.counters import OutboxCounters
+
+log = logging.getLogger("dedup_sdk")
+
+OnDamage = Literal["raise", "set-aside"]
+Headers = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
+MOST_WAITING: Final = 1_000_000
+UNKNOWN_TOPIC_S: Final = 30.0
+"""Seconds that a topic may be unknown to the broker before a message without a key is refused, as the client has it for those with one."""
+_SLICE_S: Final = 0.1
+_PAUSE_S: Final = 0.005
+_MOST_PARTITION: Final = 2**31 - 1
+
+
+class DedupProducer(Producer):
+    """A `confluent_kafka.Producer` with an outbox: each message gets a dedup key, and both are on disk before anything is sent.
+
+        with DedupProducer({"bootstrap.servers": "localhost:9092"}, outbox="var/outbox") as producer:
+            producer.produce("orders", value)
+            producer.persist()                      # from here on it will be sent, whatever happens to this process
+
+    What was not confirmed when the process died is sent again by the next one with the same key, so that a `DedupConsumer` hides what came
+    twice. A message leaves the outbox when the broker has confirmed it.
+
+    Args:
+        config: as of `confluent_kafka.Producer`.
+        outbox: a folder, private to the user and of one producer at a time.
+        keys: makes the keys; default `ProducerKeys()`.
+        id_header: the header that bears the key. A message that has it already keeps it.
+        on_refused: called as ``on_refused(error, message)`` for a message that will not be taken as it is (too large, unknown topic, no
+            right to write): true: it need not be kept. Without it the message stays in the outbox, and is tried again at the next start.
+        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, say so, and begin with an empty one.
+        fsync: whether what is persisted outlives a power cut as well; false: the death of the process only.
+        most_waiting: unconfirmed messages beyond which `produce` raises `BufferError`.
+        lock_wait: seconds to wait for another process that has the outbox.
+        close_timeout: seconds that `close` waits for confirmations; what is not confirmed stays in the outbox.
+
+    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` in one line for an outbox that cannot be used, and
+    what `confluent_kafka.Producer` raises. Of several threads each may call any method. After a fork the child has to make its own.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        outbox: str | Path | Outbox,
+        keys: KeyMaker | None = None,
+        id_header: str = "dedup-id",
+        on_refused: OnRefused | None = None,
+        on_damage: OnDamage = "raise",
+        fsync: bool = True,
+        most_waiting: int = MOST_WAITING,
+        lock_wait: float = 5.0,
+        close_timeout: float = 10.0,
+        **client_arguments: Any,
+    ) -> None:
+        choice("on_damage", on_damage, ("raise", "set-aside"))
+        flag("fsync", fsync)
+        text("id_header", id_header)
+        if not id_header:
+            raise ConfigurationError("id_header='' is no name; give a header's, e.g. 'dedup-id'")
+        for name, function in (("keys", keys), ("on_refused", on_refused)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{name}={function!r}: give a function")
+        self._most_waiting = whole("most_waiting", most_waiting, advice="give how many, e.g. 100_000")
+        self._close_timeout_s = seconds("close_timeout", close_timeout)
+        lock_wait_s = seconds("lock_wait", lock_wait)
+        settings = producer_settings({**(config or {}), **client_arguments})
+        self._id_header = id_header
+        self._keys: KeyMaker = ProducerKeys() if keys is None else keys
+        self._on_delivery = settings.on_delivery
+        self._closed = self._forked = False
+        opened = _outbox(outbox, on_damage, lock_wait_s=lock_wait_s, fsync=fsync)
+        opened.open()
+        try:
+            super().__init__(settings.client)
+            self._pipeline = Pipeline(
+                opened,
+                super().produce,
+                Places(super().list_topics, UNKNOWN_TOPIC_S),
+                id_header=id_header,
+                scatters_empty_keys=settings.scatters_empty_keys,
+                on_refused=on_refused,
+            )
+        except BaseException:
+            opened.close()
+            raise
+        _PRODUCERS.add(self)
+
+    # --- sending -------------------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        *,
+        dedup_id: str | bytes | None = None,
+    ) -> None:
+        """Queue a message, as `confluent_kafka.Producer.produce` does; it is sent when it is on disk.
+
+        ``dedup_id`` is its key, if you have a better one than `keys` makes: one that a restarted program would give the same message. The
+        delivery callback is called from `poll` and `flush`, once: when the message is confirmed or refused.
+
+        Raises `BufferError` when too many wait, `OutboxError` when the outbox is lost or the producer closed, `KafkaException` when the client has
+        failed for good.
+        """
+        pipeline = self._alive()
+        if pipeline.fatal is not None:
+            raise KafkaException(pipeline.fatal)
+        if pipeline.open >= self._most_waiting:
+            raise BufferError(f"{self._most_waiting} messages wait for the broker; poll(), or wait")
+        _check(topic, partition, timestamp)
+        packed = None
+        if headers:
+            dedup_id, packed = self._own_header(headers, dedup_id)
+        message = Outgoing(
+            self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id) or b"",
+            topic,
+            partition,
+            key if key.__class__ is bytes else as_bytes("key", key),
+            value if value.__class__ is bytes else as_bytes("value", value),
+            timestamp or time.time_ns() // 1_000_000,
+            packed,
+        )
+        pipeline.put(Queued(message, on_delivery or callback or self._on_delivery))
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """Queue several messages, as `confluent_kafka.Producer.produce_batch` does; return how many were queued.
+
+        A message that was not has the error in its ``_error``. ``headers`` and ``dedup_id`` are taken as well.
+        """
+        queued = 0
+        for message in messages:
+            given = {"partition": partition} | {name: of for name, of in message.items() if name != "_error"}
+            if not (given.get("on_delivery") or given.get("callback")):
+                given["on_delivery"] = on_delivery or callback
+            try:
+                self.produce(topic, **given)
+            except BufferError:
+                message["_error"] = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 (that is its public name)
+            else:
+                queued += 1
+        return queued
+
+    def persist(self, timeout: float | None = None) -> None:
+        """Return when everything that was queued before is on disk: it will be sent, by this process or the next one.
+
+        Raises `OutboxError`: the outbox cannot be written (`OutboxFullError`: for now), or ``timeout`` seconds were not enough. The messages stay
+        queued, and are written as soon as that is possible.
+        """
+        pipeline = self._alive()
+        mark = pipeline.mark()
+        if not pipeline.await_mark(mark, timeout):
+            raise OutboxError(
+                f"what was queued is not on disk after {timeout} s; call persist() again, or look at the disk"
+            )
+        if mark.error is not None:
+            raise mark.error
+
+    def poll(self, timeout: float = -1) -> int:
+        """Call delivery and other callbacks, waiting for one for at most ``timeout`` seconds (-1: for good); return how many reports there were."""
+        pipeline = self._alive()
+        until = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            count = pipeline.take_own_reports()
+            left_s = (
+                0.0
+                if count
+                else _SLICE_S
+                if until is None
+                else min(_SLICE_S, max(0.0, until - time.monotonic()))
+            )
+            count += super().poll(left_s)
+            if count or (until is not None and time.monotonic() >= until):
+                return count
+
+    def flush(self, timeout: float = -1) -> int:
+        """Wait until every message is confirmed or refused, at most ``timeout`` seconds (-1: for good); return how many are not."""
+        pipeline = self._alive()
+        until = None if timeout < 0 else time.monotonic() + timeout
+        while pipeline.open and pipeline.fatal is None and pipeline.failed is None:
+            left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
+            if left_s <= 0:
+                break
+            pipeline.take_own_reports()
+            if not super().flush(left_s):
+                # The client has nothing: it is still being written, or waits for its turn.
+                time.sleep(_PAUSE_S)
+        pipeline.take_own_reports()
+        return pipeline.open
+
+    def close(self) -> bool:
+        """Wait for confirmations as long as `close_timeout` says, and end; what is not confirmed stays in the outbox for the next producer."""
+        if self._closed or self._forked:
+            return True
+        try:
+            left = self.flush(self._close_timeout_s)
+        finally:
+            self._closed = True
+            self._pipeline.end()
+            # What the client still has would hold up its end.
+            super().purge()
+            super().poll(0)
+            done = super().close()
+        if left:
+            log.warning(
+                "outbox: %d messages are not confirmed; they stay in the outbox, and are sent by the next producer",
+                left,
+            )
+        if self._pipeline.failed is not None:
+            raise self._pipeline.failed
+        return done
+
+    @property
+    def counters(self) -> OutboxCounters:
+        """What was counted until now."""
+        return self._pipeline.counters
+
+    def __len__(self) -> int:
+        return self._pipeline.open
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what would go past the outbox -----------------------------------------------------------------------------------
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> NoReturn:  # noqa: FBT001, FBT002 (the client's signature)
+        """Refused: what is purged would come back from the outbox with the next start."""
+        del in_queue, in_flight, blocking
+        raise OutboxError(
+            "messages of an outbox are not purged; close() leaves what is not confirmed to the next producer"
+        )
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _alive(self) -> Pipeline:
+        pipeline = self._pipeline
+        if self._forked:
+            raise OutboxError(
+                "this producer was made before the fork, and its outbox is its parent's; make one in each process"
+            )
+        if self._closed:
+            raise OutboxError("this producer is closed; make another one")
+        if pipeline.failed is not None:
+            raise pipeline.failed
+        return pipeline
+
+    def _own_header(
+        self, headers: Headers, dedup_id: str | bytes | None
+    ) -> tuple[str | bytes | None, bytes | None]:
+        """Return the key that the headers bear, else the given one, and the other headers packed."""
+        given = pairs(headers)
+        bearing = [value for name, value in given if name == self._id_header]
+        if not bearing:
+            return dedup_id, pack_headers(given)
+        if len(bearing) > 1 or dedup_id is not None or bearing[0] is None:
+            raise ValueError(
+                f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or null; give it once, as dedup_id= or as header {self._id_header!r}"
+            )
+        return bearing[0], pack_headers([pair for pair in given if pair[0] != self._id_header])
+
+    def _after_fork(self) -> None:
+        # Neither the client nor SQLite may be touched in a child; its copy of the thread's frames keeps both from being taken down there.
+        self._forked = True
+
+
+def _check(topic: object, partition: object, timestamp: object) -> None:
+    """Raise for what a caller without a type checker may pass, where the caller stands."""
+    if not isinstance(topic, str) or not topic:
+        raise TypeError(f"topic={topic!r}: give the topic's name")
+    if not isinstance(partition, int) or not -1 <= partition <= _MOST_PARTITION:
+        raise ValueError(f"partition={partition!r}: give a partition's number, or -1")
+    if not isinstance(timestamp, int) or timestamp < 0:
+        raise ValueError(f"timestamp={timestamp!r}: give milliseconds since 1970, or 0 for now")
+
+
+def _outbox(given: str | Path | Outbox, on_damage: OnDamage, *, lock_wait_s: float, fsync: bool) -> Outbox:
+    if isinstance(given, str | Path):
+        if not str(given) or "\0" in str(given):
+            raise ConfigurationError(f"outbox={str(given)!r}: give a folder, e.g. 'var/outbox'")
+        # Some builds of Python have no SQLite, and consumers need none.
+        from dedup_sdk.producer.sqlite_outbox import SqliteOutbox
+
+        return SqliteOutbox(
+            Path(given), lock_wait_s=lock_wait_s, fsync=fsync, set_damage_aside=on_damage == "set-aside"
+        )
+    if not all(
+        callable(getattr(given, name, None))
+        for name in ("open", "apply", "after", "read", "fresh", "count", "close")
+    ):
+        raise ConfigurationError(f"outbox={given!r}: give a folder, e.g. 'var/outbox', or an outbox")
+    return given
+
+
+def _after_fork() -> None:
+    for producer in list(_PRODUCERS):
+        producer._after_fork()  # noqa: SLF001 (of this module's own class)
+
+
+_PRODUCERS: Final[weakref.WeakSet[DedupProducer]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,295 @@
+"""An outbox in a folder: one SQLite file with a write-ahead log, held by one process at a time.
+
+    outbox/                mode 0700
+      outbox.db            mode 0600
+      outbox.db-wal        what was written last
+
+SQLite's own exclusive lock is kept while it is open, so that a second process is refused by the library. It is one of the process (not
+inherited by a fork), and ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from dedup_sdk.errors import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
+from dedup_sdk.producer.outbox import Step, Stored
+from dedup_sdk.producer.outgoing import Outgoing, why_unusable
+
+log = logging.getLogger("dedup_sdk")
+
+FILE: Final = "outbox.db"
+FORMAT: Final = 1
+_APPLICATION: Final = 0x64647570
+"""Stands in the file's head, so that another database is not taken for an outbox."""
+_COLUMNS: Final = ", ".join(Outgoing._fields)
+_TABLE: Final = f"""
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY,
+    dedup_id BLOB NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    key BLOB,
+    value BLOB,
+    timestamp_ms INTEGER NOT NULL,
+    headers BLOB,
+    refused TEXT
+);
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {FORMAT};
+"""
+_PRIVATE: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
+_FIELDS: Final = 1 + len(Outgoing._fields)
+_MOST_ROWS: Final = 500
+_MOST_ID: Final = 2**62
+_LATER: Final = {
+    "SQLITE_FULL",
+    "SQLITE_IOERR",
+    "SQLITE_READONLY",
+    "SQLITE_BUSY",
+    "SQLITE_NOMEM",
+    "SQLITE_CANTOPEN",
+}
+_DAMAGE: Final = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT"}
+
+
+class SqliteOutbox:
+    """An outbox in a folder of this machine.
+
+    Args:
+        folder: made if it is not there, private to the user.
+        lock_wait_s: how long to wait for another process that has it, seconds.
+        fsync: whether what is persisted also outlives a power cut; false: only the death of the process.
+        set_damage_aside: whether a damaged file is renamed and an empty one takes its place; else that is an error.
+    """
+
+    shared = False
+
+    def __init__(
+        self, folder: Path, *, lock_wait_s: float = 0.0, fsync: bool = True, set_damage_aside: bool = False
+    ) -> None:
+        self.path = folder / FILE
+        self.set_aside: Path | None = None
+        """Where a damaged file went when this was opened."""
+        self._lock_wait_s, self._fsync, self._sets_aside = lock_wait_s, fsync, set_damage_aside
+        self._database: sqlite3.Connection | None = None
+        self._next_id = 1
+
+    def open(self) -> None:
+        """See `Outbox`."""
+        self._make()
+        try:
+            self._open()
+        except OutboxDamagedError:
+            self.close()
+            if not self._sets_aside:
+                raise
+            self._rename()
+            self._make()
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def apply(self, step: Step) -> Sequence[int]:
+        """See `Outbox`."""
+        first = self._next_id
+        with self._errors("written"):
+            self._run("BEGIN IMMEDIATE")
+            try:
+                self._add(step.added)
+                for reason_of in step.refused:
+                    self._run("UPDATE messages SET refused = ? WHERE id = ?", reason_of[::-1])
+                if step.removed:
+                    # One call of the library for all of them: each one gives up the interpreter's lock.
+                    ids = json.dumps(step.removed)
+                    self._run("DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?))", (ids,))
+                self._run("COMMIT")
+            except BaseException:
+                self._next_id = first
+                with suppress(sqlite3.Error):
+                    # SQLite has rolled back by itself after some errors.
+                    self._run("ROLLBACK")
+                raise
+        return range(first, self._next_id)
+
+    def after(self, last: int, most: int) -> list[Stored]:
+        """See `Outbox`."""
+        return self._read("WHERE id > ? ORDER BY id LIMIT ?", (last, most))
+
+    def read(self, ids: Sequence[int]) -> list[Stored]:
+        """See `Outbox`."""
+        return self._read(
+            "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", (json.dumps(list(ids)),)
+        )
+
+    def count(self) -> int:
+        """See `Outbox`."""
+        with self._errors("read"):
+            return self._number("SELECT count(*) FROM messages")
+
+    def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
+        """See `Outbox`: nobody else adds messages."""
+        del known, most
+        return []
+
+    def close(self) -> None:
+        """See `Outbox`."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _make(self) -> None:
+        """Make an empty outbox where there is none, whole or not at all: an empty file would be one that was cut off."""
+        folder = self.path.parent
+        try:
+            folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            folder.chmod(_PRIVATE)
+            if self.path.exists():
+                return
+            made = self.path.with_name(f"{FILE}.new-{secrets.token_hex(8)}")
+            made.touch(_PRIVATE_FILE)
+            with self._errors("made"):
+                database = sqlite3.connect(made, isolation_level=None)
+                try:
+                    database.executescript(_TABLE)
+                finally:
+                    database.close()
+            # Another process may have made one meanwhile, which is not to be replaced.
+            with suppress(FileExistsError):
+                os.link(made, self.path)
+            made.unlink()
+        except OSError as error:
+            raise OutboxError(
+                f"outbox folder {folder} cannot be made or written ({error.strerror}); check outbox= and its permissions"
+            ) from error
+
+    def _open(self) -> None:
+        with self._errors("opened"):
+            if not self.path.stat().st_size:
+                raise OutboxDamagedError(self._damaged("is empty"))
+            self._database = sqlite3.connect(
+                self.path, timeout=self._lock_wait_s, isolation_level=None, check_same_thread=False
+            )
+            self._run("PRAGMA locking_mode = EXCLUSIVE")
+            self._run("PRAGMA journal_mode = WAL")
+            self._run(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
+            # The lock is taken with the first transaction.
+            self._run("BEGIN EXCLUSIVE")
+            self._run("COMMIT")
+            self._check()
+            self._run("PRAGMA busy_timeout = 0")
+        for name in (FILE, f"{FILE}-wal"):
+            with suppress(FileNotFoundError):
+                self.path.with_name(name).chmod(_PRIVATE_FILE)
+
+    def _check(self) -> None:
+        application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
+        if application != _APPLICATION:
+            raise OutboxError(f"{self.path} is another database, no outbox; give a folder of its own")
+        if version != FORMAT:
+            raise OutboxError(
+                f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version that wrote it, and let it send all"
+            )
+        # All of it is read now anyway, to be sent again.
+        found = " ".join(self._run("PRAGMA quick_check(1)").fetchone()[0].split())
+        if found != "ok":
+            raise OutboxDamagedError(self._damaged(f"is damaged ({found})"))
+        columns = [name for _, name, *_ in self._run("PRAGMA table_info(messages)")]
+        if columns != ["id", *Outgoing._fields, "refused"]:
+            raise OutboxError(
+                f"{self.path} has a table of other columns ({', '.join(columns)}); give another folder"
+            )
+        self._next_id = 1 + max(0, self._number("SELECT coalesce(max(id), 0) FROM messages"))
+        if self._next_id > _MOST_ID:
+            raise OutboxError(
+                f"{self.path} has a message with the number {self._next_id - 1}, which none of ours has; give another folder"
+            )
+
+    def _rename(self) -> None:
+        self.set_aside = self.path.with_name(f"{FILE}.damaged-{time.time_ns()}")
+        for end in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                self.path.with_name(FILE + end).rename(f"{self.set_aside}{end}")
+        log.error(
+            "outbox: %s was damaged and is now %s; what it had is not sent", self.path, self.set_aside.name
+        )
+
+    def _add(self, messages: Sequence[Outgoing]) -> None:
+        """Insert rows, many in one call of the library: each call gives up the interpreter's lock, and may wait to get it back."""
+        at = 0
+        for rows in _pieces(len(messages)):
+            values: list[object] = []
+            for number, message in enumerate(messages[at : at + rows], self._next_id):
+                values.append(number)
+                values.extend(message)
+            self._run(_INSERTS[rows], values)
+            self._next_id += rows
+            at += rows
+
+    def _read(self, which: str, values: Sequence[object]) -> list[Stored]:
+        with self._errors("read"):
+            rows = self._run(f"SELECT id, {_COLUMNS} FROM messages {which}", values).fetchall()  # noqa: S608 (no text of others)
+        return [Stored(row[0], Outgoing(*row[1:]), why_unusable(row[1:]) or "") for row in rows]
+
+    def _number(self, statement: str) -> int:
+        return int(self._run(statement).fetchone()[0])
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        if self._database is None:
+            raise OutboxError(f"outbox {self.path} is closed")
+        return self._database.execute(statement, values)
+
+    def _damaged(self, what: str) -> str:
+        return (
+            f"outbox {self.path} {what}; its messages are not sent: recover it (sqlite3 {FILE} .recover), or start with "
+            "on_damage='set-aside', which renames it"
+        )
+
+    @contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        """Translate what SQLite raises."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "") or ""
+            kind = "_".join(name.split("_")[:2])
+            if kind in _DAMAGE:
+                raise OutboxDamagedError(self._damaged(f"is damaged ({error})")) from error
+            if kind == "SQLITE_BUSY" and done == "opened":
+                raise OutboxLockedError(
+                    f"outbox {self.path} is open elsewhere; end that process, or give each producer a folder of its own"
+                ) from error
+            if kind in _LATER and done == "written":
+                raise OutboxFullError(
+                    f"outbox {self.path} cannot be written ({error}); nothing is sent that is not in it, and it is tried again: make room"
+                ) from error
+            raise OutboxError(
+                f"outbox {self.path} cannot be {done} ({error}, {name}); check its permissions and disk"
+            ) from error
+
+
+def _pieces(rows: int) -> Iterator[int]:
+    """Cut a number of rows into few sizes, so that few statements are prepared."""
+    for size in _INSERTS:
+        while rows >= size:
+            yield size
+            rows -= size
+
+
+def _insert(rows: int) -> str:
+    places = ", ".join(["(" + ", ".join("?" * _FIELDS) + ")"] * rows)
+    return f"INSERT INTO messages (id, {_COLUMNS}) VALUES {places}"  # noqa: S608 (no text of others)
+
+
+_INSERTS: Final = {rows: _insert(rows) for rows in (_MOST_ROWS, 50, 5, 1)}
