@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dedup_sdk.last.candidate import Candidate
-from dedup_sdk.last.rule import LaneMark, LastRule
+from dedup_sdk.last.rule import NO_TIME_MS, LaneMark, LastRule
 from dedup_sdk.marks import Marks
 from spark_backfill.count_fold import later
 from spark_backfill.lane_dealer import TALLIES, WATCHED, read_tally
@@ -46,6 +47,7 @@ class LaneFold:
         self._rule = rule
         self._stretch = stretch
         self._since_ms: int | None = None
+        self._latest_ms = int(time.time() * 1000)
 
     def pages(self, rows: Iterable[DealtRow]) -> Iterator[Marks]:
         """Yield the marks of all lanes, ascending by digest, their memory as payload.
@@ -94,7 +96,7 @@ class LaneFold:
                 mark,
                 candidate,
                 offset=offset,
-                timestamp_ms=timestamp_ms,
+                timestamp_ms=timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS,
                 covered=since_ms is None or since_ms <= timestamp_ms - window_ms,
             )
             if mark is None or mark.offset != offset:

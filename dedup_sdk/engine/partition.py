@@ -183,6 +183,7 @@ class Partition(Durable):
             ids = Ids(ids.digests[cut:], missing)
         self._know_from(timestamps)
         self._tick(timestamps)
+        lane.latest_ms = self.now_ms()
         chunk = lane.admit(
             offsets,
             timestamps,
@@ -305,6 +306,7 @@ class Partition(Durable):
         if offsets:
             self._know_from(timestamps)
             self._tick(timestamps)
+        lane.latest_ms = self.now_ms()
         step = lane.fold(offsets, timestamps, digests, self.store.find, end)
         self._append(step.progress, step.marks)
 

@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import Chunk
 from dedup_sdk.lane.track import Track
+from dedup_sdk.last.rule import NO_TIME_MS
 from dedup_sdk.marks import Int64s
 
 
 class LastChunk(Chunk):
-    """``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's.
+    """``timestamps`` are what lanes go by: below zero also for what lies in the future. ``sighted`` are those of the records themselves.
+
+    ``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's.
 
     Where there is a second opinion ``others`` has the digests by which it knows them (None: not), ``stored`` what the store said of these when they
     came, by row, and ``given_up`` the rows that leave no trace.
     """
 
-    __slots__ = ("given_up", "others", "stored", "track", "tracks")
+    __slots__ = ("given_up", "others", "sighted", "stored", "track", "tracks")
 
     def __init__(
-        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: list[bytes | None],
+        items: Sequence[Any] = (),
+        *,
+        latest_ms: int,
     ) -> None:
+        self.sighted = timestamps
+        if len(timestamps) and int(timestamps.max()) > latest_ms:
+            timestamps = np.where(timestamps > latest_ms, NO_TIME_MS, timestamps)
         super().__init__(offsets, timestamps, digests, items)
         self.track: Track | None = None
         self.tracks: list[Track | None] = []

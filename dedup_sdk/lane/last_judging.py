@@ -52,7 +52,7 @@ class LastJudging(LastVerdicts):
 
         As `dedup_sdk.lane.judging.Judging.admit`; when ``find`` raises, nothing of the lane has changed.
         """
-        chunk = LastChunk(offsets, timestamps, digests, items)
+        chunk = LastChunk(offsets, timestamps, digests, items, latest_ms=self.latest_ms)
         if self._restored:
             self._skip_restored(chunk)
         self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
@@ -135,7 +135,7 @@ class LastJudging(LastVerdicts):
         if ahead is None:
             raise AssertionError("a lane without a last ID has no newer ones")
         ahead.seen.take_run(ids, [rank for _, rank in places])
-        ahead.offset, ahead.timestamp_ms = chunk.offsets[last], int(chunk.timestamps[last])
+        ahead.pass_by(chunk.offsets[last], int(chunk.timestamps[start : last + 1].max()))
         track.flying.update(zip(places, chunk.offsets[start : last + 1], strict=True))
         track.pending += len(ids)
 
@@ -177,7 +177,8 @@ class LastJudging(LastVerdicts):
                         self._repeat(chunk, row, ahead)
                     else:
                         track.flying[place] = offset
-                    ahead.offset, ahead.timestamp_ms = offset, timestamp_ms
+                    ahead.offset = offset
+                    ahead.timestamp_ms = max(ahead.timestamp_ms, timestamp_ms)
                     track.pending += 1
                     continue
             self._judge(chunk, row, track, candidate)
@@ -234,7 +235,9 @@ class LastJudging(LastVerdicts):
                     return blocker
         alive = self.rule.alive(mark, timestamp_ms)
         covered = (
-            self.covers(timestamp_ms) and (lenient or track.covered) and (alive is None or alive.covered)
+            self.covers(int(chunk.sighted[row]))
+            and (lenient or track.covered)
+            and (alive is None or alive.covered)
         )
         judgement = self.rule.judge(standing, covered=covered)
         return self._pronounce(

@@ -136,7 +136,7 @@ class LastLane(LastJudging, LastSaving):
 
         Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
         """
-        chunk = LastChunk(offsets, timestamps, digests)
+        chunk = LastChunk(offsets, timestamps, digests, latest_ms=self.latest_ms)
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
         self._find_tracks(chunk, find)
         self._take_over(chunk)
@@ -167,7 +167,7 @@ class LastLane(LastJudging, LastSaving):
                 ahead.seen.take_run(
                     ids[start:end], [place.rank for place in places[start:end] if place is not None]
                 )
-                ahead.offset, ahead.timestamp_ms = chunk.offsets[end - 1], int(chunk.timestamps[end - 1])
+                ahead.pass_by(chunk.offsets[end - 1], int(chunk.timestamps[start:end].max()))
                 continue
             for row in range(start, end):
                 self._take_over_row(chunk, row, Candidate(ids[row], places[row]))

@@ -122,7 +122,7 @@ class LastState(LaneState):
 
     def land_sightings(self, chunk: LastChunk, start: int, end: int) -> None:
         """Let completed records leave what a second opinion looks up."""
-        timestamps = chunk.timestamps[start:end].tolist()
+        timestamps = chunk.sighted[start:end].tolist()
         rows = zip(
             range(start, end), chunk.others[start:end], chunk.offsets[start:end], timestamps, strict=True
         )
@@ -170,11 +170,13 @@ class LastState(LaneState):
         track.land(self.rule)
         self._changed[track.digest] = self._unflushed[track.digest] = track
 
-    def _after(self, mark: LaneMark | None, candidate: Candidate, chunk: Chunk, row: int) -> LaneMark | None:
+    def _after(
+        self, mark: LaneMark | None, candidate: Candidate, chunk: LastChunk, row: int
+    ) -> LaneMark | None:
         timestamp_ms = int(chunk.timestamps[row])
         return self.rule.completed(
             mark, candidate, offset=chunk.offsets[row], timestamp_ms=timestamp_ms,
-            covered=self.covers(timestamp_ms),
+            covered=self.covers(int(chunk.sighted[row])),
         )  # fmt: skip
 
     def id_at(self, chunk: Chunk, row: int) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dedup_sdk.decision import Mark, decide
 from dedup_sdk.lane.chunk import APART, KINDS, PARKED
 from dedup_sdk.lane.judging import Find
-from dedup_sdk.lane.last_chunk import LastChunk
+from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.last.rule import Judgement
 from dedup_sdk.last.standing import Standing
@@ -48,7 +48,7 @@ class LastVerdicts(LastState):
         """Give a record its verdict, in doubt by a second opinion; or return the offset of one that it has to wait for."""
         digest = chunk.others[row] if chunk.others else None
         if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self.second is not None:
-            offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
+            offset, timestamp_ms = chunk.offsets[row], int(chunk.sighted[row])
             leaders = [
                 each
                 for each in self.sightings.flying.get(digest, ())
@@ -77,14 +77,16 @@ class LastVerdicts(LastState):
     def _repeated(self, leader: int | None, offset: int, timestamp_ms: int, window: Window) -> int | None:
         """Return the offset of a record above the watermark if it comes before this one, inside a window."""
         place = None if leader is None or leader >= offset else self.place(leader)
-        if place is None or not window.holds(timestamp_ms - int(place.chunk.timestamps[place.row]), 0):
+        if place is None or not window.holds(
+            timestamp_ms - int(on_tracks(place.chunk).sighted[place.row]), 0
+        ):
             return None
         return leader
 
     def _sighting(self, leader: int) -> tuple[int, int] | None:
         """Return the offset and the timestamp of a record that this one repeats."""
         place = self.place(leader)
-        return None if place is None else (leader, int(place.chunk.timestamps[place.row]))
+        return None if place is None else (leader, int(on_tracks(place.chunk).sighted[place.row]))
 
     def _decide(self, chunk: LastChunk, row: int, judgement: Judgement, seen: tuple[int, int] | None) -> None:
         kind, reason = judgement

@@ -40,7 +40,7 @@ class LaneState:
     ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
     gathers the parked records that got their verdict; the owner takes them out. ``undecided`` are the parked IDs that wait
     for nothing in flight but for numbers of the count window. A lane that ``reveals`` judges and hides
-    nothing: duplicates are offered too, nothing is parked, and only the application completes.
+    nothing: duplicates are offered too, nothing is parked, and only the application completes. ``latest_ms`` is the time now: what is later lies in the future.
     """
 
     def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -78,6 +78,7 @@ class LaneState:
         self._journaled: dict[bytes, Mark] = {}
         self._moved = False
         self.reveals = False
+        self.latest_ms = NOTHING_KNOWN
         if recent.count:
             self._load(recent)
 

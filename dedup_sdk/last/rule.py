@@ -7,7 +7,8 @@ lane
 mark
     what is remembered of a lane: its memory (`dedup_sdk.last.seen`), offset and timestamp of its last completed record.
 window
-    how long a lane is remembered after its last record; its next one begins it anew.
+    how long a lane is remembered after its newest record; the next one after that begins it anew. A record without a timestamp (below zero) is
+    no older nor newer than the lane: neither it, nor one that goes back in time, forgets anything.
 covered
     whether the store knows everything that the window of this record could hold.
 """
@@ -15,7 +16,7 @@ covered
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.memory import begin, restore
@@ -27,10 +28,13 @@ from dedup_sdk.window import Window
 
 BelowFloor = Literal["deliver", "discard"]
 
+NO_TIME_MS: Final = -1
+"""The timestamp of a record that has none, and to a lane also that of one from the future: it would be remembered for ever, and nothing before it."""
+
 
 @dataclass(slots=True)
 class LaneMark:
-    """What is remembered of a lane: its memory, offset and timestamp (ms) of its last completed record. Changes in place."""
+    """What is remembered of a lane: its memory, the offset of its last completed record, the newest timestamp (ms). Changes in place."""
 
     seen: Seen
     offset: int
@@ -40,6 +44,11 @@ class LaneMark:
     def covered(self) -> bool:
         """Whether all that was completed of the lane, and could matter, is known."""
         return self.seen.known is None
+
+    def pass_by(self, offset: int, timestamp_ms: int) -> None:
+        """Note the last completed record."""
+        self.offset = offset
+        self.timestamp_ms = max(self.timestamp_ms, timestamp_ms)
 
     def copy(self) -> LaneMark:
         """Return another one that remembers the same."""
@@ -74,9 +83,9 @@ class LastRule:
 
     def alive(self, mark: LaneMark | None, timestamp_ms: int) -> LaneMark | None:
         """Return the mark if its lane is still remembered at this timestamp."""
-        if mark is None or not self.window.holds(timestamp_ms - mark.timestamp_ms, 0):
-            return None
-        return mark
+        if mark is None or timestamp_ms < 0 or mark.timestamp_ms < 0:
+            return mark
+        return mark if self.window.holds(timestamp_ms - mark.timestamp_ms, 0) else None
 
     def standing(self, mark: LaneMark | None, candidate: Candidate, timestamp_ms: int) -> Standing:
         """Say how an ID stands to what its lane remembers; in a lane that is new every ID is newer."""
@@ -121,7 +130,7 @@ class LastRule:
         if known.seen.take(candidate) is Standing.UNCOMPARABLE:
             # Records of this origin may have come before those of the other one.
             known.seen = self.begin(candidate, knows_all=False)
-        known.offset, known.timestamp_ms = offset, timestamp_ms
+        known.pass_by(offset, timestamp_ms)
         return known
 
     def begin(self, candidate: Candidate, *, knows_all: bool) -> Seen:

@@ -55,7 +55,7 @@ def after(
     """Return what one more completed record leaves behind."""
     if sent.number is None:
         return known
-    if known is not None and sent.timestamp_ms - known.timestamp_ms > window_ms:
+    if known is not None and is_over(sent, known, window_ms):
         known = None
     if known is None or known.origin != sent.origin:
         taken = None if known is None or depth == 0 else 1
@@ -84,7 +84,7 @@ def after(
         known.forgot or len(newest) < len(numbers),
         count,
         sent.offset,
-        sent.timestamp_ms,
+        max(sent.timestamp_ms, known.timestamp_ms),
         top - depth if dense else None,
     )
 
@@ -93,7 +93,7 @@ def verdict(sent: Sent, known: Remembered | None, window_ms: int) -> str:
     """Return what the rule says of a record: ``fresh``, ``duplicate``, or why it is in doubt."""
     if sent.number is None:
         return "malformed"
-    if known is None or sent.timestamp_ms - known.timestamp_ms > window_ms:
+    if known is None or is_over(sent, known, window_ms):
         return "fresh"
     if known.origin != sent.origin:
         return "uncomparable"
@@ -102,6 +102,13 @@ def verdict(sent: Sent, known: Remembered | None, window_ms: int) -> str:
     if sent.number < known.numbers[0] and known.forgot and not is_within(sent.number, known):
         return "below-floor"
     return "fresh" if known.known is None else "uncovered"
+
+
+def is_over(sent: Sent, known: Remembered, window_ms: int) -> bool:
+    """Whether a lane was silent for longer than its window; below zero is no time."""
+    return (
+        min(sent.timestamp_ms, known.timestamp_ms) >= 0 and sent.timestamp_ms - known.timestamp_ms > window_ms
+    )
 
 
 def is_within(number: int, known: Remembered) -> bool:

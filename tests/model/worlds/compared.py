@@ -123,14 +123,16 @@ class LogRow(NamedTuple):
     completed: bool
 
 
-def read_compared(log: Iterable[LogRow], compared: Compared, window: Window) -> Iterator[tuple[int, Fact]]:
-    """Yield what the log says of each record, by offset, read from its beginning in offset order."""
+def read_compared(
+    log: Iterable[LogRow], compared: Compared, window: Window, now_ms: int
+) -> Iterator[tuple[int, Fact]]:
+    """Yield what the log says of each record, by offset, read from its beginning in offset order; after ``now_ms`` is the future."""
     lanes: dict[str, Remembered | None] = {}
     others: dict[str, int] = {}
     window_ms = window.time_ms or 0
     dense = compared.kind == "dense"
     for row in sorted(log):
-        sent = sent_of(row.ident, row.offset, row.timestamp_ms)
+        sent = sent_of(row.ident, row.offset, row.timestamp_ms if row.timestamp_ms <= now_ms else -1)
         other = row.ident.split("|")[2]
         looked_up = None
         if compared.second is not None:

@@ -103,6 +103,15 @@ WORLDS = {
         fuses=0.03,
         compared=Compared(reorder_depth=1, origins="AAB", malformed=0.1, restamped=0.3, second=BRIEFLY),
     ),
+    "wild-lanes": World(
+        times="wild", window=Window(milliseconds=60), fuses=0.03, compared=Compared(lanes="xy")
+    ),
+    "wild-opinions": World(
+        times="wild",
+        window=Window(milliseconds=60),
+        fuses=0.03,
+        compared=Compared(reorder_depth=1, origins="AAB", restamped=0.3, second=BRIEFLY),
+    ),
     "impatient-lanes": World(
         window=Window(milliseconds=90),
         compared=Compared(reorder_depth=60, lanes="x", reach=120),
