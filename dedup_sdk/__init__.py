@@ -35,6 +35,7 @@ from dedup_sdk.errors import (
 from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
 from dedup_sdk.kafka.consumer import DedupConsumer
 from dedup_sdk.kafka.dead_letters import DeadLetter
+from dedup_sdk.kafka.fields import ids_of
 from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
 from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
 from dedup_sdk.producer.producer import DedupProducer
@@ -91,6 +92,7 @@ __all__ = [
     "cloudevents",
     "header",
     "id_spec",
+    "ids_of",
     "json",
     "key",
     "py",

@@ -3,6 +3,7 @@
 Switches (environment):
     DEDUP_TEST_BOOTSTRAP    use the broker at this address
     DEDUP_TEST_KAFKA_IMAGE  the image for a broker in a container, instead of apache/kafka:4.1.1
+    DEDUP_TEST_POSTGRES_IMAGE  the image for PostgreSQL, instead of postgres:15
     DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
     DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
 """

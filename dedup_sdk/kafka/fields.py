@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Message
 
-from dedup_sdk.ids.fields import Headers
+from dedup_sdk.ids.digest import Ids
+from dedup_sdk.ids.fields import Headers, RecordFields
+from dedup_sdk.ids.spec import IdSpec
 from dedup_sdk.marks import Int64s
 from dedup_sdk.record import Record
 
@@ -90,3 +92,15 @@ class MessageFields:
     def records(self) -> list[Record]:
         """Return the messages as plain records."""
         return list(map(as_record, self._messages))
+
+
+def ids_of(spec: IdSpec, messages: Sequence[Any]) -> Ids:
+    """Return the IDs of messages, or of plain records, in order: ``digests`` (16 bytes each, or None), and why some have none in ``missing``.
+
+    No content of a message raises.
+    """
+    if not any(isinstance(message, Record) for message in messages):
+        return spec.digests(MessageFields(messages))
+    return spec.digests(
+        RecordFields([each if isinstance(each, Record) else as_record(each) for each in messages])
+    )

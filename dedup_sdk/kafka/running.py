@@ -65,7 +65,7 @@ class Running(Settling):
             order: ``key``: messages of one key and partition are handled one after the other, those without a key in any
                 order. ``none``: any order.
             attempts: calls of the handler for a message at most, the first included; None: no limit.
-            retry_on: the errors that may pass; others are final at once.
+            retry_on: the errors that may pass, classes or a function that tells; others are final at once.
             wait_initial: seconds before the second call; each further pause is about twice as long.
             wait_max: seconds that a pause lasts at most.
             max_in_flight: messages that are with the workers at most; beyond it no more is read until one is over.

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _GONE = object()
 
 Handler = Callable[[Any], object]
-Failures = type[Exception] | tuple[type[Exception], ...]
+Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How often, and after what pauses, a handler is called again for a message.
 
-    ``attempts``: calls at most, the first included; None: no limit. ``on``: the errors that may pass. The pauses grow from
+    ``attempts``: calls at most, the first included; None: no limit. ``on``: the errors that may pass, or a function that tells. The pauses grow from
     ``wait_initial`` to ``wait_max`` seconds, twice as long each time, with some jitter.
     """
 
@@ -39,11 +39,12 @@ class Retries:
         if self.attempts is not None:
             whole("attempts", self.attempts, advice="give at least 1, or None for as many as it takes")
         failures: tuple[Any, ...] = self.on if isinstance(self.on, tuple) else (self.on,)
-        if not failures or not all(
-            isinstance(each, type) and issubclass(each, Exception) for each in failures
+        tells = callable(self.on) and not isinstance(self.on, type)
+        if not tells and not (
+            failures and all(isinstance(each, type) and issubclass(each, Exception) for each in failures)
         ):
             raise ConfigurationError(
-                f"retry_on={self.on!r}: give a class of errors, or a tuple of them, e.g. (OSError, TimeoutError)"
+                f"retry_on={self.on!r}: give a class of errors, a tuple of them, e.g. (OSError, TimeoutError), or a function that tells"
             )
         if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
             raise ConfigurationError(
@@ -54,6 +55,11 @@ class Retries:
                 "retries need the package stamina, which is not installed: pip install 'dedup-sdk[retry]'"
             )
 
+    def may_pass(self, error: Exception) -> bool:
+        """Whether the handler may succeed when it is called again."""
+        on = self.on
+        return isinstance(error, on) if isinstance(on, type | tuple) else bool(on(error))
+
     def after(self, task: Task) -> Iterator[Attempt]:
         """Yield one attempt after the other, with pauses, for a task that failed; the first is the one that failed.
 
@@ -63,7 +69,7 @@ class Retries:
         import stamina
 
         def may_pass(error: Exception) -> bool:
-            return isinstance(error, self.on) and task.back_off()
+            return self.may_pass(error) and task.back_off()
 
         return iter(
             stamina.retry_context(
@@ -163,7 +169,7 @@ class Workers:
             if task.begin():
                 self._handler(task.message)
         except Exception as error:
-            if self._retries.attempts == 1 or not isinstance(error, self._retries.on):
+            if self._retries.attempts == 1 or not self._retries.may_pass(error):
                 raise
             self._handle_again(task, error)
 

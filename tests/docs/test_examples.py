@@ -54,6 +54,20 @@ charge order-2 (offset 4)
 2 order-1: redelivered
 done up to offset 5: {'fresh': 3, 'duplicate': 2, 'redelivered': 3}
 """,
+    "solace_database_lookup.py": """\
+the queue delivers 1 and 2, then both again: the consumer's own store knows them, without a query
+  order 1 is paid
+  order 2 is paid
+a crash between the database's commit and the consumer's: 3 comes again, and its ID is in the database
+  order 3 is paid
+  crash after the commit
+  order 3 is in the database
+a crash before the commit: nothing of 4 is in the database, so that it is done when it comes again
+  order 4 is paid
+  crash before the commit
+  order 4 is paid
+paid: order 1, order 2, order 3, order 4
+""",
     "solace_last_id.py": """\
 the connector lost an acknowledgement: the queue delivered 1 and 2 twice, and 3 came late
   order 1 (offset 0)

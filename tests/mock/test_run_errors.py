@@ -143,6 +143,24 @@ def test_only_errors_that_may_pass_are_retried(make: Make, send: Send, kafka: Mo
     assert values(dead_letters(kafka)) == ["a"]
 
 
+def test_a_function_may_tell_which_errors_pass(make: Make, send: Send, kafka: MockKafka) -> None:
+    """It is asked of each error: once it says no, the message is given up."""
+    send("a", "b")
+    handler = Failing(a=2, b=9)
+    asked: list[str] = []
+
+    def may_pass(error: Exception) -> bool:
+        asked.append(str(error))
+        return "b" not in handler.called
+
+    make("orders", idle_timeout=IDLE_S).run(
+        handler, on_error="dead-letter", retry_on=may_pass, order="key", **QUICK
+    )
+    assert (handler.called, handler.handled) == (["a", "a", "a", "b"], ["a"])
+    assert values(dead_letters(kafka)) == ["b"]
+    assert asked
+
+
 def test_stop_does_not_wait_for_a_pause(make: Make, send: Send) -> None:
     """A message whose handler waits for its next attempt is handed back at once when the run ends."""
     send("a")

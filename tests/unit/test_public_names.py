@@ -58,6 +58,7 @@ PUBLIC = [
     "cloudevents",
     "header",
     "id_spec",
+    "ids_of",
     "json",
     "key",
     "py",

@@ -1,0 +1,31 @@
+"""The inbox: a message's ID is stored in the transaction of its work, so that a database gets each message exactly once.
+
+    inbox = Inbox(engine, group="billing")
+    inbox.create()
+
+    for message in consumer:
+        with consumer.once(message), engine.begin() as connection, inbox.once(connection, message) as first:
+            if first:
+                connection.execute(insert(payments).values(...))
+
+first
+    no message with this ID was handled in a transaction that was committed, within the window.
+handled
+    the transaction that stored its ID was committed. One that is rolled back leaves nothing: its message is first again.
+
+PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+"""
+
+try:
+    import sqlalchemy  # noqa: F401 (whether it is there)
+except ImportError as error:  # pragma: no cover (the environment has it)
+    raise ImportError(
+        "dedup_adapters.sql needs SQLAlchemy: pip install 'dedup-sdk[sql]', and your database's driver"
+    ) from error
+
+from dedup_adapters.sql.counts import InboxCounts
+from dedup_adapters.sql.errors import InboxError, OutOfOrderError, is_retryable
+from dedup_adapters.sql.inbox import Inbox
+from dedup_adapters.sql.offsets import KeptOffsets
+
+__all__ = ["Inbox", "InboxCounts", "InboxError", "KeptOffsets", "OutOfOrderError", "is_retryable"]

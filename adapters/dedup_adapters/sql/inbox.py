@@ -1,0 +1,255 @@
+"""The inbox itself."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, Engine, MetaData, bindparam, delete, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from dedup_adapters.sql.counts import InboxCounts
+from dedup_adapters.sql.errors import InboxError
+from dedup_adapters.sql.messages import Place, place_of
+from dedup_adapters.sql.offsets import KeptOffsets
+from dedup_adapters.sql.tables import DIALECTS, GROUP_CHARACTERS, KEY_BYTES, check, ddl, make_tables
+from dedup_adapters.sql.taking import taking
+from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_of
+
+Scope = Literal["topic", "group"]
+
+_EXPIRED_AT_ONCE: Final = 10_000
+"""Rows of a transaction that deletes what is over: few enough to hold nobody up."""
+
+
+class Inbox:
+    """IDs of messages that were handled, in a table of the user's database.
+
+    Args:
+        engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
+        group: whose messages these are; groups may share a table, and do not see each other's IDs.
+        id: which bytes of a record are its ID.
+        window: how long an ID is known at least, by this machine's clock, from when its message was handled; None: for ever.
+        scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic and its retry topic.
+        table: the table's name; with ``_offsets`` behind it that of the offsets.
+        schema: where the tables are, where that is not the connection's default.
+        offsets: keep the offsets in the database, too, so that a partition begins where the last transaction left it.
+
+    Raises `ConfigurationError` for settings that make no sense. Used from any thread, each with a connection of its own.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        group: str,
+        id: IdSpec | str = header("dedup-id"),  # noqa: A002, B008 (as `Lookup` has it; a value)
+        window: Window | str | None = None,
+        scope: Scope = "topic",
+        table: str = "dedup_inbox",
+        schema: str | None = None,
+        offsets: KeptOffsets | None = None,
+    ) -> None:
+        self._engine, self._dialect = engine, _dialect_of(engine)
+        self._group = _group(group)
+        self._spec = id_spec(id)
+        self._window_ms = _window_ms(window)
+        if scope not in ("topic", "group"):
+            raise ConfigurationError(f"scope={scope!r}: choose topic or group")
+        self._by_topic = scope == "topic"
+        self._tables = make_tables(table, schema, self._dialect)
+        self._take = taking(self._tables.ids, self._dialect, self._window_ms)
+        self._kept = offsets
+        if offsets is not None:
+            offsets.bind(engine, group, self._tables.offsets)
+        self._checked = False
+        self._topics: dict[str, Any] = {}
+        self.counts = InboxCounts()
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def once(self, connection: Connection, message: Any) -> Iterator[bool]:
+        """Say whether a message is first, and store its ID in the connection's transaction.
+
+        An exception rolls the transaction back (the innermost, where there are savepoints) before it goes on, so that an ID without its
+        work is never committed. A message without an ID is first. Where another transaction has stored the ID and is open, its end is
+        waited for. Raises what the database raises; `is_retryable` says what passes.
+        """
+        with self.once_many(connection, [message]) as [first]:
+            yield first
+
+    @contextmanager
+    def once_many(self, connection: Connection, messages: Sequence[Any]) -> Iterator[list[bool]]:
+        """Say of each message of a batch whether it is first, by one statement; of two with one ID the earlier is.
+
+        Else as `once`.
+        """
+        try:
+            yield self._judge(connection, messages)
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+    @property
+    def offsets(self) -> KeptOffsets:
+        """The offsets in the database."""
+        if self._kept is None:
+            raise ConfigurationError(
+                "this inbox keeps no offsets: make it with offsets=KeptOffsets(AdminClient({'bootstrap.servers': ...}))"
+            )
+        return self._kept
+
+    def _judge(self, connection: Connection, messages: Sequence[Any]) -> list[bool]:
+        self._check(connection)
+        places = [place_of(message) for message in messages]
+        ids = ids_of(self._spec, messages)
+        handled = set() if self._kept is None or not places else self._kept.advance(connection, places)
+        row_of: dict[bytes, int] = {}
+        for index, digest in enumerate(ids.digests):
+            if digest is not None and index not in handled:
+                row_of.setdefault(self._key(places[index], digest), index)
+        # In one order for all, so that two batches wait for each other and not crosswise.
+        taken = self._take(connection, self._group, sorted(row_of), _now_ms()) if row_of else set()
+        firsts = {row_of[key] for key in taken}
+        reasons = Counter(reason for index, reason in ids.missing.items() if index not in handled)
+        answers = [
+            index in firsts or (digest is None and index not in handled)
+            for index, digest in enumerate(ids.digests)
+        ]
+        duplicates = len(places) - len(firsts) - len(handled) - reasons.total()
+        self.counts.add(first=len(firsts), duplicate=duplicates, behind=len(handled), reasons=reasons)
+        return answers
+
+    def _key(self, place: Place, digest: bytes) -> bytes:
+        if not self._by_topic:
+            return digest
+        begun = self._topics.get(place.topic)
+        if begun is None:
+            name = place.topic.encode()
+            begun = self._topics[place.topic] = sha256(len(name).to_bytes(2) + name)
+        hashed = begun.copy()
+        hashed.update(digest)
+        return bytes(hashed.digest()[:KEY_BYTES])
+
+    def _check(self, connection: Connection) -> None:
+        given: object = connection  # what callers without a type checker pass
+        if not isinstance(given, Connection):
+            raise ConfigurationError(
+                f"{type(given).__name__} is no SQLAlchemy connection; give that of `with engine.begin() as connection`, or session.connection()"
+            )
+        if not connection.in_transaction():
+            raise InboxError(
+                "the connection is in no transaction: begin one, e.g. with engine.begin() as connection"
+            )
+        if _commits_each_statement(connection):
+            raise InboxError(
+                "the connection is in AUTOCOMMIT: an ID would be kept without its work; give one with transactions"
+            )
+        if not self._checked:
+            check(connection, self._tables.ids)
+            if self._kept is not None:
+                check(connection, self._tables.offsets)
+            self._checked = True
+
+    # --- tables --------------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> MetaData:
+        """The tables, for Alembic's ``target_metadata``."""
+        return self._tables.metadata
+
+    def ddl(self) -> str:
+        """Return the statements that make the tables, for a migration; a semicolon behind each."""
+        return ";\n\n".join(ddl(self._tables, self._engine.dialect)) + ";\n"
+
+    def create(self) -> None:
+        """Make the tables that are not there; raises `InboxError` where one of the name is another."""
+        self._tables.metadata.create_all(self._engine)
+        with self._engine.connect() as connection:
+            check(connection, self._tables.ids)
+            check(connection, self._tables.offsets)
+
+    def expire(self) -> int:
+        """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same."""
+        if self._window_ms is None:
+            return 0
+        ids = self._tables.ids
+        horizon = _now_ms() - self._window_ms
+        over = (ids.c.consumer_group == self._group) & (ids.c.seen_ms < horizon)
+        find = select(ids.c.id).where(over).limit(_EXPIRED_AT_ONCE)
+        remove = delete(ids).where(over & ids.c.id.in_(bindparam("ids", expanding=True)))
+        total = 0
+        while True:
+            with self._engine.begin() as connection:
+                found = list(connection.execute(find).scalars())
+                if found:
+                    total += connection.execute(remove, {"ids": found}).rowcount
+            if len(found) < _EXPIRED_AT_ONCE:
+                return total
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _dialect_of(engine: object) -> str:
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(
+            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...') (of an AsyncEngine its sync_engine)"
+        )
+    name = engine.dialect.name
+    if name not in DIALECTS:
+        raise ConfigurationError(f"an inbox cannot be in {name}; these can: {', '.join(DIALECTS)}")
+    if name == "sqlite" and not engine.dialect.insert_returning:
+        raise ConfigurationError("this SQLite has no RETURNING; 3.35 is the oldest that can hold an inbox")
+    return name
+
+
+def _group(group: object) -> str:
+    if (
+        not isinstance(group, str)
+        or not 0 < len(group) <= GROUP_CHARACTERS
+        or group != group.strip()
+        or "\0" in group
+    ):
+        raise ConfigurationError(
+            f"group={group!r}: give the group's name, at most {GROUP_CHARACTERS} characters without blanks around them"
+        )
+    return group
+
+
+def _window_ms(window: Window | str | None) -> int | None:
+    if window is None:
+        return None
+    parsed = Window.parse(window) if isinstance(window, str) else window
+    given: object = parsed  # what callers without a type checker pass
+    if not isinstance(given, Window) or parsed.count is not None or parsed.time_ms is None:
+        raise ConfigurationError(
+            f"window={window!r}: an inbox forgets by time only; give e.g. Window(days=7), or None"
+        )
+    return parsed.time_ms
+
+
+def _commits_each_statement(connection: Connection) -> bool:
+    """Whether the database is told of no transaction."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    below = connection.connection.dbapi_connection
+    # With a BEGIN of the user's own, as SQLAlchemy's page on SQLite has it, one is open though the driver begins none.
+    if below is None or getattr(below, "in_transaction", False):
+        return False
+    return connection.dialect.detect_autocommit_setting(below)
+
+
+def _roll_back(connection: object) -> None:
+    if not isinstance(connection, Connection) or connection.closed:
+        return
+    transaction = connection.get_nested_transaction() or connection.get_transaction()
+    if transaction is not None and transaction.is_active:
+        with suppress(SQLAlchemyError):
+            transaction.rollback()

@@ -1,0 +1,276 @@
+"""Offsets that are kept in the database, moved by the transaction that handles their messages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from threading import Lock
+from typing import Any, Final, Literal
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from dedup_adapters.sql.errors import InboxError
+from dedup_adapters.sql.messages import Place
+from dedup_adapters.sql.progress import Progress, Step
+from dedup_sdk import ConfigurationError
+
+logger = logging.getLogger("dedup_adapters")
+
+Reset = Literal["earliest", "latest", "error"]
+
+_ASK_S: Final = 10.0
+_PAUSE_S: Final = 0.1
+_COORDINATOR_MOVES: Final = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)  # fmt: skip
+_TRIES: Final = 3
+_MOST_TURNS: Final = 100
+Coordinates = tuple[str, int]
+
+
+class KeptOffsets:
+    """Where a group stands, in the user's database.
+
+    A partition begins where the database says, whatever Kafka has committed. One that the database does not know begins where the
+    group has committed, else by ``reset``.
+
+    Args:
+        cluster: asked which topics these are, so that one that was made anew is told from the old one.
+        reset: where a partition begins of which the database knows nothing that can be used: it is new to the group, its topic was made
+            anew, or its log begins or ends elsewhere. ``earliest`` loses nothing, and known IDs are not handled again; ``latest``
+            passes over what is there; ``error`` raises `InboxError`.
+    """
+
+    def __init__(self, cluster: AdminClient, *, reset: Reset = "earliest") -> None:
+        if reset not in ("earliest", "latest", "error"):
+            raise ConfigurationError(f"reset={reset!r}: choose earliest, latest or error")
+        given: object = cluster  # what callers without a type checker pass
+        if not isinstance(given, AdminClient):
+            raise ConfigurationError(
+                f"cluster={cluster!r}: give an AdminClient, e.g. AdminClient({{'bootstrap.servers': 'localhost:9092'}})"
+            )
+        self._cluster, self._reset = cluster, reset
+        self._known: dict[Coordinates, Progress] = {}
+        self._bound = False
+        self._lock = Lock()
+
+    def bind(self, engine: Engine, group: str, table: Table) -> None:
+        """Say which database and group these are of; an inbox does it."""
+        if self._bound:
+            raise ConfigurationError("these KeptOffsets belong to another inbox; make one for each")
+        self._bound = True
+        self._engine, self._group, self._table = engine, group, table
+        here = (
+            table.c.consumer_group == bindparam("of_group"),
+            table.c.topic == bindparam("of_topic"),
+            table.c.partition_number == bindparam("of_partition"),
+        )
+        self._find = select(table.c.next_offset, table.c.topic_id).where(*here)
+        self._place = update(table).where(*here)
+        # What others may have moved since is read as it is now, also where a transaction sees the past.
+        self._find_now = self._find.with_for_update()
+        move = self._place.where(
+            table.c.next_offset == bindparam("before"), table.c.topic_id == bindparam("of_topic_id")
+        )
+        self._move = move.values(next_offset=bindparam("after"))
+        self._set = move.values(next_offset=bindparam("after"), topic_id=bindparam("new_topic_id"))
+
+    # --- assignment ----------------------------------------------------------------------------------------------
+
+    def on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        """Have partitions begin where the database says: ``consumer.subscribe(topics, on_assign=inbox.offsets.on_assign)``."""
+        begun = self.begin(consumer, partitions)
+        try:
+            consumer.incremental_assign(begun)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                raise
+            # The group assigns eagerly.
+            consumer.assign(begun)
+
+    def begin(self, consumer: Any, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions with the offsets at which to read: ``consumer.assign(inbox.offsets.begin(consumer, partitions))``.
+
+        What is read of them by this process is judged from there on. Raises `InboxError`, and what the database and the client raise.
+        """
+        asked = [TopicPartition(each.topic, each.partition) for each in partitions]
+        if not asked:
+            return []
+        topic_ids = self._topic_ids(consumer, sorted({each.topic for each in asked}))
+        bounds = [consumer.get_watermark_offsets(each, timeout=_ASK_S) for each in asked]
+        begun = []
+        for each, (low, high) in zip(asked, bounds, strict=True):
+            start, topic_id = self._start(consumer, each, topic_ids[each.topic], low=low, high=high)
+            with self._lock:
+                self._known[each.topic, each.partition] = Progress(
+                    each.topic, each.partition, topic_id, start
+                )
+            begun.append(TopicPartition(each.topic, each.partition, start))
+        return begun
+
+    def move(self, connection: Connection, partitions: Iterable[TopicPartition]) -> None:
+        """Set the group to other offsets, in a transaction of yours; whoever reads these partitions has to be started again."""
+        for each in partitions:
+            if each.offset < 0:
+                raise ConfigurationError(
+                    f"{each.topic}[{each.partition}]: offset {each.offset} is none; give 0 or more"
+                )
+            here = _here(self._group, each.topic, each.partition)
+            moved = connection.execute(self._place.values(next_offset=each.offset), here)
+            if moved.rowcount == 0:
+                raise InboxError(
+                    f"{each.topic}[{each.partition}]: group {self._group!r} has no offset in the database; begin the partition first"
+                )
+
+    def positions(self, connection: Connection) -> dict[Coordinates, int]:
+        """Return the next offset of each partition of the group."""
+        table = self._table
+        rows = select(table.c.topic, table.c.partition_number, table.c.next_offset).where(
+            table.c.consumer_group == self._group
+        )
+        return {(topic, partition): offset for topic, partition, offset in connection.execute(rows)}
+
+    def _start(
+        self, consumer: Any, at: TopicPartition, topic_id: str, *, low: int, high: int
+    ) -> tuple[int, str]:
+        here = _here(self._group, at.topic, at.partition)
+        name = f"{at.topic}[{at.partition}]"
+        for _ in range(_TRIES):
+            with self._engine.begin() as connection:
+                row = connection.execute(self._find, here).one_or_none()
+            if row is None:
+                committed = _committed(consumer, at)
+                start = (
+                    committed
+                    if low <= committed <= high
+                    else self._by_reset(name, "is new to the group", low, high)
+                )
+                if self._insert(at, topic_id, start):
+                    return start, topic_id
+                continue
+            kept: int = row.next_offset
+            named = topic_id or row.topic_id
+            anew = bool(row.topic_id) and named != row.topic_id
+            why = "was made anew" if anew else f"has offsets from {low} to {high}"
+            usable = low <= kept <= high and not anew
+            if usable and named == row.topic_id:
+                return kept, named
+            start = kept if usable else self._by_reset(name, why, low, high)
+            if not usable:
+                logger.warning(
+                    "%s: offset %d of group %s is in the database, but the topic %s; going on at %d",
+                    name, kept, self._group, why, start,
+                )  # fmt: skip
+            change = {"before": kept, "of_topic_id": row.topic_id, "after": start, "new_topic_id": named}
+            with self._engine.begin() as connection:
+                if connection.execute(self._set, {**here, **change}).rowcount:
+                    return start, named
+        raise InboxError(
+            f"{name}: others keep moving its offset in the database; end them, or assign it again"
+        )
+
+    def _by_reset(self, name: str, why: str, low: int, high: int) -> int:
+        if self._reset == "error":
+            raise InboxError(
+                f"{name}: no offset of group {self._group!r} can be used (the topic {why}), and reset=error; set one with move()"
+            )
+        return low if self._reset == "earliest" else high
+
+    def _insert(self, at: TopicPartition, topic_id: str, start: int) -> bool:
+        row = {
+            "consumer_group": self._group, "topic": at.topic, "partition_number": at.partition,
+            "next_offset": start, "topic_id": topic_id,
+        }  # fmt: skip
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(self._table), row)
+        except IntegrityError:
+            return False
+        return True
+
+    def _topic_ids(self, consumer: Any, topics: list[str]) -> dict[str, str]:
+        """Return each topic's ID, empty where the broker tells none."""
+        if (consumer.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
+            return dict.fromkeys(topics, "")
+        answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
+        return {topic: str(answers[topic].result(_ASK_S).topic_id or "") for topic in topics}
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def advance(self, connection: Connection, places: Sequence[Place]) -> set[int]:
+        """Move the offsets behind these messages; return the indexes of those that turn out to be handled.
+
+        Raises `OutOfOrderError` for messages that are not in their partition's order, `InboxError` for a partition that was not begun.
+        """
+        by_partition: dict[Coordinates, list[int]] = {}
+        for index, place in enumerate(places):
+            by_partition.setdefault((place.topic, place.partition), []).append(index)
+        handled: set[int] = set()
+        # In one order for all, so that two batches wait for each other and not crosswise.
+        for coordinates in sorted(by_partition):
+            indexes = by_partition[coordinates]
+            done = self._advance(connection, coordinates, [places[index].offset for index in indexes])
+            handled.update(index for index in indexes if places[index].offset in done)
+        return handled
+
+    def _advance(
+        self, connection: Connection, coordinates: Coordinates, offsets: list[int]
+    ) -> frozenset[int]:
+        progress = self._known.get(coordinates)
+        if progress is None:
+            raise InboxError(
+                f"{coordinates[0]}[{coordinates[1]}] was not begun: subscribe with on_assign=inbox.offsets.on_assign, or assign "
+                "inbox.offsets.begin(consumer, partitions)"
+            )
+        if any(later <= earlier for earlier, later in pairwise(offsets)):
+            raise InboxError(
+                f"{progress.name}: offsets {offsets[:5]}... do not ascend; give messages in their order"
+            )
+        here = _here(self._group, *coordinates)
+        for _ in range(_MOST_TURNS):
+            with self._lock:
+                version, step = progress.version, progress.hopeful(offsets)
+            if step is None or not self._moved(connection, here, progress, step):
+                row = connection.execute(self._find_now, here).one_or_none()
+                with self._lock:
+                    if progress.version != version:
+                        # Another thread went ahead meanwhile.
+                        continue
+                    step = progress.step(
+                        offsets, None if row is None or row.topic_id != progress.topic_id else row.next_offset
+                    )
+                if step.after != step.before and not self._moved(connection, here, progress, step):
+                    continue
+            with self._lock:
+                progress.note(step, offsets, connection.get_transaction())
+            return step.handled
+        raise InboxError(
+            f"{progress.name}: others keep moving its offset in the database; end them, or assign it again"
+        )
+
+    def _moved(self, connection: Connection, here: dict[str, Any], progress: Progress, step: Step) -> bool:
+        values = {**here, "before": step.before, "after": step.after, "of_topic_id": progress.topic_id}
+        return connection.execute(self._move, values).rowcount == 1
+
+
+def _here(group: str, topic: str, partition: int) -> dict[str, Any]:
+    return {"of_group": group, "of_topic": topic, "of_partition": partition}
+
+
+def _committed(consumer: Any, at: TopicPartition) -> int:
+    """Return what the group has committed in Kafka, below 0 where it has nothing; its coordinator may be on its way."""
+    until = time.monotonic() + _ASK_S
+    while True:
+        try:
+            [stood] = consumer.committed([TopicPartition(at.topic, at.partition)], timeout=_ASK_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return int(stood.offset)

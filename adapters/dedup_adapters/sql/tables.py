@@ -1,0 +1,120 @@
+"""The tables of an inbox: what they are made of, their DDL, and whether those that are there are these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BINARY,
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    inspect,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from dedup_adapters.sql.errors import InboxError
+
+DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
+KEY_BYTES: Final = 16
+ATTEMPT_BYTES: Final = 8
+GROUP_CHARACTERS: Final = 255
+_TOPIC_CHARACTERS: Final = 249
+_UUID_CHARACTERS: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """An inbox's tables; ``ids`` has a row an ID, ``offsets`` one a partition."""
+
+    metadata: MetaData
+    ids: Table
+    offsets: Table
+
+
+def make_tables(name: str, schema: str | None, dialect: str) -> Tables:
+    """Return the tables as a database of that dialect has them."""
+    metadata = MetaData(schema=schema)
+    by_mysql = dialect in ("mysql", "mariadb")
+    columns: list[Any] = [
+        Column("consumer_group", _text(GROUP_CHARACTERS), nullable=False),
+        Column("id", BINARY(KEY_BYTES) if by_mysql else LargeBinary(KEY_BYTES), nullable=False),
+        Column("seen_ms", BigInteger, nullable=False),
+    ]
+    if by_mysql:
+        # It has no RETURNING everywhere: which rows are ours is read back.
+        columns.append(Column("attempt", BINARY(ATTEMPT_BYTES), nullable=False))
+    ids = Table(
+        name, metadata, *columns, PrimaryKeyConstraint("consumer_group", "id", name=f"{name}_key"),
+        sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB",
+    )  # fmt: skip
+    # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
+    Index(f"{name}_seen", ids.c.seen_ms, postgresql_using="brin")
+    offsets = Table(
+        f"{name}_offsets", metadata,
+        Column("consumer_group", _text(GROUP_CHARACTERS), nullable=False),
+        Column("topic", _text(_TOPIC_CHARACTERS), nullable=False),
+        Column("partition_number", Integer, autoincrement=False, nullable=False),
+        Column("next_offset", BigInteger, nullable=False),
+        Column("topic_id", _text(_UUID_CHARACTERS), nullable=False),
+        PrimaryKeyConstraint("consumer_group", "topic", "partition_number", name=f"{name}_offsets_key"),
+        sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB",
+    )  # fmt: skip
+    return Tables(metadata, ids, offsets)
+
+
+def ddl(tables: Tables, dialect: Dialect) -> list[str]:
+    """Return the statements that make the tables, as text."""
+    statements = []
+    for table in (tables.ids, tables.offsets):
+        statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
+        statements += [str(CreateIndex(index).compile(dialect=dialect)).strip() for index in table.indexes]
+    return statements
+
+
+def check(connection: Connection, table: Table) -> None:
+    """Raise `InboxError`, in one line, where the table is missing or another one."""
+    inspector = inspect(connection)
+    try:
+        found = {column["name"]: column["type"] for column in inspector.get_columns(table.name, table.schema)}
+        key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
+    except NoSuchTableError:
+        raise InboxError(
+            f"there is no table {table.fullname}: call inbox.create(), or put what inbox.ddl() returns into a migration"
+        ) from None
+    wanted_key = [column.name for column in table.primary_key.columns]
+    wanted = {column.name: column.type.python_type for column in table.columns}
+    given = {name: _python_type(found[name]) for name in found}
+    if given != wanted or sorted(key) != sorted(wanted_key):
+        raise InboxError(
+            f"table {table.fullname} is no inbox of this version: it has {_told(given, key)}, and {_told(wanted, wanted_key)} is wanted; "
+            "name another one with table=, or move that one away"
+        )
+
+
+def _text(characters: int) -> Any:
+    """Text of which no two that differ are the same: MySQL's usual collations compare case aside."""
+    exact = mysql.VARCHAR(characters, charset="utf8mb4", collation="utf8mb4_bin")
+    return String(characters).with_variant(exact, "mysql", "mariadb")
+
+
+def _python_type(given: Any) -> type:
+    try:
+        return given.python_type  # type: ignore[no-any-return]
+    except NotImplementedError:
+        return object
+
+
+def _told(columns: dict[str, type], key: list[str]) -> str:
+    return f"{', '.join(f'{name} ({kind.__name__})' for name, kind in columns.items()) or 'no columns'}, key {', '.join(key) or 'none'}"

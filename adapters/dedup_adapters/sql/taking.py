@@ -1,0 +1,113 @@
+"""The one statement of a batch: which IDs are new in the database, stored by the same step."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    LargeBinary,
+    String,
+    Table,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from dedup_adapters.sql.tables import ATTEMPT_BYTES
+
+Take = Callable[[Connection, str, Sequence[bytes], int], set[bytes]]
+"""Stores IDs (16 bytes each, none twice, ascending) of a group at a time in ms; returns those that were not there, or whose window was over.
+
+An ID that another open transaction has stored is waited for: it is new if that one is rolled back.
+"""
+
+_READ_BACK: Final = 5_000
+"""IDs that one question names at most."""
+
+
+def taking(table: Table, dialect: str, window_ms: int | None) -> Take:
+    """Return the statement of a database; a window of None never ends."""
+    if dialect == "postgresql":
+        return _by_array(table, window_ms)
+    if dialect == "sqlite":
+        return _by_rows(table, window_ms)
+    return _by_attempt(table, window_ms)
+
+
+def _by_array(table: Table, window_ms: int | None) -> Take:
+    """One array of all IDs: the statement's text is the same for every batch."""
+    ids = func.unnest(cast(bindparam("ids"), ARRAY(LargeBinary))).column_valued("given")
+    seen: Any = cast(bindparam("seen_ms"), BigInteger)
+    rows = select(cast(bindparam("consumer_group"), String), ids, seen)
+    insert = postgresql.insert(table).from_select(["consumer_group", "id", "seen_ms"], rows)
+    statement = _unless_known(insert, table, window_ms).returning(table.c.id)
+
+    def take(connection: Connection, group: str, keys: Sequence[bytes], now_ms: int) -> set[bytes]:
+        given = {"consumer_group": group, "ids": list(keys), "seen_ms": now_ms}
+        return {bytes(key) for key in connection.execute(statement, given).scalars()}
+
+    return take
+
+
+def _by_rows(table: Table, window_ms: int | None) -> Take:
+    statement = _unless_known(sqlite.insert(table), table, window_ms).returning(table.c.id)
+
+    def take(connection: Connection, group: str, keys: Sequence[bytes], now_ms: int) -> set[bytes]:
+        rows = [{"consumer_group": group, "id": key, "seen_ms": now_ms} for key in keys]
+        return {bytes(key) for key in connection.execute(statement, rows).scalars()}
+
+    return take
+
+
+def _unless_known(insert: Any, table: Table, window_ms: int | None) -> Any:
+    key = [table.c.consumer_group, table.c.id]
+    if window_ms is None:
+        return insert.on_conflict_do_nothing(index_elements=key)
+    new = insert.excluded.seen_ms
+    return insert.on_conflict_do_update(
+        index_elements=key,
+        set_={"seen_ms": new},
+        where=table.c.seen_ms < new - literal_column(str(window_ms)),
+    )
+
+
+def _by_attempt(table: Table, window_ms: int | None) -> Take:
+    """Two statements: rows that this attempt stored bear its number.
+
+    ``INSERT IGNORE`` would ignore other errors as well, and MySQL has no ``RETURNING``.
+    """
+    insert = mysql.insert(table)
+    over: Any = literal_column("FALSE")
+    if window_ms is not None:
+        over = table.c.seen_ms < insert.inserted.seen_ms - literal_column(str(window_ms))
+    # Assigned from left to right: the time last, because the other asks for it.
+    update = [
+        ("attempt", func.if_(over, insert.inserted.attempt, table.c.attempt)),
+        ("seen_ms", func.if_(over, insert.inserted.seen_ms, table.c.seen_ms)),
+    ]
+    store = insert.on_duplicate_key_update(update)
+    ours = select(table.c.id).where(
+        table.c.consumer_group == bindparam("consumer_group"),
+        table.c.id.in_(bindparam("ids", expanding=True)),
+        table.c.attempt == bindparam("attempt"),
+    )
+
+    def take(connection: Connection, group: str, keys: Sequence[bytes], now_ms: int) -> set[bytes]:
+        attempt = secrets.token_bytes(ATTEMPT_BYTES)
+        common = {"consumer_group": group, "attempt": attempt}
+        connection.execute(store, [{**common, "id": key, "seen_ms": now_ms} for key in keys])
+        taken: set[bytes] = set()
+        for begin in range(0, len(keys), _READ_BACK):
+            asked = {**common, "ids": list(keys[begin : begin + _READ_BACK])}
+            taken.update(bytes(key) for key in connection.execute(ours, asked).scalars())
+        return taken
+
+    return take

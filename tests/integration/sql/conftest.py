@@ -1,0 +1,52 @@
+"""Databases of each test's own, on the servers of the run."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.support.databases import HAS_MARIADB, database_of, mariadb, postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.container)
+DATABASES = ["sqlite", POSTGRESQL, *(["mariadb"] if HAS_MARIADB else [])]
+SERVERS = DATABASES[1:]
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server; empty for SQLite, which has none."""
+    if request.param == "sqlite":
+        yield ""
+    elif request.param == "postgresql":
+        with postgresql() as url:
+            yield url
+    else:
+        with mariadb(tmp_path_factory.mktemp("mariadb")) as url:
+            yield url
+
+
+@pytest.fixture
+def url(server: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if not server:
+        yield f"sqlite:///{tmp_path}/work.db"
+        return
+    with database_of(server, f"test_{uuid.uuid4().hex[:8]}") as found:
+        yield found
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """An engine of an empty database."""
+    made = create_engine(url)
+    yield made
+    made.dispose()

@@ -1,0 +1,424 @@
+"""What an inbox promises, on each database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+
+from dedup_adapters.sql import Inbox, InboxError, is_retryable
+from dedup_adapters.sql.messages import Place
+from dedup_sdk import ConfigurationError, Record, key
+from dedup_sdk.ids import digest_one
+from tests.integration.sql.conftest import SERVERS
+from tests.support.databases import Statements
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+
+WORK = Table(
+    "work",
+    MetaData(),
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("body", String(200)),
+)
+
+
+def message(dedup_id: bytes | None, offset: int = 0, topic: str = "orders") -> Record:
+    """A record that bears an ID."""
+    headers = [] if dedup_id is None else [("dedup-id", dedup_id)]
+    return Record(topic, 0, offset, value=b"x", headers=headers)
+
+
+@pytest.fixture
+def inbox(engine: Engine) -> Inbox:
+    """An inbox of the group "billing", and a table for its work."""
+    made = Inbox(engine, group="billing")
+    made.create()
+    WORK.metadata.create_all(engine)
+    return made
+
+
+def handle(engine: Engine, inbox: Inbox, *records: Record) -> list[bool]:
+    """Handle records one by one, each in a transaction of its own; say which were first."""
+    answers = []
+    for record in records:
+        with engine.begin() as connection, inbox.once(connection, record) as first:
+            answers.append(first)
+            if first:
+                connection.execute(insert(WORK).values(body=str(record.offset)))
+    return answers
+
+
+def work_and_fail(connection: Connection, *, first: bool) -> None:
+    """Begin the work of a message, which has to be first, and raise."""
+    assert first
+    connection.execute(insert(WORK).values(body="half"))
+    raise ZeroDivisionError
+
+
+@contextmanager
+def failing_at_the_end() -> Iterator[None]:
+    """Raise where the block ends."""
+    yield
+    raise ZeroDivisionError
+
+
+def worked(engine: Engine) -> int:
+    """How many rows of work there are."""
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(WORK)).scalar_one()
+
+
+def test_an_id_is_first_once(engine: Engine, inbox: Inbox) -> None:
+    """The second message with an ID is not first, whatever its offset and however long the ID; the work is done once."""
+    ids = [b"a", b"\0", b"\0\0", b"\xff\xfe", b"", b"x" * 65_536, "ß".encode()]
+    firsts = handle(engine, inbox, *(message(each, n) for n, each in enumerate(ids)))
+    again = handle(engine, inbox, *(message(each, 100 + n) for n, each in enumerate(ids)))
+    assert (firsts, again) == ([True] * len(ids), [False] * len(ids))
+    assert worked(engine) == len(ids)
+    assert (inbox.counts.first, inbox.counts.duplicate, inbox.counts.unkeyed) == (len(ids), len(ids), 0)
+
+
+def test_a_message_without_an_id_is_first_and_counted(engine: Engine, inbox: Inbox) -> None:
+    """No header, a null, and an ID of 100,000 bytes: each is handled each time, and the reason is counted."""
+    null = Record("orders", 0, 2, headers=[("dedup-id", None)])
+    records = [message(None), null, message(b"x" * 100_000)]
+    assert handle(engine, inbox, *records, *records) == [True] * 6
+    assert inbox.counts.unkeyed == 6
+    assert inbox.counts.reasons == {"absent": 4, "oversized": 2}
+
+
+def test_what_was_rolled_back_is_first_again(engine: Engine, inbox: Inbox) -> None:
+    """The ID goes with its work, wherever the exception comes from: inside the block, or after it in the transaction."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        engine.begin() as connection,
+        inbox.once(connection, message(b"a")) as first,
+    ):
+        work_and_fail(connection, first=first)
+    with (
+        pytest.raises(ZeroDivisionError),
+        engine.begin() as connection,
+        failing_at_the_end(),
+        inbox.once(connection, message(b"a")) as first,
+    ):
+        assert first
+    assert worked(engine) == 0
+    assert handle(engine, inbox, message(b"a"), message(b"a", 1)) == [True, False]
+
+
+def test_an_exception_that_is_swallowed_leaves_no_id_without_its_work(engine: Engine, inbox: Inbox) -> None:
+    """Who catches the error and commits, commits nothing."""
+    with pytest.raises(Exception, match="closed transaction"), engine.begin() as connection:  # noqa: PT012
+        try:
+            with inbox.once(connection, message(b"a")) as first:
+                work_and_fail(connection, first=first)
+        except ZeroDivisionError:
+            pass
+        connection.execute(insert(WORK).values(body="goes on"))
+    assert worked(engine) == 0
+    assert handle(engine, inbox, message(b"a")) == [True]
+
+
+def test_a_batch_is_one_statement(engine: Engine, inbox: Inbox) -> None:
+    """Which messages of a batch are first is asked once (on MariaDB read back by a second question), twins in it included."""
+    handle(engine, inbox, message(b"3"))
+    batch = [message(b"%d" % (n % 8), n) for n in range(16)] + [message(None, 16)]
+    statements = Statements(engine)
+    with engine.begin() as connection, inbox.once_many(connection, batch) as first:
+        assert first == [n < 8 and n != 3 for n in range(16)] + [True]
+    assert len(statements.sent) == (2 if engine.dialect.name == "mysql" else 1)
+    with engine.begin() as connection, inbox.once_many(connection, batch) as first:
+        assert first == [False] * 16 + [True]
+    with engine.begin() as connection, inbox.once_many(connection, []) as first:
+        assert first == []
+
+
+def test_a_large_batch(engine: Engine, inbox: Inbox) -> None:
+    """More IDs than a statement may have parameters."""
+    batch = [message(b"%d" % n, n) for n in range(12_000)]
+    for expected in (True, False):
+        with engine.begin() as connection, inbox.once_many(connection, batch) as first:
+            assert first == [expected] * len(batch)
+
+
+def test_groups_and_topics_are_apart(engine: Engine, inbox: Inbox) -> None:
+    """Groups share a table and see nothing of each other, also where their names differ in case only; an ID of another topic is another one."""
+    others = [Inbox(engine, group=name) for name in ("Billing", "shipping")]
+    assert handle(engine, inbox, message(b"a"), message(b"a", topic="payments")) == [True, True]
+    for other in others:
+        assert handle(engine, other, message(b"a"), message(b"a", 1)) == [True, False]
+
+
+def test_a_group_wide_scope_joins_topics(engine: Engine, inbox: Inbox) -> None:
+    """With scope="group" the ID is the same message in each topic; another ID spec is another message."""
+    wide = Inbox(engine, group="wide", scope="group")
+    assert handle(engine, wide, message(b"a"), message(b"a", topic="orders.retry")) == [True, False]
+    by_key = Inbox(engine, group="wide", id=key(), scope="group")
+    assert handle(engine, by_key, Record("orders", 0, 0, key=b"k"), Record("other", 0, 9, key=b"k")) == [
+        True,
+        False,
+    ]
+    assert inbox.counts.first == 0
+
+
+def test_an_id_is_first_again_when_its_window_is_over(engine: Engine, inbox: Inbox) -> None:
+    """Exactly so, whether it was deleted or not; what is deleted is of this group and over."""
+    short = Inbox(engine, group="billing", window="1h")
+    handle(engine, short, message(b"old"), message(b"older"), message(b"new"))
+    handle(engine, Inbox(engine, group="other"), message(b"old"))
+    age(engine, short, b"old", b"older")
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE dedup_inbox SET seen_ms = seen_ms - 3601000 WHERE consumer_group = 'other'")
+        )
+    with (
+        engine.begin() as connection,
+        inbox.once_many(connection, [message(b"old"), message(b"new")]) as first,
+    ):
+        assert first == [False, False], "without a window an ID is known for ever"
+    assert handle(engine, short, message(b"old"), message(b"old"), message(b"new")) == [True, False, False]
+    assert (short.expire(), inbox.expire()) == (1, 0)
+    assert handle(engine, short, message(b"older"), message(b"old")) == [True, False]
+    with engine.connect() as connection:
+        assert (
+            connection.execute(
+                text("SELECT count(*) FROM dedup_inbox WHERE consumer_group = 'other'")
+            ).scalar()
+            == 1
+        )
+
+
+def age(engine: Engine, inbox: Inbox, *ids: bytes) -> None:
+    """Make some IDs of an inbox a little older than an hour."""
+    table = inbox.metadata.tables["dedup_inbox"]
+    keys = [inbox._key(Place("orders", 0, 0), digest_one(each)) for each in ids]
+    with engine.begin() as connection:
+        connection.execute(
+            update(table).where(table.c.id.in_(keys)).values(seen_ms=table.c.seen_ms - 3_601_000)
+        )
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_second_transaction_waits_for_the_first(engine: Engine, inbox: Inbox, *, commits: bool) -> None:
+    """Two insert one ID at once: the second is told when the first has ended, and is first if that one was rolled back."""
+    began, answers = threading.Event(), []
+
+    def second() -> None:
+        with engine.begin() as connection:
+            began.set()
+            with inbox.once(connection, message(b"a", 1)) as first:
+                answers.append(first)
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.connect() as connection:
+            transaction = connection.begin()
+            with inbox.once(connection, message(b"a")) as first:
+                assert first
+            waiting = pool.submit(second)
+            began.wait()
+            wait_until_somebody_waits(engine)
+            assert answers == []
+            transaction.commit() if commits else transaction.rollback()
+        waiting.result(30)
+    assert answers == [not commits]
+
+
+def wait_until_somebody_waits(engine: Engine) -> None:
+    """Return when a transaction waits for another one's lock."""
+    waits = {
+        "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    }[engine.dialect.name]
+    for _ in range(2_000):
+        with engine.connect() as connection:
+            if connection.execute(text(waits)).scalar():
+                return
+        threading.Event().wait(0.01)
+    raise AssertionError("nobody waits")
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_a_deadlock_is_told_as_one_that_passes(engine: Engine, inbox: Inbox) -> None:
+    """Two transactions that take two IDs crosswise: one goes through, the other's error is retryable, and its messages come again."""
+    barrier = threading.Barrier(2)
+
+    def crosswise(*ids: bytes) -> str:
+        try:
+            with engine.begin() as connection:
+                for place, each in enumerate(ids):
+                    with inbox.once(connection, message(each)):
+                        if place == 0:
+                            barrier.wait(30)
+        except DBAPIError as error:
+            return "again" if is_retryable(error) else repr(error)
+        return "through"
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(crosswise, b"a", b"b"), pool.submit(crosswise, b"b", b"a")]
+        assert sorted(each.result(60) for each in ends) == ["again", "through"]
+    assert handle(engine, inbox, message(b"a"), message(b"b")) == [False, False]
+
+
+@pytest.mark.parametrize("server", [SERVERS[0]], indirect=True)
+def test_a_serialisation_failure_passes(engine: Engine, inbox: Inbox) -> None:
+    """At REPEATABLE READ an ID that was committed since the transaction's snapshot is no duplicate that could be seen: an error, which passes."""
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        with connection.begin():
+            connection.execute(text("SELECT 1 FROM dedup_inbox"))
+            handle(engine, inbox, message(b"a"))
+            with pytest.raises(DBAPIError) as raised, inbox.once(connection, message(b"a")):
+                raise AssertionError("it was told")
+            assert is_retryable(raised.value)
+        with connection.begin(), inbox.once(connection, message(b"a")) as first:
+            assert not first
+
+
+def test_a_lock_that_takes_too_long_passes(url: str, engine: Engine, inbox: Inbox) -> None:
+    """Also SQLite's: one writer at a time."""
+    impatient = {
+        "sqlite": {"timeout": 0.1},
+        "postgresql": {"options": "-c lock_timeout=100"},
+        "mysql": {"init_command": "SET innodb_lock_wait_timeout=1"},
+    }[engine.dialect.name]
+    other = create_engine(url, connect_args=impatient)
+    late = Inbox(other, group="billing")
+    with (
+        engine.begin() as connection,
+        inbox.once(connection, message(b"a")),
+        pytest.raises(DBAPIError) as raised,
+        other.begin() as second,
+        late.once(second, message(b"a")),
+    ):
+        raise AssertionError("it was told")
+    assert is_retryable(raised.value)
+    other.dispose()
+
+
+def test_other_errors_do_not_pass(engine: Engine, inbox: Inbox) -> None:
+    """A statement that is wrong stays wrong."""
+    with (
+        pytest.raises(DBAPIError) as raised,
+        engine.begin() as connection,
+        inbox.once(connection, message(b"a")),
+    ):
+        connection.execute(text("SELECT * FROM nowhere"))
+    assert not is_retryable(raised.value)
+    assert not is_retryable(ValueError("40001"))
+
+
+def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:
+    """With the columns that are there and those that are wanted; a missing one says what to call."""
+    fresh = Inbox(engine, group="billing")
+    with (
+        pytest.raises(InboxError, match=r"there is no table dedup_inbox: call inbox\.create\(\)") as raised,
+        engine.begin() as connection,
+        fresh.once(connection, message(b"a")),
+    ):
+        pass
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE dedup_inbox (id INTEGER PRIMARY KEY, body VARCHAR(10))"))
+    for use in (fresh.create, lambda: handle(engine, fresh, message(b"a"))):
+        with pytest.raises(
+            InboxError,
+            match=r"table dedup_inbox is no inbox of this version: it has id \(int\), body \(str\), key id, and .* name another one with table=",
+        ) as raised:
+            use()
+        assert "\n" not in str(raised.value)
+    elsewhere = Inbox(engine, group="billing", table="handled")
+    elsewhere.create()
+    elsewhere.create()
+    assert handle_without_work(engine, elsewhere) == [True, False]
+
+
+def test_a_key_that_leaves_the_group_out_is_told(engine: Engine) -> None:
+    """The same columns with another key would mix groups."""
+    inbox = Inbox(engine, group="billing")
+    made = inbox.ddl().split(";")[0].replace("PRIMARY KEY (consumer_group, id)", "PRIMARY KEY (id)")
+    with engine.begin() as connection:
+        connection.execute(text(made))
+    with pytest.raises(InboxError, match=r"key id, and .*key consumer_group, id is wanted"):
+        inbox.create()
+
+
+def test_the_ddl_makes_what_create_makes(engine: Engine) -> None:
+    """The printed statements, run one after the other."""
+    inbox = Inbox(engine, group="billing")
+    statements = [each for each in inbox.ddl().split(";") if each.strip()]
+    with engine.begin() as connection:
+        for each in statements:
+            connection.execute(text(each))
+    inbox.create()
+    assert len(statements) == 3
+    assert set(inspect(engine).get_table_names()) == {"dedup_inbox", "dedup_inbox_offsets"}
+    assert handle_without_work(engine, inbox) == [True, False]
+
+
+def handle_without_work(engine: Engine, inbox: Inbox) -> list[bool]:
+    """Two messages of one ID."""
+    with (
+        engine.begin() as connection,
+        inbox.once_many(connection, [message(b"a"), message(b"a", 1)]) as first,
+    ):
+        return first
+
+
+def test_a_connection_that_commits_by_itself_is_refused(url: str, engine: Engine, inbox: Inbox) -> None:
+    """Else the ID would be kept without its work; and so is one without a transaction, and what is no connection."""
+    careless = create_engine(url, isolation_level="AUTOCOMMIT")
+    for connection in (careless.connect(), engine.connect().execution_options(isolation_level="AUTOCOMMIT")):
+        with (
+            connection,
+            connection.begin(),
+            pytest.raises(InboxError, match="AUTOCOMMIT"),
+            inbox.once(connection, message(b"a")),
+        ):
+            pass
+    careless.dispose()
+    with engine.connect() as connection:
+        with pytest.raises(InboxError, match="no transaction"), inbox.once(connection, message(b"a")):
+            pass
+        below: Any = connection.connection.dbapi_connection
+        with (
+            pytest.raises(ConfigurationError, match=r"no SQLAlchemy connection.*session\.connection"),
+            inbox.once(below, message(b"a")),
+        ):
+            pass
+    assert handle(engine, inbox, message(b"a")) == [True]
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_savepoints_keep_the_rest_of_a_transaction(engine: Engine, inbox: Inbox) -> None:
+    """What fails inside a savepoint is rolled back to it, with its ID; what was handled before it stays."""
+    with engine.begin() as connection:
+        for each in (b"a", b"b", b"c"):
+            try:
+                with connection.begin_nested(), inbox.once(connection, message(each)):
+                    connection.execute(insert(WORK).values(body=each.decode()))
+                    1 / (each != b"b")
+            except ZeroDivisionError:
+                pass
+    assert worked(engine) == 2
+    assert handle(engine, inbox, message(b"a"), message(b"b"), message(b"c")) == [False, True, False]
