@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
+from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_judging import LastJudging, stretches_of
+from dedup_sdk.lane.last_judging import LastJudging
 from dedup_sdk.lane.last_saving import LastSaving
+from dedup_sdk.lane.last_state import Waiter
 from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN
+from dedup_sdk.lane.run import Run
 from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.track import Track
-from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.marks import Int64s
 
 
@@ -54,9 +55,7 @@ class LastLane(LastJudging, LastSaving):
         if track is not None:
             self._leave_track(chunk, row)
             track.pending -= 1
-            token = self.id_at(chunk, row).token
-            if track.flying.get(token) == place.offset:
-                del track.flying[token]
+            track.let_go(self.id_at(chunk, row).token, place.offset)
             track.exact = False
             track.mixed = True
             if track.pending:
@@ -71,9 +70,8 @@ class LastLane(LastJudging, LastSaving):
         offered: list[Place] = []
         if self.waiting:
             # Judged by what is below them, so before the watermark passes it by.
-            over = deque(
-                sorted(offset for offset in ended if offset in self.waiting and not self._is_open(offset))
-            )
+            awaited = self.waiting.keys() & ended
+            over = deque(sorted(offset for offset in awaited if not self._is_open(offset)))
             while over:
                 for place in self._settle(over.popleft()):
                     if place.chunk.states[place.row] == APART:
@@ -87,15 +85,21 @@ class LastLane(LastJudging, LastSaving):
     def _settle(self, leader: int) -> list[Place]:
         """Judge what waited for a record that is over, and return that of it which waits for no other one."""
         settled: list[Place] = []
-        queue = self.waiting.pop(leader)
-        for place in queue:
+        seen = self._sighting(leader)
+        for waiter in self.waiting.pop(leader):
+            place, token = waiter
             chunk, row = on_tracks(place.chunk), place.row
             track = chunk.track_of(row)
-            blocker = (
-                self._judge_unreadable(chunk, row) if track is None else self._judge_again(chunk, row, track)
-            )
+            blocker: int | None = None
+            if track is None:
+                blocker = self._judge_unreadable(chunk, row)
+            elif token is not None and track.flying.get(token) == leader:
+                # Completed, and still the one whose ID this one bears: as found out when it began to wait.
+                self._decide(chunk, row, COMPLETED_TWIN, seen)
+            else:
+                blocker = self._judge_again(chunk, row, track)
             if blocker is not None:
-                self.waiting.setdefault(blocker, deque()).append(place)
+                self.waiting.setdefault(blocker, deque()).append(Waiter(place, None))
                 continue
             settled.append(place)
             if chunk.states[row] != APART and chunk not in self._dirty:
@@ -105,16 +109,17 @@ class LastLane(LastJudging, LastSaving):
 
     def _judge_again(self, chunk: LastChunk, row: int, track: Track) -> int | None:
         """Judge a record that waited; return the offset of one that it has to wait for now."""
-        offset, token = chunk.offsets[row], self.id_at(chunk, row).token
+        candidate = self.id_at(chunk, row)
+        offset, token = chunk.offsets[row], candidate.token
         ahead = self._leader(track, token, offset, int(chunk.timestamps[row]))
         if ahead is not None and self._is_open(ahead):
             return ahead
         if ahead is not None:
             self._decide(chunk, row, COMPLETED_TWIN, self._sighting(ahead))
             return None
-        blocker = self._judge_by(self.before(track, offset), chunk, row, track)
+        blocker = self._judge_by(self.before(track, offset), chunk, row, track, candidate)
         if blocker is None and chunk.states[row] == APART:
-            track.flying[token] = offset
+            track.fly(token, offset)
         return blocker
 
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
@@ -139,7 +144,10 @@ class LastLane(LastJudging, LastSaving):
         chunk = LastChunk(offsets, timestamps, digests, latest_ms=self.latest_ms)
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
         self._find_tracks(chunk, find)
-        self._take_over(chunk)
+        self._take_over(chunk, Compared(self.rule.order, self.keys.ids_of(chunk.digests)))
+        for each in {chunk.track, *chunk.tracks}:
+            if each is not None:
+                self._land(each)
         if self.second is not None:
             chunk.others = self.keys.others_of(digests)
             self.land_sightings(chunk, 0, len(offsets))
@@ -152,30 +160,28 @@ class LastLane(LastJudging, LastSaving):
         changed, self._changed = self._changed, {}
         return Step(self.progress, self._joined(changed, self.sightings.take_step()))
 
-    def _take_over(self, chunk: LastChunk) -> None:
+    def _take_over(self, chunk: LastChunk, compared: Compared) -> None:
         """Fold completed records into what their lanes remember."""
-        ids: list[Any] = self.keys.ids_of(chunk.digests)
-        places = self.rule.order.places(ids)
-        track = chunk.track
-        ahead = None if track is None or chunk.unmarked else track.ahead
-        stretches: Iterable[tuple[int, int, bool]] = [(0, len(ids), False)]
-        is_later = ahead is not None and bool(ids) and ahead.offset < chunk.offsets[0]
-        if ahead is not None and is_later and self._is_alive_throughout(ahead, chunk.timestamps):
-            stretches = stretches_of(places, ahead)
-        for start, end, rising in stretches:
-            if rising and ahead is not None:
-                ahead.seen.take_run(
-                    ids[start:end], [place.rank for place in places[start:end] if place is not None]
-                )
-                ahead.pass_by(chunk.offsets[end - 1], int(chunk.timestamps[start:end].max()))
-                continue
-            for row in range(start, end):
-                self._take_over_row(chunk, row, Candidate(ids[row], places[row]))
-        for each in {chunk.track, *chunk.tracks}:
-            if each is not None:
-                self._land(each)
+        ahead, ranks = None if chunk.track is None else chunk.track.ahead, None
+        if ahead is not None and chunk.offsets and ahead.offset < chunk.offsets[0] and not chunk.unmarked:
+            is_alive = self._is_alive_throughout(ahead, chunk.timestamps)
+            ranks = compared.ranks(ahead.seen.origin) if is_alive else None
+        if ranks is None or chunk.track is None or ahead is None:
+            for row in range(len(chunk.offsets)):
+                self._take_over_row(chunk, row, compared)
+        else:
+            late, newest = late_rows(ranks, ahead.seen.last_rank)
+            run = Run(chunk, chunk.track, ahead, compared.ids, ranks)
+            run.leave_out(late)
+            for row, above in zip(late, newest, strict=True):
+                if not run.remembers(row, above):
+                    run.take_to(row)
+                    self._take_over_row(chunk, row, compared)
+                    run.start = row + 1
+            run.take_to(len(ranks))
+            chunk.track.pending = 0
 
-    def _take_over_row(self, chunk: LastChunk, row: int, candidate: Candidate) -> None:
+    def _take_over_row(self, chunk: LastChunk, row: int, compared: Compared) -> None:
         track, offset = chunk.track_of(row), chunk.offsets[row]
         if track is not None and (track.ahead is None or track.ahead.offset < offset):
-            track.ahead = self._after(track.ahead, candidate, chunk, row)
+            track.ahead = self._after(track.ahead, compared.candidate(row), chunk, row)

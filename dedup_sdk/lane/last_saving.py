@@ -63,7 +63,9 @@ class LastSaving(LastState):
     def _waited_for(self) -> set[bytes]:
         """Return what parked records are judged by later, which the store was asked for before it had it."""
         found = (
-            on_tracks(chunk).others[row : row + 1] for queue in self.waiting.values() for chunk, row in queue
+            on_tracks(place.chunk).others[place.row : place.row + 1]
+            for queue in self.waiting.values()
+            for place, _ in queue
         )
         return {digest for others in found for digest in others if digest is not None}
 
@@ -80,10 +82,17 @@ class LastSaving(LastState):
 
 def lane_marks(tracks: Iterable[Track]) -> Marks:
     """Return the marks of lanes, as they are below the watermark."""
-    known = [(track.digest, saved) for track in tracks if (saved := track.saved()) is not None]
+    digests: list[bytes] = []
+    payloads: list[bytes] = []
+    offsets: list[int] = []
+    times: list[int] = []
+    for track in tracks:
+        payload, offset, timestamp_ms = track.saved()
+        if payload is not None:
+            digests.append(track.digest)
+            payloads.append(payload)
+            offsets.append(offset)
+            times.append(timestamp_ms)
     return Marks(
-        b"".join([digest for digest, _ in known]),
-        np.asarray([saved.offset for _, saved in known], np.int64),
-        np.asarray([saved.timestamp_ms for _, saved in known], np.int64),
-        payloads=[saved.payload for _, saved in known],
+        b"".join(digests), np.asarray(offsets, np.int64), np.asarray(times, np.int64), payloads=payloads
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,13 @@ from dedup_sdk.last.rule import LaneMark, LastRule
 from dedup_sdk.marks import NO_MARKS, Marks, select_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.window import Window
+
+
+class Waiter(NamedTuple):
+    """A record that waits for another one; ``token`` is that of its ID where the other bears the same, else None."""
+
+    place: Place
+    token: Any
 
 
 class LastState(LaneState):
@@ -45,7 +53,7 @@ class LastState(LaneState):
         self.sightings = Sightings()
         self.keys = keys
         self.tracks: dict[bytes, Track] = {}
-        self.waiting: dict[int, deque[Place]] = {}
+        self.waiting: dict[int, deque[Waiter]] = {}
         self.outdated: set[Track] = set()
         self._changed: dict[bytes, Track] = {}
         self._unflushed: dict[bytes, Track] = {}
@@ -132,15 +140,18 @@ class LastState(LaneState):
 
     def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
         apart: set[Track] = set()
+        landed: dict[bytes, Track] = {}
         for track, passing in self._passing(chunk, start, end).items():
             if track is None or not passing:
                 continue
             if passing == track.pending and track.exact:
                 # Everything judged is completed: what lies ahead is known already.
-                track.pending = 0
-                self._land(track)
+                track.land_exactly()
+                landed[track.digest] = track
             else:
                 apart.add(track)
+        self._changed.update(landed)
+        self._unflushed.update(landed)
         for row in range(start, end) if apart else ():
             track = chunk.track_of(row)
             if track in apart and track is not None:
@@ -163,8 +174,7 @@ class LastState(LaneState):
             self._land(track)
             return
         self._changed[track.digest] = self._unflushed[track.digest] = track
-        if track.flying.get(candidate.token) == chunk.offsets[row]:
-            del track.flying[candidate.token]
+        track.let_go(candidate.token, chunk.offsets[row])
 
     def _land(self, track: Track) -> None:
         track.land(self.rule)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.seen import Seen
 from dedup_sdk.last.seen_bytes import encode_dense
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.orders import Place
+from dedup_sdk.orders.place import ONLY_ORIGIN
+
+
+@cache
+def _mask(depth: int) -> int:
+    """Return the bits of a memory: one number for all lanes, since it is as large as what they remember."""
+    return (1 << depth + 1) - 1
 
 
 class DenseSeen(Seen):
@@ -33,7 +43,7 @@ class DenseSeen(Seen):
         self._origin = place.origin
         self._last_rank: Any = place.rank
         self.bits = bits
-        self._mask = (1 << depth + 1) - 1
+        self._mask = _mask(depth)
 
     @property
     def last_id(self) -> bytes:
@@ -89,6 +99,27 @@ class DenseSeen(Seen):
                 self.forgot = True
         return standing
 
+    def take_number(self, id_bytes: bytes, number: int) -> Standing:
+        """As `take`; nearly all are newer than the last one, by little."""
+        distance = number - self._last_rank
+        if not 0 < distance <= self.depth or self._origin != ONLY_ORIGIN:
+            return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
+        moved = self.bits << distance | 1
+        if moved > self._mask:
+            kept = moved & self._mask
+            self.forgot, moved = self.forgot or kept != moved, kept
+        self.bits = moved
+        self._last_id, self._last_rank = id_bytes, number
+        if self.known is not None:
+            self._count(1)
+        return Standing.NEWER
+
+    def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
+        """Whether a rank was seen, and is not too far below the newest."""
+        del taken
+        below = self._last_rank - rank
+        return below >= 0 and newest - rank <= self.depth and bool(self.bits >> below & 1)
+
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
         """Remember completed IDs of one origin, each newer than the one before."""
         last = ranks[-1]
@@ -100,8 +131,9 @@ class DenseSeen(Seen):
         if last - first == len(ranks) - 1 - start:
             self.bits |= (1 << (last - first + 1)) - 1
         else:
-            for rank in ranks[start:]:
-                self.bits |= 1 << (last - rank)
+            seen = np.zeros(last - first + 1, np.uint8)
+            seen[[last - rank for rank in ranks[start:]]] = 1
+            self.bits |= int.from_bytes(np.packbits(seen, bitorder="little").tobytes(), "little")
         self._count(len(ranks))
 
     def _move(self, distance: int) -> None:
@@ -120,4 +152,4 @@ class DenseSeen(Seen):
 
     def encode(self) -> bytes:
         """Return its bytes."""
-        return encode_dense(self._last_id, self.bits, self.depth, known=self.known, forgot=self.forgot)
+        return encode_dense(self._last_id, self.bits, self.depth, self.known, self.forgot)

@@ -23,13 +23,13 @@ def begin(order: Order, depth: int, candidate: Candidate, *, knows_all: bool) ->
     known = None if knows_all or depth == 0 else 1
     # One ID is enough to be known, and nobody knows what came before it.
     forgot = not knows_all and depth == 0
+    if place is not None:
+        if order.dense:
+            return DenseSeen(depth, id_bytes, place, known=known, forgot=forgot)
+        return SparseSeen(depth, place.origin, [framed(id_bytes)], [place.rank], known=known, forgot=forgot)
     if isinstance(order, PartialOrder):
         return PartialSeen(depth, order, id_bytes, {id_bytes: None}, known=known, forgot=forgot)
-    if place is None:
-        raise ValueError(f"{id_bytes[:80]!r} has no place in the order {order.name}")
-    if order.dense:
-        return DenseSeen(depth, id_bytes, place, known=known, forgot=forgot)
-    return SparseSeen(depth, place.origin, [framed(id_bytes)], [place.rank], known=known, forgot=forgot)
+    raise ValueError(f"{id_bytes[:80]!r} has no place in the order {order.name}")
 
 
 def restore(order: Order, depth: int, record: bytes) -> Seen:

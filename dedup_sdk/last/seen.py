@@ -23,6 +23,7 @@ from typing import Any
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.orders import Place
+from dedup_sdk.orders.place import ONLY_ORIGIN
 
 
 class Seen(ABC):
@@ -67,6 +68,15 @@ class Seen(ABC):
         origin = self.origin
         for id_bytes, rank in zip(ids, ranks, strict=True):
             self.take(Candidate(id_bytes, Place(origin, rank)))
+
+    def take_number(self, id_bytes: bytes, number: int) -> Standing:
+        """As `take`, of an ID whose rank is a number of the only origin."""
+        return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
+
+    def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
+        """Whether a rank of this origin was seen, and will be remembered after ``taken`` newer IDs up to rank ``newest``; False in doubt."""
+        del rank, newest, taken
+        return False
 
     @property
     @abstractmethod

@@ -45,7 +45,7 @@ class SeenBytes(NamedTuple):
     depth: int = 0
 
 
-def encode_dense(last_id: bytes, bits: int, depth: int, *, known: int | None, forgot: bool) -> bytes:
+def encode_dense(last_id: bytes, bits: int, depth: int, known: int | None, forgot: bool) -> bytes:  # noqa: FBT001 (called for every lane of every batch)
     """Return the bytes of a dense memory."""
     return (
         _DENSE_HEAD.pack(DENSE, forgot, 0, _ALL_KNOWN if known is None else known, depth, len(last_id))

@@ -85,6 +85,13 @@ class SparseSeen(Seen):
         self._forget_below_depth()
         self._count(len(ranks))
 
+    def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
+        """Whether a rank was seen, and is among the newest after so many more."""
+        del newest
+        at = bisect_left(self.ranks, rank)
+        known = at < len(self.ranks) and self.ranks[at] == rank
+        return known and len(self.ranks) - at + taken <= self.depth + 1
+
     def _forget_below_depth(self) -> None:
         over = len(self.items) - self.depth - 1
         if over > 0:

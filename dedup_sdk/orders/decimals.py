@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from dedup_sdk.orders.order import Order
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 MAX_DIGITS = 100
 """A number of more digits, leading zeros included, is malformed: what it takes to read one grows faster than it."""
@@ -43,12 +43,10 @@ class Integer(Order):
         """Return the place of ``42``, ``-7`` or ``0042``."""
         return Place(ONLY_ORIGIN, int(dedup_id)) if _INTEGER.fullmatch(dedup_id) else None
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are there and none has a sign."""
-        numbers = digits_only(dedup_ids, MAX_DIGITS)
-        if numbers is None:
-            return Order.places(self, dedup_ids)
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, map(int, numbers)))
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are there and none has a sign."""
+        texts = digits_only(dedup_ids, MAX_DIGITS)
+        return None if texts is None else list(map(int, texts))
 
 
 def digits_only(texts: Sequence[bytes | None], most_digits: int) -> Sequence[bytes] | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import MAX_INT64, digits_only, unsigned
 from dedup_sdk.orders.order import Order, order_name
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _BITS = 63
 _MOST_DIGITS = 19
@@ -61,13 +60,13 @@ class Snowflake(Order):
         time_ms = (number >> self.machine_bits + self.sequence_bits) + self.epoch_ms
         return Place(machine, time_ms << self.sequence_bits | number & (1 << self.sequence_bits) - 1)
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are numbers, and of one count."""
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are numbers, and of one count."""
         texts = None if self.by_machine else digits_only(dedup_ids, _MOST_DIGITS)
         numbers = list(map(int, texts or ()))
         if not numbers or max(numbers) > MAX_INT64:
-            return Order.places(self, dedup_ids)
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, map(self._epoch().__add__, numbers)))
+            return None
+        return list(map(self._epoch().__add__, numbers))
 
     def _epoch(self) -> int:
         return self.epoch_ms << self.machine_bits + self.sequence_bits

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.decimals import digits_only
 from dedup_sdk.orders.order import Order, order_name
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _NS_DIGITS = 9
 _NS = 10**_NS_DIGITS
@@ -113,10 +113,8 @@ class UnixTime(Order):
         whole, _, fraction = dedup_id.partition(b".")
         return Place(ONLY_ORIGIN, int(whole + fraction.ljust(_UNIT_DIGITS[self.unit], b"0")))
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are whole and none has a sign."""
-        numbers = digits_only(dedup_ids, _MOST_DIGITS)
-        if numbers is None:
-            return Order.places(self, dedup_ids)
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are whole and none has a sign."""
+        texts = digits_only(dedup_ids, _MOST_DIGITS)
         unit_ns = 10 ** _UNIT_DIGITS[self.unit]
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, [int(each) * unit_ns for each in numbers]))
+        return None if texts is None else [int(each) * unit_ns for each in texts]

@@ -9,7 +9,7 @@ from typing import cast
 
 from dedup_sdk.orders.fixed_width import joined_if_wide
 from dedup_sdk.orders.order import Order
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PYTHONS = b"0123456789ABCDEFGHIJKLMNOPQRSTUV"
@@ -38,15 +38,14 @@ class Ulid(Order):
             return Place(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
         return None
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are well-formed texts."""
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are well-formed texts."""
         joined = joined_if_wide(dedup_ids, _TEXT_LENGTH)
         if (
             joined is None
             or joined.translate(None, _LETTERS)
             or joined[::_TEXT_LENGTH].translate(None, _FIRST_LETTERS)
         ):
-            return Order.places(self, dedup_ids)
+            return None
         texts = cast("Sequence[bytes]", dedup_ids)
-        ranks = [int(each.translate(_TO_PYTHONS), 32) for each in texts]
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, ranks))
+        return [int(each.translate(_TO_PYTHONS), 32) for each in texts]

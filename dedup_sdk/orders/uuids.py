@@ -9,14 +9,14 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dedup_sdk.orders.fixed_width import joined_if_wide
 from dedup_sdk.orders.order import Order, order_name
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _BYTES = 16
 _HEX_LENGTH = 32
@@ -91,14 +91,13 @@ class Uuid7(Order):
         bits = read_uuid(dedup_id, 7)
         return None if bits is None else Place(ONLY_ORIGIN, bits)
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are well-formed and written alike."""
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are well-formed and written alike."""
         halves = read_uuids(dedup_ids, 7)
         if halves is None:
-            return Order.places(self, dedup_ids)
+            return None
         high, low = halves
-        ranks = [one << 64 | other for one, other in zip(high.tolist(), low.tolist(), strict=True)]
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, ranks))
+        return [one << 64 | other for one, other in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +121,30 @@ class UuidTime(Order):
         time = self._time(bits >> 64) << 14 | clock
         return Place(node, time) if self.by_node else Place(ONLY_ORIGIN, time << 48 | node)
 
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are well-formed, written alike, and of one count."""
+        columns = None if self.by_node else self._columns(dedup_ids)
+        if columns is None:
+            return None
+        return [rank << 48 | node for rank, node in zip(*columns, strict=True)]
+
     def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
         """Return the places of many, quickly where all are well-formed and written alike."""
+        columns = self._columns(dedup_ids) if self.by_node else None
+        if columns is None:
+            return Order.places(self, dedup_ids)
+        ranks, nodes = columns
+        return list(map(Place, nodes, ranks))
+
+    def _columns(self, dedup_ids: Sequence[bytes | None]) -> tuple[list[int], list[int]] | None:
+        """Return times with their clock sequences, and nodes; None unless all are well-formed and written alike."""
         halves = read_uuids(dedup_ids, self.version)
         if halves is None:
-            return Order.places(self, dedup_ids)
+            return None
         high, low = halves
         times, clocks = self._time(high).tolist(), (low >> 48 & 0x3FFF).tolist()
-        nodes = (low & _NODE).tolist()
         ranks = [time << 14 | clock for time, clock in zip(times, clocks, strict=True)]
-        if self.by_node:
-            return list(map(Place, nodes, ranks))
-        whole = [rank << 48 | node for rank, node in zip(ranks, nodes, strict=True)]
-        return cast("list[Place | None]", places_of(ONLY_ORIGIN, whole))
+        return ranks, (low & _NODE).tolist()
 
     def _time(self, high: Half) -> Half:
         """The 60 bits of 100 ns each since 1582-10-15, of the first half of the bits, or of many."""

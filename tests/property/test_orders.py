@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk import orders
 from dedup_sdk.orders import Comparison, Order, Place
+from dedup_sdk.orders.place import ONLY_ORIGIN
 from tests.support.ordered_ids import KINDS, Kind
 
 OPPOSITE = {
@@ -94,6 +95,10 @@ def test_a_batch_is_its_ids_one_by_one(kind: Kind, data: st.DataObject) -> None:
     ids.insert(data.draw(st.integers(0, len(ids))), alien)
     assert order.places(ids) == [None if each is None else order.place(each) for each in ids]
     assert all(type(place) is Place for place in order.places(ids) if place is not None)
+    numbers = order.numbers(ids)
+    if numbers is not None:
+        assert [Place(ONLY_ORIGIN, number) for number in numbers] == order.places(ids)
+        assert {type(number) for number in numbers} == {int}
 
 
 @every_kind

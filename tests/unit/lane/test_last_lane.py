@@ -125,3 +125,17 @@ class TestAFlush:
         held = self.journaled()
         assert held.take_recent(10 * DAY_MS, lambda _digests, _count: NONE_FOUND).count == 0
         assert not held.covers(0)
+
+
+def test_a_lane_that_began_anew_by_its_window_still_knows_what_flies() -> None:
+    """What is in flight of before lies above its last ID, and a stretch of rising IDs rises past it: its twin waits."""
+    held = lane(orders.integer(), depth=0)
+    assert said(admit(held, "100", "50", step_ms=DAY_MS + 1)) == ["fresh", "fresh"]
+    again = held.admit(
+        list(range(2, 7)),
+        np.full(5, DAY_MS, np.int64),
+        [b"60", b"70", b"80", b"90", b"100"],
+        {},
+        lambda _digests, _count: NONE_FOUND,
+    )
+    assert said(again) == ["fresh", "fresh", "fresh", "fresh", "in-flight"]

@@ -1,0 +1,252 @@
+"""Records judged as columns, against the same records judged one after the other: what they are told, and what is saved, is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given, settings
+
+from dedup_sdk import orders
+from dedup_sdk.ids import header
+from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
+from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.rule import BelowFloor, LastRule
+from dedup_sdk.marks import NONE_FOUND
+from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
+
+if TYPE_CHECKING:
+    from dedup_sdk.lane.compared import Compared
+    from dedup_sdk.lane.last_chunk import LastChunk
+    from dedup_sdk.orders import Order
+
+WINDOW_MS = 1_000
+LANES = {"a": b"a" * 16, "b": b"b" * 16}
+
+
+class OneByOne(LastLane):
+    """A lane that looks at every record by itself, at its place and never at a number."""
+
+    def _judge_all(self, chunk: LastChunk, compared: Compared) -> None:
+        compared.places, compared.numbers = self.rule.order.places(compared.ids), None
+        self._judge_rows(chunk, compared, range(len(chunk.offsets)))
+
+    def _wait(self, chunk: LastChunk, row: int, leader: int, token: Any = None) -> None:
+        del token
+        super()._wait(chunk, row, leader)
+
+    def _take_over(self, chunk: LastChunk, compared: Compared) -> None:
+        for row in range(len(chunk.offsets)):
+            self._take_over_row(chunk, row, compared)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """An order, and the text of its n-th ID, of one of two origins where there are several."""
+
+    order: Order
+    text: str
+    origins: tuple[str, str] = ("", "")
+
+    def nth(self, number: int | None, origin: int) -> bytes:
+        """Return an ID; of no number one that cannot be read."""
+        if number is None:
+            return b"?"
+        return self.text.format(number, origin=self.origins[origin]).encode()
+
+
+KINDS = (
+    Ids(orders.integer(), "{0}"),
+    Ids(orders.integer(), "{0}00000000000000000000"),
+    Ids(orders.ulid(), "{0:026d}"),
+    Ids(orders.dotted_version(), "1.{0}"),
+    Ids(orders.kafka_coordinates(), "{origin}-0-{0}", ("left", "right")),
+)
+
+
+class Pair:
+    """Both lanes through one life: what the one says the other says."""
+
+    def __init__(self, rule: LastRule, *, since_ms: int | None, by_lane: bool, reveals: bool) -> None:
+        self.keys = LaneKeys(header("id"), header("lane") if by_lane else None, rule.order.name)
+        self.by_lane = by_lane
+        self.lanes = [
+            made(rule, self.keys, Progress(low=0, high=0, since_ms=since_ms), second=None)
+            for made in (LastLane, OneByOne)
+        ]
+        for lane in self.lanes:
+            lane.reveals = reveals
+
+    def key(self, lane: str, id_bytes: bytes) -> bytes:
+        """Return a lane key."""
+        return LANES[lane] + id_bytes if self.by_lane else id_bytes
+
+    def both(self, act: Any) -> None:
+        """Have both do something, and compare what is to be delivered next, and all that is in memory."""
+        said = [[place.offset for place in act(lane) or ()] for lane in self.lanes]
+        assert said[0] == said[1]
+        one, other = ([told_of(chunk) for chunk in lane._chunks] for lane in self.lanes)
+        assert one == other
+        one_settled, other_settled = ([place.offset for place in lane.settled] for lane in self.lanes)
+        assert one_settled == other_settled
+
+    def admit(self, offsets: list[int], times: list[int], keys: list[bytes | None], *, fold: bool) -> None:
+        """Let records come, or take over that they were completed."""
+        columns = offsets, np.asarray(times, np.int64), keys
+        if fold:
+            end = offsets[-1] + 1
+            steps = [lane.fold(*columns, lambda _digests, _count: NONE_FOUND, end) for lane in self.lanes]
+            compare(steps)
+            return
+        missing = {index: "absent" for index, key in enumerate(keys) if key is None}
+        chunks = [lane.admit(*columns, missing, lambda _digests, _count: NONE_FOUND) for lane in self.lanes]
+        assert told_of(chunks[0]) == told_of(chunks[1])
+
+    def open(self) -> list[int]:
+        """Return the offsets of what the application has."""
+        return [
+            chunk.offsets[row]
+            for chunk in self.lanes[0]._chunks
+            for row, state in enumerate(chunk.states)
+            if state in (OFFERED, APART)
+        ]
+
+    def end(self, how: str, offset: int) -> None:
+        """End a record, or its whole chunk."""
+
+        def act(lane: LastLane) -> list[Place]:
+            place = lane.place(offset)
+            assert place is not None
+            if how == "complete all":
+                return lane.complete_chunk(place.chunk)
+            return lane.complete(place.chunk, [place.row]) if how == "complete" else getattr(lane, how)(place)
+
+        self.both(act)
+
+    def write(self) -> None:
+        """Compare what is to be stored."""
+        compare([lane.take_step() for lane in self.lanes])
+
+
+def told_of(chunk: Chunk) -> tuple[Any, ...]:
+    """Return everything that was said of a chunk's records."""
+    return bytes(chunk.kinds), bytes(chunk.states), chunk.open, chunk.reasons, chunk.seen, chunk.attempts
+
+
+def compare(steps: list[Any]) -> None:
+    """Hold two steps against each other."""
+    one, other = steps
+    assert (one is None) == (other is None)
+    if one is not None:
+        assert one.progress == other.progress
+        assert rows_of(one.marks) == rows_of(other.marks)
+
+
+def rows_of(marks: Any) -> list[tuple[Any, ...]]:
+    """Return marks in an order of their own."""
+    digests = [marks.digests[at : at + 16] for at in range(0, len(marks.digests), 16)]
+    return sorted(
+        zip(digests, marks.offsets.tolist(), marks.timestamps.tolist(), marks.payloads or [], strict=True)
+    )
+
+
+class Log:
+    """What comes to both lanes; ``calm``: of one origin, readable, and inside the window."""
+
+    def __init__(self, pair: Pair, kind: Ids, *, calm: bool) -> None:
+        self.pair = pair
+        self.kind = kind
+        self.calm = calm
+        self.end = self.now_ms = 0
+        self.last = {"a": 50, "b": 50}
+
+    def grow(self, how: str, steps: list[tuple[str, int | None, int, int]]) -> None:
+        """Let a batch of ``STEPS`` come."""
+        if how == "fold" and self.end != self.pair.lanes[0].high:
+            return
+        rows = [self._next(*step) for step in steps]
+        offsets = list(range(self.end, self.end + len(rows)))
+        self.end += len(rows)
+        self.pair.admit(
+            offsets, [time_ms for time_ms, _ in rows], [key for _, key in rows], fold=how == "fold"
+        )
+        if how == "pass" and offsets[-1] in self.pair.open():
+            self.pair.end("complete all", offsets[-1])
+
+    def _next(self, lane: str, step: int | None, origin: int, later: int) -> tuple[int, bytes]:
+        number = self.last[lane] + (step or 0)
+        # What comes late is one record; the lane goes on where it was.
+        self.last[lane] = max(self.last[lane], number)
+        self.now_ms += 1 if self.calm else later
+        id_bytes = self.kind.nth(
+            None if step is None and not self.calm else number, 0 if self.calm else origin
+        )
+        return self.now_ms, self.pair.key(lane, id_bytes)
+
+
+STEPS = st.tuples(
+    st.sampled_from("aaab"),
+    st.one_of(st.just(1), st.just(1), st.integers(-9, 3), st.sampled_from([40, None])),
+    st.sampled_from([0, 0, 0, 0, 0, 1]),
+    st.sampled_from([0, 0, 0, 1, 1, -1, 300, -300, 1_001]),
+)
+"""Of each record its lane, how far it is from the last of that, its origin, and how much later it is."""
+BATCHES = st.lists(STEPS, min_size=1, max_size=25)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["admit", "pass", "pass", "fold"]), BATCHES),
+        st.tuples(st.sampled_from(["complete", "complete all", "bury", "release"]), st.integers(0, 60)),
+        st.tuples(st.just("write"), st.just(0)),
+    ),
+    max_size=12,
+)
+"""``pass``: records come, and all of them are completed at once."""
+
+
+@settings(max_examples=800, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    actions=ACTIONS,
+    depth=st.sampled_from([0, 1, 2, 3, 5, 8, 64]),
+    below_floor=st.sampled_from(["deliver", "discard"]),
+    since_ms=st.sampled_from([None, None, -995, 0]),
+    by_lane=st.sampled_from([False, False, True]),
+    calm=st.sampled_from([True, True, False]),
+    reveals=st.sampled_from([False, False, True]),
+)
+def test_columns_say_and_save_what_records_one_by_one_do(
+    kind: Ids,
+    actions: list[tuple[str, Any]],
+    depth: int,
+    below_floor: BelowFloor,
+    *,
+    since_ms: int | None,
+    by_lane: bool,
+    calm: bool,
+    reveals: bool,
+) -> None:
+    """Whatever comes, in whatever order it ends; ``calm``: of one origin, readable, and inside the window."""
+    pair = Pair(
+        LastRule(kind.order, depth, below_floor, Window(milliseconds=WINDOW_MS)),
+        since_ms=since_ms,
+        by_lane=by_lane,
+        reveals=reveals,
+    )
+    log = Log(pair, kind, calm=calm)
+    for action, given_ in actions:
+        if action in ("admit", "pass", "fold"):
+            log.grow(action, given_)
+        elif action == "write":
+            pair.write()
+        elif offsets := pair.open():
+            pair.end(action, offsets[given_ % len(offsets)])
+    while offsets := pair.open():
+        pair.end("complete all", offsets[0])
+        for offset in pair.open()[:1]:
+            pair.end("complete", offset)
+    pair.write()
+    assert pair.lanes[0].high == log.end
