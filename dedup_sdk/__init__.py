@@ -39,6 +39,7 @@ from dedup_sdk.kafka.fields import ids_of
 from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
 from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
 from dedup_sdk.producer.producer import DedupProducer
+from dedup_sdk.producer.required import required_window
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
@@ -96,5 +97,6 @@ __all__ = [
     "json",
     "key",
     "py",
+    "required_window",
     "value",
 ]

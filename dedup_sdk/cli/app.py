@@ -14,6 +14,7 @@ from dedup_sdk.cli.rewind import rewind
 from dedup_sdk.cli.snapshot import snapshot
 from dedup_sdk.cli.snapshots import snapshots_app
 from dedup_sdk.cli.stats import stats
+from dedup_sdk.cli.window_check import window_check
 
 app = typer.Typer(
     name="dedup",
@@ -53,6 +54,7 @@ app.command()(restore)
 app.command()(snapshot)
 app.add_typer(snapshots_app, name="snapshots")
 app.command()(rewind)
+app.command()(window_check)
 app.command()(dump)
 app.command()(lookup)
 app.command()(stats)

@@ -82,7 +82,7 @@ def rewind(
         earliest=to_earliest,
         by=by,
     )
-    settings = dict(map(_setting, config or []))
+    settings = dict(map(setting, config or []))
     with closing(Rewind(bootstrap, group, topic, settings)) as offsets:
         offsets.refuse_members()
         moves = offsets.plan(target, partition or ())
@@ -121,7 +121,8 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _setting(text: str) -> tuple[str, str]:
+def setting(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE; raises `ConfigurationError` for anything else."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         # Its value may be a secret.

@@ -30,7 +30,10 @@ def cloudevents() -> IdSpec:
 
 
 def value() -> IdSpec:
-    """Return the spec of the record's whole value: a last resort, for messages of equal content are then one."""
+    """Return the spec of the record's whole value: a last resort.
+
+    A body is no dedup key: two messages may be equal and both be meant, and a resend may be written differently.
+    """
     return IdSpec((ValuePart(),))
 
 

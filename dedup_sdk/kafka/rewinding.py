@@ -8,8 +8,7 @@ looked at again. Offsets are "the next one".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.refusals import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, refuse_unwritable
 
 _ERA_BYTES = 4
@@ -94,23 +94,8 @@ class Rewind:
         self._config: dict[str, Any] = {"log_level": 0, **(client or {}), "bootstrap.servers": bootstrap}
         own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "error"}
         refuse_unwritable({**self._config, **own})
-        with self._settings_refused():
+        with settings_refused(self._config):
             self._consumer = Consumer({**self._config, **own})
-
-    @contextmanager
-    def _settings_refused(self) -> Generator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise ConfigurationError(
-                f"the client refuses its settings: {_text(error)}; see --config"
-            ) from None
-        except (TypeError, ValueError, AttributeError, SystemError) as error:
-            # Their names alone: a value may be a password.
-            names = ", ".join(sorted(self._config.keys() - {"log_level", "bootstrap.servers"}))
-            raise ConfigurationError(
-                f"the client refuses its settings ({type(error).__name__}): one of {names} cannot be given as text; see --config"
-            ) from None
 
     def close(self) -> None:
         """End the connections."""
@@ -132,7 +117,7 @@ class Rewind:
             stands = {tp.partition: tp for tp in self._consumer.committed(asked, timeout=ASK_S)}
             return [self._move(stands[number], target, era) for number in wanted]
         except KafkaException as error:
-            raise RecoveryError(f"the cluster did not answer: {_text(error)}; is the broker up?") from None
+            raise RecoveryError(f"the cluster did not answer: {text_of(error)}; is the broker up?") from None
 
     def _move(self, stands: TopicPartition, target: Target, era: str) -> Move:
         if stands.error is not None:
@@ -180,14 +165,14 @@ class Rewind:
 
     def refuse_members(self) -> None:
         """Raise `RecoveryError` while the group has members: they would commit over what is set here."""
-        with self._settings_refused():
+        with settings_refused(self._config):
             admin = AdminClient(self._config)
         try:
             described = admin.describe_consumer_groups([self._group], request_timeout=ASK_S)[
                 self._group
             ].result()
         except KafkaException as error:
-            raise RecoveryError(f"group {self._group!r} cannot be looked at: {_text(error)}") from None
+            raise RecoveryError(f"group {self._group!r} cannot be looked at: {text_of(error)}") from None
         if described.members:
             raise RecoveryError(
                 f"group {self._group!r} has {len(described.members)} members, which would commit over it; stop them first"
@@ -207,7 +192,7 @@ class Rewind:
             answers = self._consumer.commit(offsets=due, asynchronous=False)
         except KafkaException as error:
             raise RecoveryError(
-                f"group {self._group!r}: the offsets were not set: {_text(error)}; are its members gone?"
+                f"group {self._group!r}: the offsets were not set: {text_of(error)}; are its members gone?"
             ) from None
         failed = [answer for answer in answers if answer.error is not None]
         if failed:
@@ -215,9 +200,3 @@ class Rewind:
                 f"{self._topic}[{failed[0].partition}]: offset {failed[0].offset} was not set: {failed[0].error}; run it again"
             )
         return len(due)
-
-
-def _text(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else error
-    described = getattr(cause, "str", None)
-    return described() if callable(described) else str(cause)

@@ -62,25 +62,45 @@ class WindowCheck:
 
 
 def misfits(
-    window_ms: int, topic_settings: Mapping[str, str], silence_ms: int
+    window_ms: int,
+    topic_settings: Mapping[str, str],
+    silence_ms: int,
+    *,
+    retry_ms: int = DELIVERY_TIMEOUT_MS,
+    lag_ms: int = 0,
 ) -> Iterator[tuple[EventName, str]]:
     """Yield what does not fit: the event, and one line with both numbers.
 
-    ``silence_ms`` is how long a member of a group may be gone before its work is given to another.
+    ``silence_ms`` is how long a member of a group may be gone before its work is given to another, ``retry_ms`` how long a producer tries, ``lag_ms`` the
+    age of the oldest record that the group has not read.
     """
-    retention_ms = int(topic_settings.get("retention.ms", "-1"))
-    if "delete" in topic_settings.get("cleanup.policy", "") and 0 <= retention_ms < window_ms:
+    retention_ms = retention_of(topic_settings)
+    if retention_ms is not None and retention_ms < window_ms + lag_ms:
+        behind = f" and the group is {lag_ms} ms behind" if lag_ms else ""
         detail = (
-            f"the window is {window_ms} ms, the topic keeps {retention_ms} ms (retention.ms): a store that is lost is made again "
+            f"the window is {window_ms} ms{behind}, the topic keeps {retention_ms} ms (retention.ms): a store that is lost is made again "
             "of so much only, and what hangs on the rest is unverified; raise retention.ms, or keep snapshots"
         )
         yield "window-beyond-retention", detail
-    appended = topic_settings.get("message.timestamp.type") == "LogAppendTime"
-    needed_ms = DELIVERY_TIMEOUT_MS * (2 if appended else 1) + silence_ms
+    needed_ms = needed(topic_settings, silence_ms, retry_ms)
     if window_ms < needed_ms:
         detail = (
             f"the window is {window_ms} ms, but a message may be sent again {needed_ms} ms later: after a producer's "
-            f"delivery.timeout.ms ({DELIVERY_TIMEOUT_MS}) and the time until a consumer before it is given up ({silence_ms}); such a "
+            f"delivery.timeout.ms ({retry_ms}) and the time until a consumer before it is given up ({silence_ms}); such a "
             "duplicate is delivered; give a longer window unless your producers are quicker"
         )
         yield "window-too-short", detail
+
+
+def retention_of(topic_settings: Mapping[str, str]) -> int | None:
+    """Return how long a topic keeps its records, milliseconds; None: for good, or until newer ones of their keys come."""
+    retention_ms = int(topic_settings.get("retention.ms", "-1"))
+    return (
+        retention_ms if retention_ms >= 0 and "delete" in topic_settings.get("cleanup.policy", "") else None
+    )
+
+
+def needed(topic_settings: Mapping[str, str], silence_ms: int, retry_ms: int) -> int:
+    """Return how long after its first record a message may be sent again, milliseconds, by the records' timestamps."""
+    appended = topic_settings.get("message.timestamp.type") == "LogAppendTime"
+    return retry_ms * (2 if appended else 1) + silence_ms

@@ -180,7 +180,8 @@ def mongodb_resume_token(*, cluster_time_only: bool = False) -> Order:
 def kafka_coordinates(*, separator: str = "-") -> Order:
     """``topic-partition-offset`` of the Kafka that a record was first in, or with another ``separator``: ``orders/0/42``.
 
-    Read from the end, as topics may have hyphens. Topic and partition are the origin.
+    Read from the end, as topics may have hyphens. Topic and partition are the origin. Where a record lies *now* is no dedup key: as any ID that a broker gives a
+    message when it arrives, it is another one for each duplicate.
     """
     return KafkaCoordinates(separator)
 

@@ -30,6 +30,15 @@ charge order-2: 12 (offset 1)
 charge order-3: 99 (offset 3)
 6 records, 3 of them duplicates
 """,
+    "cmq_producer.py": """\
+the first producer: 0 unconfirmed, 3 confirmed
+the next one found 3 in the outbox, and sent 4
+handle order-1 (10.0.0.5, number 1)
+handle order-2 (10.0.0.5, number 2)
+handle order-3 (10.0.0.5, number 3)
+handle order-4 (10.0.0.5, number 1)
+duplicates: 3
+""",
     "handlers.py": """\
 charge order-1 (offset 0)
 charge order-3 (offset 3)

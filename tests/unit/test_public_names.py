@@ -62,6 +62,7 @@ PUBLIC = [
     "json",
     "key",
     "py",
+    "required_window",
     "value",
 ]
 PACKAGES = [dedup_sdk, dedup_adapters, spark_backfill]

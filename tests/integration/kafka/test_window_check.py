@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dedup_sdk import Window
-from tests.support.consuming import PATIENCE_S, lookup, make_consumer, poll_quiet
+from dedup_sdk.cli.handler import run
+from tests.support.consuming import PATIENCE_S, commit_plainly, lookup, make_consumer, poll_quiet
+from tests.support.producing import Outgoing, produce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,3 +55,43 @@ def test_a_window_that_fits_is_no_news(
             consumer.poll(0.1)
             assert time.monotonic() < until
         assert consumer.counters.events == {}
+
+
+def test_the_command_says_what_fits(
+    broker: Broker, make_topic: MakeTopic, group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The topic's real retention, the producer's own timeout, and how far the group is behind; its status says whether all of it fits."""
+    topic = make_topic(partitions=2, config={"retention.ms": "7200000"})
+    now_ms = time.time_ns() // 1_000_000
+    sent = [
+        Outgoing(value=b"x", partition=0, timestamp_ms=now_ms - minutes * 60_000) for minutes in (50, 40, 10)
+    ]
+    produce(broker.bootstrap, topic, sent)
+    properties = tmp_path / "producer.properties"
+    properties.write_text("delivery.timeout.ms=600000\n")
+    command = ["window-check", "--bootstrap", broker.bootstrap, "--topic", topic, "--json"]
+
+    def ask(*arguments: str) -> tuple[int, dict[str, Any]]:
+        status = run([*command, *arguments])
+        return status, json.loads(capsys.readouterr().out)
+
+    status, said = ask("--window", "100m", "--producer-config", str(properties))
+    assert (status, said["misfits"], said["lag_ms"]) == (0, {}, None)
+    assert (said["needed_ms"], said["retention_ms"]) == (900_000, 7_200_000)
+    assert ask("--window", "14m", "--producer-config", str(properties))[1]["misfits"].keys() == {
+        "window-too-short"
+    }
+    assert ask("--window", "14m")[0] == 0
+    # A group that never committed is not behind; one that stands at the second record is behind by that one's age.
+    assert ask("--window", "100m", "--group", group)[1]["lag_ms"] == 0
+    commit_plainly(broker.bootstrap, group, topic, 1)
+    status, said = ask("--window", "100m", "--group", group)
+    assert (status, [*said["misfits"]]) == (1, ["window-beyond-retention"])
+    assert 2_400_000 <= said["lag_ms"] < 2_400_000 + 120_000
+    commit_plainly(broker.bootstrap, group, topic, 3)
+    assert ask("--window", "100m", "--group", group)[1]["lag_ms"] == 0
+    assert (
+        run(["window-check", "--bootstrap", broker.bootstrap, "--topic", f"{topic}-not", "--window", "1h"])
+        == 1
+    )
+    assert "cannot be asked for its settings" in capsys.readouterr().err

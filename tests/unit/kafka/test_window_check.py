@@ -42,6 +42,24 @@ def test_what_does_not_fit(window_ms: int, settings: dict[str, str], expected: l
 
 
 @pytest.mark.parametrize(
+    ("window_ms", "given", "expected"),
+    [
+        (6 * DAY_MS, {"lag_ms": DAY_MS}, []),
+        (6 * DAY_MS, {"lag_ms": DAY_MS + 1}, ["window-beyond-retention"]),
+        (1_000, {"retry_ms": 700}, []),
+        (1_000, {"retry_ms": 701}, ["window-too-short"]),
+    ],
+)
+def test_what_is_asked_from_outside_counts_too(
+    window_ms: int, given: dict[str, int], expected: list[str]
+) -> None:
+    """How far the group is behind takes from the retention; the producer's own time takes the place of the usual one."""
+    found = dict(misfits(window_ms, TOPIC, 300, **given))
+    assert [*found] == expected
+    assert all(str(number) in detail for detail in found.values() for number in given.values())
+
+
+@pytest.mark.parametrize(
     ("config", "silence_s"),
     [({}, 300.0), ({"max.poll.interval.ms": 10_000}, 45.0), ({"session.timeout.ms": 600_000}, 600.0)],
 )

@@ -1,0 +1,117 @@
+"""``dedup window-check``: whether a window is long enough for what producers, topic and group do."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dedup_sdk.cli.options import Json, Topic
+from dedup_sdk.cli.rewind import Bootstrap, Config, setting
+from dedup_sdk.cli.text import printable
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.window_check import misfits, needed, retention_of
+from dedup_sdk.kafka.window_question import WindowQuestion
+from dedup_sdk.producer.required import length_ms
+from spark_backfill.properties_file import read_properties
+
+_DOES_NOT_FIT = 1
+_TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
+OfWindow = Annotated[str, typer.Option("--window", help="The window by time, e.g. 7d.", show_default=False)]
+OfGroup = Annotated[
+    str | None,
+    typer.Option("--group", help="The consumer group, for how far it is behind.", show_default=False),
+]
+Retry = Annotated[
+    str,
+    typer.Option(
+        "--max-retry",
+        help="How long after its first attempt a producer may send a message again, restarts included.",
+    ),
+]
+ProducerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--producer-config",
+        help="A properties file of the producer: its delivery.timeout.ms takes the place of --max-retry.",
+        show_default=False,
+    ),
+]
+Silence = Annotated[
+    str,
+    typer.Option(
+        "--silence",
+        help="How long a member of the producer's own group may be gone before another sends its work again.",
+    ),
+]
+
+
+def window_check(
+    *,
+    bootstrap: Bootstrap,
+    topic: Topic,
+    window: OfWindow,
+    group: OfGroup = None,
+    max_retry: Retry = "2m",
+    producer_config: ProducerConfig = None,
+    silence: Silence = "5m",
+    config: Config = None,
+    json_output: Json = False,
+) -> None:
+    """Say whether a window is long enough for its topic, producers and group.
+
+    **Examples**
+
+        dedup window-check --bootstrap localhost:9092 --topic orders --window 7d --group billing
+        dedup window-check --bootstrap localhost:9092 --topic orders --window 10m --producer-config producer.properties
+
+    Asks the broker for the topic's retention and timestamps and, with `--group`, for the age of the oldest record that the group has not read. A window is too short
+    when a message may be sent again later than it reaches; it is beyond the retention when a store that is lost cannot be made again from the topic.
+
+    Prints one line for each number, and one for each thing that does not fit; the exit status is 1 then. With `--json` one object,
+    `{"topic", "window_ms", "needed_ms", "retention_ms", "lag_ms", "misfits": {...}}`.
+    """
+    window_ms = length_ms("--window", window)
+    silence_ms = length_ms("--silence", silence)
+    retry_ms = (
+        length_ms("--max-retry", max_retry) if producer_config is None else _timeout_ms(producer_config)
+    )
+    question = WindowQuestion(bootstrap, topic, dict(map(setting, config or [])))
+    settings = question.topic_settings()
+    lag_ms = 0 if group is None else question.lag_ms(group)
+    found = dict(misfits(window_ms, settings, silence_ms, retry_ms=retry_ms, lag_ms=lag_ms))
+    needed_ms, retention_ms = needed(settings, silence_ms, retry_ms), retention_of(settings)
+    if json_output:
+        report = {
+            "topic": topic, "window_ms": window_ms, "needed_ms": needed_ms, "retention_ms": retention_ms,
+            "lag_ms": None if group is None else lag_ms, "misfits": found,
+        }  # fmt: skip
+        typer.echo(json.dumps(report))
+    else:
+        kept = "for good" if retention_ms is None else f"{retention_ms} ms"
+        typer.echo(f"window            {window_ms} ms")
+        typer.echo(f"needed            {needed_ms} ms")
+        typer.echo(f"kept by the topic {kept}")
+        if group is not None:
+            typer.echo(printable(f"lag of {group}  {lag_ms} ms"))
+        for name, line in found.items():
+            typer.echo(printable(f"{name}: {line}"))
+        if not found:
+            typer.echo("the window fits")
+    if found:
+        raise typer.Exit(_DOES_NOT_FIT)
+
+
+def _timeout_ms(path: Path) -> int:
+    settings = read_properties(path, option="--producer-config")
+    given = [settings[name] for name in _TIMEOUTS if name in settings]
+    if not given:
+        raise ConfigurationError(
+            f"--producer-config {path} has no delivery.timeout.ms; add it, or give --max-retry"
+        )
+    timeout_ms = length_ms("delivery.timeout.ms", f"{given[0]}ms")
+    if not timeout_ms:
+        raise ConfigurationError(
+            f"--producer-config {path}: delivery.timeout.ms=0 is no length of time that ends; give --max-retry, e.g. 10m"
+        )
+    return timeout_ms

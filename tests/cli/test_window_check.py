@@ -1,0 +1,59 @@
+"""What ``dedup window-check`` refuses before it asks a broker, and what it says where there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Dedup
+
+NOBODY = ["--bootstrap", "127.0.0.1:9", "--topic", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--window", "7x"], "'7x' is not a window"),
+        (["--window", "20000n"], "--window='20000n' is no length of time"),
+        (["--window", "7d", "--max-retry", "soon"], "'soon' is not a window"),
+        (["--window", "7d", "--silence", "off"], "--silence='off' is no length of time"),
+        (["--window", "7d", "--config", "group.id"], "not NAME=VALUE"),
+        (["--window", "7d", "--config", "no.such.thing=hunter2"], "the client refuses its settings"),
+        (["--window", "7d", "--producer-config", "nowhere"], "--producer-config cannot be read"),
+    ],
+)
+def test_wrong_usage_is_one_line(dedup: Dedup, arguments: list[str], said: str) -> None:
+    """With what to give instead, and without a value that may be a password."""
+    done = dedup("window-check", *NOBODY, *arguments)
+    assert (done.status, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert said in line
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("acks=all", "has no delivery.timeout.ms"), ("delivery.timeout.ms=0", "no length of time that ends"),
+     ("delivery.timeout.ms=soon", "is not a window"), (f"message.timeout.ms={'9' * 5000}", "is not a window")],
+)  # fmt: skip
+def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content: str, said: str) -> None:
+    """Its file says for how long it tries, or the command has to."""
+    file = tmp_path / "producer.properties"
+    file.write_text(content)
+    done = dedup("window-check", *NOBODY, "--window", "7d", "--producer-config", str(file))
+    assert (done.status, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert said in line
+
+
+def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was asked for."""
+    monkeypatch.setattr("dedup_sdk.kafka.window_question.ASK_S", 0.5)
+    done = dedup("window-check", *NOBODY, "--window", "7d")
+    assert (done.status, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert "topic 'orders' cannot be asked for its settings" in line
