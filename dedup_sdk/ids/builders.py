@@ -25,7 +25,7 @@ def json(pointer: str) -> IdSpec:
 
 
 def cloudevents() -> IdSpec:
-    """Return the spec of a CloudEvent in binary mode: its ``ce_id`` with its ``ce_source``, neither of them empty."""
+    """Return the spec of a CloudEvent, in binary or structured mode: its ``id`` with its ``source``, neither of them empty."""
     return IdSpec((CloudEventsPart(),))
 
 

@@ -144,6 +144,14 @@ def spec_of_lanes(text: str) -> str | None:
     return dict(parse_qsl(text.removeprefix(_HEAD))).get("lane", "")
 
 
+def lacks_second_opinion(theirs: str, ours: str) -> bool:
+    """Whether marks of the identity ``theirs`` are those of ``ours``, but for what a second opinion looks up; both as a store keeps them."""
+    if not (theirs.startswith(_HEAD) and ours.startswith(_HEAD)):
+        return False
+    known, wanted = (dict(parse_qsl(text.removeprefix(_HEAD))) for text in (theirs, ours))
+    return wanted.pop("otherwise", None) is not None and known == wanted
+
+
 def _values(columns: list[Column]) -> tuple[list[bytes | None], dict[int, str]]:
     """Return the IDs; the usual batch, one column without a gap, is looked at as a whole."""
     if len(columns) == 1:

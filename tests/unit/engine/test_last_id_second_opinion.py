@@ -88,6 +88,22 @@ def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
     assert notes == [f"snapshot of {COUNT} marks", "snapshot not taken"]
 
 
+def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As `dedup backfill` makes them: what was completed would be fresh to the second opinion."""
+    first = Deduplicator(strategy(other=None), RocksStore(tmp_path / "store"), group="g")
+    first.admit(LOG)
+    first.complete(LOG)
+    snapshot_store(list_partitions(tmp_path / "store"), tmp_path / "store", tmp_path / "snapshot")
+    first.shut()
+    taker = Deduplicator(strategy(), MemoryStore(), group="g")
+    identity = Identity(cluster="", group="g", topic="t", partition=0, id_spec=str(taker.strategy.keys))
+    plan = plan_start(None, committed=COUNT, low=0, complete=True)
+    held, snapshot = taker.attach("t", 0), str(tmp_path / "snapshot")
+    _, note = outcome_of(start_from_snapshot(held, plan, [snapshot], identity, GivenUp(), None))
+    assert note == "snapshot not taken"
+    assert "nothing of what otherwise= looks up" in caplog.text
+
+
 def test_a_replay_gives_the_same() -> None:
     """Less what was given up."""
     lived, replayed = MemoryStore(), MemoryStore()
