@@ -45,6 +45,7 @@ from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import LastId, Lookup
+from dedup_sdk.units.unit import Unit
 from dedup_sdk.window import Window
 from dedup_sdk.windows import Windows
 
@@ -84,6 +85,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreLockedError",
+    "Unit",
     "Uuid7Keys",
     "Verdict",
     "VerdictEvent",

@@ -26,7 +26,7 @@ class VerdictEvent:
 EventName = Literal[
     "topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked",
     "window-beyond-retention", "window-too-short",
-    "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
+    "unit-crosses", "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
 ]  # fmt: skip
 
 

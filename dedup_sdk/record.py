@@ -31,7 +31,7 @@ class VerdictKind(StrEnum):
     UNKEYED = "unkeyed"
     """It bears no usable ID: the strategy's ``on_missing_id`` policy decides."""
     PARKED = "parked"
-    """A record with the same ID is in flight: the verdict comes when that one is settled."""
+    """A record with the same ID is in flight, or its unit is not whole yet: the verdict comes when that one is settled."""
 
 
 @dataclass(frozen=True, slots=True)

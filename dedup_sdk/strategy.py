@@ -12,6 +12,8 @@ from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import BelowFloor, LastRule
 from dedup_sdk.orders import Order, order_of
 from dedup_sdk.orders.partial_order import Compare
+from dedup_sdk.units.keys import UnitKeys
+from dedup_sdk.units.unit import Unit, UnitMode, unit_of
 from dedup_sdk.window import Window, window_of
 from dedup_sdk.windows import Windows
 
@@ -33,20 +35,29 @@ class Lookup:
     ``window`` may be `Windows`, one for each topic; in a topic whose window is off everything is delivered, with or without an ID. ``persist``
     false: IDs are remembered in memory only, and a partition begins without any whenever it is opened; which offsets are
     completed is stored all the same. Any order of IDs; memory and disk grow with the window.
+
+    ``unit`` names records that stand or fall together, an ID spec (``header("dedup-unit")``) or a `Unit`: they are delivered when all of
+    them have come, and remembered when all of them are completed. With ``unit_mode="all-or-nothing"`` one duplicate among them hides them
+    all; with ``"members"`` each has its own verdict.
     """
 
     id: IdSpec
     window: Window | Windows
     on_missing_id: MissingIdPolicy = field(default="process")
     persist: bool = True
+    unit: Unit | IdSpec | None = None
+    unit_mode: UnitMode = "all-or-nothing"
 
     def __post_init__(self) -> None:
-        """Accept texts for ``id`` and ``window``; refuse anything else in one line."""
+        """Accept texts for ``id``, ``window`` and ``unit``; refuse anything else in one line."""
         object.__setattr__(self, "id", id_spec(self.id))
         if not isinstance(self.window, Windows):
             object.__setattr__(self, "window", window_of("window", self.window))
         choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
         flag("persist", self.persist)
+        if self.unit is not None:
+            object.__setattr__(self, "unit", unit_of(self.unit))
+        choice("unit_mode", self.unit_mode, ("all-or-nothing", "members"))
 
     def window_of(self, topic: str) -> Window:
         """Return the window of a topic."""
@@ -57,9 +68,11 @@ class Lookup:
         return not self.persist or self.window_of(topic).is_off
 
     @property
-    def keys(self) -> IdSpec:
+    def keys(self) -> IdSpec | UnitKeys:
         """What is read of a record."""
-        return self.id
+        if self.unit is None:
+            return self.id
+        return UnitKeys(self.id, unit_of(self.unit), self.unit_mode, wants_ids=self.on_missing_id == "fail")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +119,7 @@ class LastId:
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):
             message = (
-                f"otherwise={other!r}: give a Lookup with one window by time, that persists, e.g. Lookup(id=header('order-id'), "
+                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no units, e.g. Lookup(id=header('order-id'), "
                 "window=Window(days=7))"
             )
             raise ConfigurationError(message)
@@ -119,7 +132,7 @@ class LastId:
     def second_window(self) -> Window | None:
         """The window of ``otherwise``, None where there is none."""
         other: object = self.otherwise  # what callers without a type checker pass
-        if not isinstance(other, Lookup) or not other.persist:
+        if not isinstance(other, Lookup) or not other.persist or other.unit is not None:
             return None
         return other.window if isinstance(other.window, Window) else None
 
@@ -148,4 +161,4 @@ class LastId:
 
 
 Strategy = Lookup | LastId
-Keys = IdSpec | LaneKeys
+Keys = IdSpec | LaneKeys | UnitKeys

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.last.keys import spec_of_lanes
+from dedup_sdk.units.keys import spec_in_units
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
 from spark_backfill.stretch import GRACE
@@ -82,16 +83,27 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
             )
     if any(getattr(given, name) is None for name in _FROM_BASE):
         told = open_base(given.base).manifest
-        if given.id is None and spec_of_lanes(told.id_spec) is not None:
-            raise ConfigurationError(
-                f"base {given.base!r} remembers lanes of IDs that are compared, and nothing can be added to these: rebuild in full with "
-                "--id and --order, without --base"
-            )
+        if given.id is None:
+            _refuse_others(given.base, told.id_spec)
         said = {"topic": told.topic, "id": told.id_spec, "window": told.window}
         for name in _FROM_BASE:
             if getattr(given, name) is None:
                 setattr(given, name, said[name])
     return BaseOptions(place=given.base, compact=given.compact, expire_before_ms=expire_before_ms)
+
+
+def _refuse_others(base: str, id_text: str) -> None:
+    """Refuse a base whose marks are more than last sightings."""
+    if spec_of_lanes(id_text) is not None:
+        raise ConfigurationError(
+            f"base {base!r} remembers lanes of IDs that are compared, and nothing can be added to these: rebuild in full with "
+            "--id and --order, without --base"
+        )
+    if spec_in_units(id_text) is not None:
+        raise ConfigurationError(
+            f"base {base!r} has marks of units, which the backfill does not know: a consumer makes its store anew from the topic by itself, "
+            "and dedup snapshot copies one that is there"
+        )
 
 
 def check_expiry(text: str | None, window: Window) -> None:

@@ -12,7 +12,6 @@ from dedup_sdk.ids import IdSpec
 from dedup_sdk.ids.digest import Column, digest_columns
 from dedup_sdk.ids.fields import Headers
 from dedup_sdk.ids.parts import Leaf
-from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.record import Record
 from dedup_sdk.strategy import Keys
 from spark_backfill.arrow_columns import bytes_list, headers_list, last_values
@@ -57,7 +56,7 @@ def digester(text: SpecText, *others: str) -> Callable[[Iterable[pa.RecordBatch]
 
 def digests_of(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
     """Return the digest (or lane key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
-    if isinstance(spec, LaneKeys):
+    if not isinstance(spec, IdSpec):
         return spec.digests(ArrowFields(batch)).digests
     leaves = spec.describe()
     if all(map(_is_a_column, leaves)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts
 from dedup_sdk.last.keys import PARTITION_LANE, spec_of_lanes
+from dedup_sdk.units.keys import spec_in_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
         if texts:
             raise IdSpecError("here each partition is one lane; leave the ID out to see the last one of each")
         return [PARTITION_LANE]
-    spec = lanes or spec
+    spec = lanes or spec_in_units(spec) or spec
     names = part_names(spec)
     if len(names) != len(texts):
         raise IdSpecError(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from dedup_sdk.checks import callables, flag, whole
+from dedup_sdk.engine.crossing import fail_crossing
 from dedup_sdk.engine.foresight import columns_of, looked_up
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
@@ -28,7 +29,8 @@ from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.strategy import Strategy
+from dedup_sdk.strategy import Lookup, Strategy
+from dedup_sdk.units.unit import Unit
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -50,7 +52,7 @@ class Deduplicator(Upkeep):
         observers: called with every final verdict.
         recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. Lanes of `LastId` that remember many IDs
             count as more of them.
-        clock: seconds since the epoch; only decides what may be forgotten, never a verdict.
+        clock: seconds since the epoch; only decides what may be forgotten and which units are overdue, never a verdict.
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
             it) instead of raising `StoreFullError`; then what `complete` was told outlives the process only once it is written.
         forgets_unwritten: bound the memory that takes: above four times ``recent_marks`` they are given up, and what hangs on them is
@@ -254,7 +256,8 @@ class Deduplicator(Upkeep):
         and ends with the first of it. All of them are admitted, or none: raises `ConfigurationError` for an offset or a timestamp that
         is no number of 64 bits, `MissingIdError` when the strategy says ``on_missing_id="fail"`` and a record has no ID, and
         `StoreError` when a store cannot be opened, read or written. What is found out too late for that, because it fails after the
-        verdicts are known, is raised by the next call.
+        verdicts are known, is raised by the next call. A record whose unit is not whole yet is `PARKED` (reason ``unit``): see
+        `settle_units`.
         """
         self._raise_late()
         offsets, timestamps = columns_of(records)
@@ -300,6 +303,8 @@ class Deduplicator(Upkeep):
     ) -> list[Verdict]:
         offsets = [record.offset for record in batch]
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
+        if held.gathers:
+            self.refuse_crossing(held)
         return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
 
     def _written(self, ended: Iterable[Partition]) -> StoreError | None:
@@ -329,6 +334,38 @@ class Deduplicator(Upkeep):
                 f"{topic}[{partition}]@{offsets[index]} has no ID ({reason}) by {self.strategy.id}; correct the ID spec, or "
                 "choose on_missing_id='process' or 'discard'"
             )
+
+    def refuse_crossing(self, held: Partition) -> None:
+        """Let units fail that are open in this partition and in another one."""
+        for event in fail_crossing(held, list(self.partitions.values())):
+            self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
+            self.inform(event)
+
+    def fail_overdue(self) -> None:
+        """Let the units fail that took too long to become whole, in all partitions."""
+        unit = self.strategy.unit if isinstance(self.strategy, Lookup) else None
+        if isinstance(unit, Unit):
+            for held in self.partitions.values():
+                held.fail_overdue(unit.timeout)
+
+    def settle_units(self) -> list[Settled]:
+        """Return the records of earlier calls whose unit became whole, was rejected or failed since; those that took too long fail now.
+
+        Ask after each `admit`, and now and then while nothing comes. Sorted by offset in each partition; those whose verdict says
+        ``deliver`` are to be delivered. Raises `StoreError` where what they complete cannot be written, and there is nothing to return.
+        """
+        self.fail_overdue()
+        touched = [held for held in self.partitions.values() if held.due]
+        settled = [
+            Settled(chunk.items[row], chunk.verdict(row))
+            for held in touched
+            for chunk, row in held.take_due()
+        ]
+        failed = self._written(touched)
+        if failed is not None and not settled:
+            raise failed
+        self._late = failed or self._late
+        return settled
 
     def complete(self, records: Iterable[Record]) -> list[Settled]:
         """Remember records as done; return the parked ones that are judged now, ascending by offset in each partition.

@@ -25,12 +25,14 @@ from dedup_sdk.lane.chunk import (
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.maker import lane_maker
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
 from dedup_sdk.strategy import LastId, Strategy
+from dedup_sdk.units.keys import UnitKeys
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -38,7 +40,8 @@ logger = logging.getLogger("dedup_sdk")
 class Partition(Durable):
     """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
 
-    ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included.
+    ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included. ``due`` are those that
+    got it because a unit became whole or failed, until `take_due`.
     """
 
     def __init__(
@@ -61,11 +64,15 @@ class Partition(Durable):
         self.partition = partition
         self.loaded: Loaded | None = store.load()
         self.judged: list[Place] = []
+        self.due: list[Place] = []
         self.keys = strategy.keys
         self._make_lane = lane_maker(strategy, window)
+        self.gathers = isinstance(self.keys, UnitKeys) and not window.is_off
         self.compares = isinstance(strategy, LastId)
+        self.tells_of_singles = not (self.compares or self.gathers)
+        """Whether a mark says of each record with its ID what became of it, up to its offset."""
         # Such marks are more than last sightings: a fold of them begins where the history does.
-        self.hangs_on_order = self.compares or window.count is not None
+        self.hangs_on_order = not self.tells_of_singles or window.count is not None
         self.forgets = strategy.forgets(topic)
         self._observers = observers
         self._clock = clock
@@ -194,7 +201,46 @@ class Partition(Durable):
             discard_unkeyed=discard_unkeyed,
         )
         self._count(chunk)
+        if self.gathers:
+            self._note_due()
         return [*late, chunk]
+
+    # --- units ---------------------------------------------------------------------------------------------------
+
+    @property
+    def units(self) -> UnitLane | None:
+        """The lane, where it gathers units and has begun to deliver: what is open in a fold is not waited for."""
+        return self._lane if isinstance(self._lane, UnitLane) and self._lane.is_live else None
+
+    def take_due(self) -> list[Place]:
+        """Return what got its verdict because a unit became whole or failed, ascending by offset; those offered are to be delivered."""
+        due, self.due = self.due, []
+        return sorted(due, key=lambda place: place.offset)
+
+    def fail_unit(self, name: bytes, reason: str) -> None:
+        """Let an open unit fail; its records are due."""
+        lane = self.units
+        if lane is not None and not self._refuses(0):
+            lane.fail_unit(name, reason)
+            self._note_due()
+
+    def fail_overdue(self, timeout_s: float) -> None:
+        """Let the units fail that were begun longer ago than that; their records are due."""
+        lane = self.units
+        if lane is not None and not self._refuses(0):
+            lane.fail_overdue(self.now_ms() - int(timeout_s * 1000))
+            if lane.settled:
+                self._note_due()
+
+    def _note_due(self) -> None:
+        lane = self.lane
+        if isinstance(lane, UnitLane):
+            lane.due = []
+            if lane.settled:
+                judged = self.judged
+                self._settled([])
+                self.due += self.judged
+                self.judged = judged
 
     def begin(self, offset: int) -> None:
         """Let a new group's history begin here."""
@@ -293,9 +339,8 @@ class Partition(Durable):
                 continue
             if place.chunk.states[place.row] not in (OFFERED, APART):
                 continue
-            digest = self.lane.own_mark(place)
-            if digest is not None:
-                self.store.erase(digest, offset)
+            for digest, at in self.lane.own_marks(place):
+                self.store.erase(digest, at)
             offered += self.lane.bury(place)
             self._counters.dead_lettered += 1
         return self._settled(offered)

@@ -43,6 +43,11 @@ class Upkeep:
                 return
 
     @property
+    def gathers(self) -> bool:
+        """Whether records of some partition wait for their units."""
+        return any(held.gathers for held in self.partitions.values())
+
+    @property
     def choked(self) -> bool:
         """Whether some partition's disk is full, so that what is completed is in memory only."""
         return any(held.choked for held in self.partitions.values())

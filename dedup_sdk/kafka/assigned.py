@@ -156,9 +156,9 @@ class Assigned:
     def metadata(self, lane: LaneState) -> CommitMetadata:
         """Return what a commit of this partition's lane says beside the offset."""
         return CommitMetadata(
-            low=lane.low,
+            low=lane.told_low,
             era=lane.era,
-            complete=self.complete,
+            complete=self.complete and not lane.torn,
             epoch=lane.epoch,
             log=self.log,
             buried=lane.buried,

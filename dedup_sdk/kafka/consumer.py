@@ -134,6 +134,10 @@ class DedupConsumer(Offsets):
             raise ConfigurationError(
                 "on_rewind='suppress' needs Lookup: what a lane remembers cannot be taken back; choose reprocess"
             )
+        if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
+            raise ConfigurationError(
+                "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose mode='dedup'"
+            )
         if dead_letters is not None:
             text("dead_letters", dead_letters)
         if dead_letters == "":

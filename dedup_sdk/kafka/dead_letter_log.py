@@ -122,11 +122,11 @@ class GivenUp:
             if offset in self.digests and not self._is_another(
                 offset, held.keys.name_of(digests[row]), int(piece.timestamps[row])
             ):
-                digests[row] = None
+                digests[row] = held.keys.given_up(digests[row])
         if self.since_ms is not None:
             early = np.flatnonzero(piece.timestamps < self.since_ms).tolist()
             for row in early:
-                digests[row] = None
+                digests[row] = held.keys.given_up(digests[row])
             if early:
                 # Where nothing was known before this slice, it would begin with a record that is left out.
                 held.lane.know_from(piece.timestamps.clip(max=_now_ms()))

@@ -23,6 +23,7 @@ from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.pausing import Pausing
+from dedup_sdk.lane.chunk import APART
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -116,6 +117,8 @@ class Intake(Pausing):
                 late = left_s <= 0
                 self._fetch_and_judge(at_most, left_s, whole=count > 1)
                 with self._lock:
+                    # Not before: what came in time is judged first, however long the application took.
+                    self._fail_overdue()
                     got = self._hand_over(count)
             if got or late:
                 return got
@@ -134,7 +137,11 @@ class Intake(Pausing):
         if self._guard.holds:
             self._torn = Doubt.NOTHING
             self._guard.raise_kept()
-        return self._hand.take(count)
+        got = self._hand.take(count)
+        if self._hand.apart:
+            # The next call comes here again: what is apart lies before what is ready.
+            self._tidy_at = 0.0
+        return got
 
     def _write(self, partitions: Iterable[Partition]) -> None:
         """Write what was completed, unless the next commit does so."""
@@ -232,12 +239,31 @@ class Intake(Pausing):
                 return
             judged = self._judge.judge(batch[:first])
             self._hand.fill(judged)
+            self._offer_due()
             self._fetched = judged.rest + batch[first:]
             if judged.doubted:
                 self._forget(judged.doubted)
             if judged.error is not None:
                 self._guard.keep(judged.error)
                 self._doubtful |= isinstance(judged.error, StoreError)
+
+    def _offer_due(self) -> None:
+        """Queue what a unit's end brings for messages of earlier batches."""
+        for held in self._engine.partitions.values():
+            if held.due:
+                self._hand.offer(place for place in held.take_due() if place.chunk.states[place.row] == APART)
+                self._tidy_at = 0.0
+
+    def _fail_overdue(self) -> None:
+        """Let units fail that took too long; while the user has their partition paused, nothing of them can come."""
+        if not self._engine.gathers:
+            return
+        for assigned in self._session.assigned.values():
+            lane = None if assigned.held is None else assigned.held.units
+            if lane is not None and assigned.held is not None and assigned.user_paused:
+                lane.units.wait_from(assigned.held.now_ms())
+        self._engine.fail_overdue()
+        self._offer_due()
 
     def _take_event(self, batch: list[Any]) -> None:
         """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""

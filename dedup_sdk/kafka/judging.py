@@ -87,6 +87,8 @@ class Judge:
                 )
             except DedupError as error:
                 return Judged(messages, judged, batch[run.rows.start :], error, frozenset(doubted))
+            if held.gathers:
+                self._engine.refuse_crossing(held)
             held.lane.note_epoch(part.messages[-1].leader_epoch())
             judged += [Held(held, chunk) for chunk in chunks]
             messages += self._deliver(part.messages, chunks)

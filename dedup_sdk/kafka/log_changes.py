@@ -138,8 +138,8 @@ def until_where_it_is_the_same(
 def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
     """Return what was loaded, without any completion from ``end`` on; None where nothing of it can be kept."""
     progress = loaded.progress
-    if held.compares and progress.high > end:
-        # What lanes remember cannot be taken back, so that it is folded anew.
+    if not held.tells_of_singles and progress.high > end:
+        # What lanes remember, or units left, cannot be taken back, so that it is folded anew.
         return None
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
     high = max(min(progress.high, end), min(progress.low, end))
@@ -288,10 +288,10 @@ class _Search:
         if last is not None:
             self.proven, self.parted = True, False
         begin = 0 if last is None else last + 1
-        # The mark of a lane says of none but the last record what became of it.
+        # The mark of a lane, or of a unit, says of none but the last record what became of it.
         known = (
             (offsets == places) & (timestamps == piece.timestamps)
-            if self._held.compares
+            if not self._held.tells_of_singles
             else offsets >= places
         )
         self.unseen = (np.flatnonzero(~known[begin:]) + begin).tolist()

@@ -100,8 +100,8 @@ def start_from_snapshot(
 
 
 def _spoiling(held: Partition, part: PartitionManifest, given_up: Mapping[int, bytes]) -> int:
-    """Return how many records that were given up a snapshot may remember for good: what a lane remembers cannot be taken back."""
-    return len(given_up.keys() - set(part.left_out)) if held.compares else 0
+    """Return how many records that were given up a snapshot may remember for good: what a lane or a unit left cannot be taken back."""
+    return len(given_up.keys() - set(part.left_out)) if not held.tells_of_singles else 0
 
 
 def _fitting(

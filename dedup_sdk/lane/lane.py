@@ -108,9 +108,10 @@ class Lane(Judging, Saving):
         """Return what records with these digests have looked up."""
         return digests
 
-    def own_mark(self, place: Place) -> bytes | None:
-        """Return the digest whose mark a record may have left behind, completed before."""
-        return place.chunk.digests[place.row]
+    def own_marks(self, place: Place) -> list[tuple[bytes, int]]:
+        """Return digest and offset of the marks that a record may have left behind, completed before."""
+        digest = place.chunk.digests[place.row]
+        return [] if digest is None else [(digest, place.offset)]
 
     # --- what others completed -----------------------------------------------------------------------------
 

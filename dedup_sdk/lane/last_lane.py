@@ -128,9 +128,9 @@ class LastLane(LastJudging, LastSaving):
         lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks}
         return [*lanes, *self.keys.others_of(keys)]
 
-    def own_mark(self, _place: Place) -> bytes | None:
-        """Return None: what a lane remembers follows the watermark, so that no record in flight has left anything."""
-        return None
+    def own_marks(self, _place: Place) -> list[tuple[bytes, int]]:
+        """Return none: what a lane remembers follows the watermark, so that no record in flight has left anything."""
+        return []
 
     # --- what others completed -----------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.strategy import LastId, Strategy
+from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.window import Window
 
 AnyLane = Lane | LastLane
@@ -20,4 +22,7 @@ def lane_maker(strategy: Strategy, window: Window) -> Callable[[Progress, Marks]
         rule, keys = strategy.rule, strategy.keys
         second = strategy.second_window
         return lambda progress, recent: LastLane(rule, keys, progress, recent, second=second)
+    unit_keys = strategy.keys
+    if isinstance(unit_keys, UnitKeys) and not window.is_off:
+        return lambda progress, recent: UnitLane(window, unit_keys, progress, recent)
     return lambda progress, recent: Lane(window, progress, recent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,9 @@ class LaneState:
     ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled``
     gathers the parked records that got their verdict; the owner takes them out. ``undecided`` are the parked IDs that wait
     for nothing in flight but for numbers of the count window. A lane that ``reveals`` judges and hides
-    nothing: duplicates are offered too, nothing is parked, and only the application completes. ``latest_ms`` is the time now: what is later lies in the future.
+    nothing: duplicates are offered too, nothing is parked, and only the application completes. ``latest_ms`` is the time now: what is later lies in the future. ``parked``: by ID, what
+    waits for it, in the order in which it is to be judged. A fold of the log that begins before ``torn`` may give other marks than
+    these: what is told of where the history begins, to who has no marks yet, is no lower (`told_low`).
     """
 
     def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -55,6 +57,7 @@ class LaneState:
         self.epoch = progress.epoch
         self.buried = progress.buried
         self.writer = progress.writer
+        self.torn = 0
         self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
         self._floor_number = progress.floor_number
@@ -67,7 +70,7 @@ class LaneState:
             # No number keeps anything out any more, and nobody knows how old that was.
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
         self.recent = RecentMarks()
-        self.parked: dict[bytes, deque[Waiting]] = {}
+        self.parked: dict[bytes, deque[Any]] = {}
         self.undecided: set[bytes] = set()
         self.settled: list[Place] = []
         self._accepted = progress.accepted
@@ -181,6 +184,11 @@ class LaneState:
         if self.committed is None or offset > self.committed:
             self.committed = offset
             self._moved = True
+
+    @property
+    def told_low(self) -> int:
+        """Where the history begins, as a commit of ``high`` tells it."""
+        return max(self.low, min(self.torn, self.high))
 
     @property
     def recent_count(self) -> int:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 CORE = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.last", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.window", "dedup_sdk.windows",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window", "dedup_sdk.windows",
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",

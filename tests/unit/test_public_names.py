@@ -49,6 +49,7 @@ PUBLIC = [
     "StoreError",
     "StoreFullError",
     "StoreLockedError",
+    "Unit",
     "Uuid7Keys",
     "Verdict",
     "VerdictEvent",

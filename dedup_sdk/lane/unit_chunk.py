@@ -1,0 +1,76 @@
+"""A run of records some of which belong to units, and the units that are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from dedup_sdk.decision import Mark
+from dedup_sdk.lane.chunk import Chunk, Place
+from dedup_sdk.marks import Int64s
+
+HELD: Final = 4
+"""State of a record of a unit that is over by itself, while another of its unit is not: it is completed together with that."""
+
+
+class Whole:
+    """A unit all of whose records have come.
+
+    ``places`` are its records in offset order, the last of them its end; ``digests`` its IDs, each once, in the order of their first records.
+    ``stored`` is what the store said of them when it became whole. ``left`` counts the records that the application has not ended;
+    ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a number. ``given_up``: nothing of it is remembered.
+    """
+
+    __slots__ = ("accepted", "digests", "given_up", "left", "marked", "places", "stored")
+
+    def __init__(self, places: list[Place], digests: list[bytes], stored: Mapping[bytes, Mark]) -> None:
+        self.places = places
+        self.digests = digests
+        self.stored = stored
+        self.left = 0
+        self.marked: list[bytes] = []
+        self.accepted: list[bytes] = []
+        self.given_up = False
+
+    @property
+    def first(self) -> int:
+        """The offset of its first record."""
+        return self.places[0].offset
+
+    @property
+    def end(self) -> int:
+        """The offset at which it is judged and remembered."""
+        return self.places[-1].offset
+
+    @property
+    def end_ms(self) -> int:
+        """The timestamp (ms) with which it is judged and remembered."""
+        chunk, row = self.places[-1]
+        return int(chunk.timestamps[row])
+
+
+class UnitChunk(Chunk):
+    """``units`` has, by row, the unit of a record once that was accepted; ``gathered`` are the rows that end with a unit."""
+
+    __slots__ = ("gathered", "units")
+
+    def __init__(
+        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(offsets, timestamps, digests, items)
+        self.units: dict[int, Whole] = {}
+        self.gathered: set[int] = set()
+
+
+_NONE: Final[Mapping[int, Whole]] = MappingProxyType({})
+
+
+def units_of(chunk: Chunk) -> Mapping[int, Whole]:
+    """Return the accepted units of a chunk, by row."""
+    return chunk.units if isinstance(chunk, UnitChunk) else _NONE
+
+
+def gathered_of(chunk: Chunk) -> Collection[int]:
+    """Return the rows of a chunk that end with a unit."""
+    return chunk.gathered if isinstance(chunk, UnitChunk) else ()

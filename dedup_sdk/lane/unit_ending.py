@@ -1,0 +1,78 @@
+"""How units end: what of them is remembered, and what a fold makes of one of which it does not know what became."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dedup_sdk.lane.unit_chunk import Whole
+from dedup_sdk.lane.unit_state import UnitState
+
+
+class UnitEnding(UnitState):
+    """The half of such a lane that ends units. ``folding``: what comes was completed by the group, here or elsewhere."""
+
+    folding = False
+
+    def finish_unit(self, whole: Whole) -> list[bytes]:
+        """Complete all records of a unit at once; return the IDs that nothing of it has in flight any more."""
+        if whole.given_up:
+            for digest in whole.digests:
+                self.recent.drop(digest, whole.end)
+            self.number_none(whole, whole.accepted)
+            whole.accepted = []
+        else:
+            self._land(whole.marked, whole)
+        self.end_rows(whole)
+        return whole.digests
+
+    def end_rows(self, whole: Whole) -> None:
+        """Call all records of a unit completed, at once."""
+        for chunk, row in whole.places:
+            chunk.finish(row)
+            if chunk not in self._dirty:
+                self._dirty.append(chunk)
+        self._over.append((whole.end, whole.first))
+        del self.wholes[whole.end]
+
+    def number_none(self, whole: Whole, digests: Iterable[bytes]) -> None:
+        """Let IDs of a unit take no number; marks that the store has bear theirs on."""
+        if self.ring is None:
+            return
+        for digest in digests:
+            self.ring.forget(digest, whole.end)
+            if digest in whole.stored:
+                self.ring.numbers.setdefault(digest, whole.stored[digest].number)
+
+    # --- what a fold does not know -------------------------------------------------------------------------
+
+    def is_uncertain(self, whole: Whole, *, covered: bool) -> bool:
+        """Whether a fold does not know what became of a unit none of whose IDs it knows."""
+        if whole.given_up:
+            return True
+        if not self.all_or_nothing or len(whole.digests) == 1:
+            # Whatever it was told, its ID was handled, then or before.
+            return False
+        return not covered or any(
+            self.window.holds(whole.end_ms - self._maybe[digest], 0)
+            for digest in whole.digests
+            if digest in self._maybe
+        )
+
+    def pass_unit(self, whole: Whole) -> None:
+        """Pass a unit of which a fold does not know what became."""
+        for digest in whole.digests:
+            self.recent.drop(digest, whole.end)
+        self.number_none(whole, whole.digests)
+        self.note_maybe(whole.digests, whole.end_ms)
+        self.end_rows(whole)
+
+    def note_maybe(self, digests: Iterable[bytes], timestamp_ms: int) -> None:
+        """Note IDs that may have been completed at a time, or not."""
+        if not self.all_or_nothing:
+            return
+        known = list(digests)
+        for digest in known:
+            self._maybe[digest] = max(timestamp_ms, self._maybe.get(digest, timestamp_ms))
+        if self.ring is not None and known:
+            self.pass_uncounted(len(known))
+            self.since_number = self.ring.accepted

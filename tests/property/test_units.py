@@ -1,0 +1,257 @@
+"""Units against a list that is read again in the order of ends, and through crashes, other disks and dead letters; broken ones are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dedup_sdk.ids import digest_one
+from dedup_sdk.lane.chunk import DONE
+from dedup_sdk.lane.lane import Lane
+from dedup_sdk.lane.unit_chunk import Whole
+from dedup_sdk.lane.unit_ending import UnitEnding
+from dedup_sdk.lane.unit_judging import UnitJudging
+from dedup_sdk.lane.unit_lane import UnitLane
+from dedup_sdk.lane.unit_state import UnitState
+from dedup_sdk.window import Window
+from tests.support.known_marks import newest_marks
+from tests.support.naive_units import events_of, read_events
+from tests.support.unit_logs import unit_log
+from tests.support.unit_world import Action, UnitWorld
+
+WINDOWS = [
+    Window(milliseconds=15), Window(hours=1), Window(count=3), Window(milliseconds=40, count=4), Window(count=1),
+]  # fmt: skip
+CALM = ["admit", "admit", "handle", "handle", "release", "commit"]
+FAULTS = [
+    "admit", "admit", "admit", "handle", "handle", "handle", "give_up", "release", "commit", "commit", "crash", "move", "wait",
+]  # fmt: skip
+SEEDS = st.integers(0, 2**32)
+
+
+def _world(draw: Random, *, mode: Any = "all-or-nothing") -> UnitWorld:
+    return UnitWorld(draw.choice(WINDOWS), mode=mode, recent_marks=draw.choice([1, 3, 1000]))
+
+
+def _actions(draw: Random, names: list[str]) -> list[Action]:
+    return [(draw.choice(names), draw.randrange(8), draw.randrange(6)) for _ in range(draw.randrange(40))]
+
+
+def live_through_faults(seed: int) -> None:
+    """Read a log of units, some of which never become whole, with crashes, other disks and dead letters."""
+    draw = Random(seed)
+    world = _world(draw, mode=draw.choice(["all-or-nothing", "all-or-nothing", "members"]))
+    log = unit_log(
+        draw,
+        count=draw.randrange(1, 40),
+        idents=draw.randrange(1, 20),
+        broken=draw.random() < 0.5,
+        disorder_ms=draw.choice([0, 3]),
+    )
+    world.produce(log)
+    world.play(_actions(draw, FAULTS))
+
+
+@given(seed=SEEDS)
+@settings(max_examples=600, deadline=None)
+def test_through_faults_nothing_is_lost_and_nothing_that_is_over_comes_again(seed: int) -> None:
+    """The oracle of `UnitWorld` asks of each verdict, and of each commit."""
+    live_through_faults(seed)
+
+
+def _lived(seed: int, *, mode: Any = "all-or-nothing", give_up: bool = False) -> UnitWorld:
+    draw = Random(seed)
+    world = _world(draw, mode=mode)
+    # In order of time: what comes later than the window reaches is in doubt, which a list is not.
+    world.produce(unit_log(draw, count=draw.randrange(1, 40), idents=draw.randrange(1, 20)))
+    world.play(_actions(draw, [*CALM, "give_up"] if give_up else CALM))
+    return world
+
+
+@given(seed=SEEDS, mode=st.sampled_from(["all-or-nothing", "members"]), give_up=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
+    seed: int, mode: Any, *, give_up: bool
+) -> None:
+    """However records are read, and in whatever order they are completed."""
+    world = _lived(seed, mode=mode, give_up=give_up)
+    window = world.strategy.window_of("t")
+    told = read_events(
+        events_of(world.log), time_ms=window.time_ms, count=window.count, members=mode == "members",
+        given_up=frozenset(world.dead),
+    )  # fmt: skip
+    # What waited for longer than the window reaches is in doubt, and delivered.
+    kinds = {
+        offset: "fresh" if verdict.reason == "uncovered" else verdict.kind.value
+        for offset, verdict in world.verdicts.items()
+    }
+    assert kinds == told.kinds
+    assert all(world.handled[offset] <= 1 for offset in told.kinds)
+
+
+def _marks(world: UnitWorld) -> dict[bytes, tuple[int, int, int]]:
+    """Return the marks inside the window of an engine that ends in order."""
+    held = world.engine.partitions["t", 0]
+    held.flush()
+    window = world.strategy.window_of("t")
+    clock_ms = max(entry.timestamp_ms for entry in world.log)
+    accepted = held.lane.ring.accepted if held.lane.ring else 0
+    found = newest_marks(held.store.scan())
+    return {
+        digest: (mark.offset, mark.timestamp_ms, mark.number)
+        for digest, mark in found.items()
+        if window.holds(clock_ms - mark.timestamp_ms, accepted - mark.number)
+    }
+
+
+@given(seed=SEEDS, mode=st.sampled_from(["all-or-nothing", "members"]))
+@settings(max_examples=300, deadline=None)
+def test_a_store_that_is_folded_anew_has_the_marks_that_were_lived(seed: int, mode: Any) -> None:
+    """A group without faults moves to another disk: the log gives what the first one had, and what the list says."""
+    world = _lived(seed, mode=mode)
+    assert world.commit is not None
+    assume(world.commit.complete)
+    lived = _marks(world)
+    world.move()
+    assert _marks(world) == lived
+    window = world.strategy.window_of("t")
+    told = read_events(
+        events_of(world.log), time_ms=window.time_ms, count=window.count, members=mode == "members"
+    )
+    clock_ms = max(entry.timestamp_ms for entry in world.log)
+    numbered = window.count is not None
+    assert lived == {
+        digest_one(ident.encode()): (offset, at_ms, number if numbered else 0)
+        for ident, (offset, at_ms, number) in told.seen.items()
+        if window.holds(clock_ms - at_ms, told.accepted - number)
+    }
+
+
+# --- broken ------------------------------------------------------------------------------------------------------------
+
+
+def remember_rejected(patch: pytest.MonkeyPatch) -> None:
+    """What was rejected is remembered, all of it."""
+    reject = UnitJudging._reject
+
+    def broken(lane: UnitJudging, whole: Whole, duplicates: Any) -> None:
+        reject(lane, whole, duplicates)
+        for digest in whole.digests:
+            lane.recent.offsets[digest] = whole.end
+        lane._land(whole.digests, whole)
+
+    patch.setattr(UnitJudging, "_reject", broken)
+
+
+def remember_failed(patch: pytest.MonkeyPatch) -> None:
+    """What of a unit that is not whole was handled is remembered, so that the unit is rejected when it comes again."""
+    deliver = UnitJudging._deliver_each
+
+    def broken(lane: UnitJudging, places: Any, reason: str) -> None:
+        deliver(lane, places, reason)
+        for chunk, row in places:
+            if chunk.digests[row] is not None:
+                chunk.unmarked.discard(row)
+                lane.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+
+    patch.setattr(UnitJudging, "_deliver_each", broken)
+
+
+def complete_members_alone(patch: pytest.MonkeyPatch) -> None:
+    """A record of a unit is over when it is completed, whatever becomes of the others."""
+
+    def end_member(lane: UnitLane, whole: Whole, chunk: Any, index: int) -> list[bytes]:
+        chunk.finish(index)
+        whole.left -= 1
+        return [] if whole.left else lane.finish_unit(whole)
+
+    def end_rows(lane: UnitLane, whole: Whole) -> None:
+        for chunk, row in whole.places:
+            if chunk.states[row] != DONE:
+                chunk.finish(row)
+            lane._dirty.append(chunk)
+        lane._over.append((whole.end, whole.first))
+        del lane.wholes[whole.end]
+
+    patch.setattr(UnitLane, "_end_member", end_member)
+    patch.setattr(UnitEnding, "end_rows", end_rows)
+
+
+def stop_between_members(patch: pytest.MonkeyPatch) -> None:
+    """The watermark stops anywhere, and what a fold finds open at its end was completed, it says."""
+    patch.setattr(UnitState, "_outside_units", lambda _lane, high: high)
+
+    def broken(lane: UnitLane, unit: Any) -> None:
+        for chunk, row in unit.items:
+            chunk.finish(row)
+            if chunk.digests[row] is not None:
+                lane.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+
+    patch.setattr(UnitLane, "_pass_gathered", broken)
+
+
+def believe_the_fold(patch: pytest.MonkeyPatch) -> None:
+    """A fold takes a unit none of whose IDs it knows for accepted, also where it does not know what came before."""
+    patch.setattr(UnitEnding, "is_uncertain", lambda _lane, whole, *, covered: whole.given_up)  # noqa: ARG005
+
+
+def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
+    """Commits do not say from where on the log tells what was judged."""
+    patch.setattr(UnitState, "tear", lambda _lane, _offset: None)
+
+
+def pass_by_what_waits(patch: pytest.MonkeyPatch) -> None:
+    """A record does not wait for a unit that waits, if nobody else knows its ID."""
+    patch.setattr(UnitJudging, "_stand_in_line", lambda _lane, _whole: None)
+
+
+def stay_when_a_member_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A unit is remembered although one of its records was given up."""
+    finish = UnitEnding.finish_unit
+
+    def broken(lane: UnitEnding, whole: Whole) -> list[bytes]:
+        whole.given_up = False
+        return finish(lane, whole)
+
+    patch.setattr(UnitEnding, "finish_unit", broken)
+
+
+def judge_at_their_own_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Records of a unit are judged one by one where they lie."""
+    patch.setattr(UnitLane, "admit", _judge_alone)
+
+
+def _judge_alone(
+    lane: UnitLane, offsets: Any, timestamps: Any, keys: Any, missing: Any, find: Any, **more: Any
+) -> Any:
+    bare = [lane.keys.name_of(key) for key in keys]
+    absent = {row: "absent" for row, digest in enumerate(bare) if digest is None}
+    return Lane.admit(lane, offsets, timestamps, bare, {**missing, **absent}, find, **more)
+
+
+BROKEN: list[Callable[[pytest.MonkeyPatch], None]] = [
+    remember_rejected, remember_failed, complete_members_alone, stop_between_members, believe_the_fold, forget_what_tore,
+    pass_by_what_waits, stay_when_a_member_is_given_up, judge_at_their_own_offsets,
+]  # fmt: skip
+_SEEDS = 3_000
+
+
+@pytest.mark.parametrize("break_it", BROKEN, ids=lambda each: each.__name__)
+def test_what_is_broken_is_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the oracle of the worlds, or by the list."""
+    break_it(monkeypatch)
+    check_list = test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends.hypothesis.inner_test  # type: ignore[attr-defined]
+    for seed in range(_SEEDS):
+        try:
+            live_through_faults(seed)
+            check_list(seed, "all-or-nothing", give_up=seed % 2 == 0)
+        except (AssertionError, KeyError):
+            return
+    pytest.fail("nothing noticed it")

@@ -1,0 +1,106 @@
+"""Units in the plainest way: the log as a list, read again in the order of ends for every question.
+
+Nothing here is taken from the code under test. A record without a unit is an event of its own, where it lies; a unit is one where its
+last record lies. An event is rejected if one of its IDs was completed before it inside the window; what is accepted is remembered once
+all of it is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record: ``ident`` None has no ID, ``unit`` None belongs to none, ``size`` None says none."""
+
+    offset: int
+    timestamp_ms: int
+    ident: str | None
+    unit: str | None = None
+    size: int | None = None
+    is_end: bool = False
+
+
+@dataclass(slots=True)
+class Event:
+    """What is judged at once: a record, or all records of a unit, at the offset and timestamp of the last."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def end(self) -> Entry:
+        """Where it is judged."""
+        return self.entries[-1]
+
+    @property
+    def idents(self) -> list[str]:
+        """Its IDs, each once, in order."""
+        return list(dict.fromkeys(entry.ident for entry in self.entries if entry.ident is not None))
+
+
+def events_of(log: Iterable[Entry]) -> list[Event]:
+    """Return the events of a log whose units are all well formed, in the order in which they are judged; unfinished ones are left out."""
+    events: list[Event] = []
+    still_open: dict[str, Event] = {}
+    for entry in log:
+        if entry.unit is None:
+            events.append(Event([entry]))
+            continue
+        event = still_open.setdefault(entry.unit, Event())
+        event.entries.append(entry)
+        sizes = {each.size for each in event.entries if each.size is not None}
+        if entry.is_end or len(event.entries) in sizes:
+            events.append(still_open.pop(entry.unit))
+    return events
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a log says: offset -> kind (``fresh``, ``duplicate``, ``unkeyed``) of what is judged, and the IDs that are remembered.
+
+    ``seen``: ID -> offset, timestamp (ms) and rank.
+    """
+
+    kinds: dict[int, str] = field(default_factory=dict)
+    seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    accepted: int = 0
+
+
+def read_events(
+    events: Iterable[Event],
+    *,
+    time_ms: int | None,
+    count: int | None = None,
+    members: bool = False,
+    repeats: str = "drop",
+    given_up: frozenset[int] = frozenset(),
+) -> Outcome:
+    """Judge all events in their order; those with a record that was given up leave nothing."""
+    outcome = Outcome()
+    for event in events:
+        end, known = event.end, set[str]()
+        for ident in event.idents:
+            if ident in outcome.seen:
+                _, at_ms, rank = outcome.seen[ident]
+                in_time = time_ms is None or end.timestamp_ms - at_ms <= time_ms
+                if in_time and (count is None or outcome.accepted - rank < count):
+                    known.add(ident)
+        rejected = bool(known) and not members
+        firsts = set[str]()
+        for entry in event.entries:
+            repeated = entry.ident in firsts and repeats == "drop"
+            duplicate = rejected or entry.ident in known or repeated
+            no_id = not event.idents or (entry.ident is None and entry.unit is None)
+            outcome.kinds[entry.offset] = "duplicate" if duplicate else "unkeyed" if no_id else "fresh"
+            if entry.ident is not None:
+                firsts.add(entry.ident)
+        dead = any(entry.offset in given_up for entry in event.entries)
+        for ident in known if rejected or not dead else ():
+            outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.seen[ident][2])
+        for ident in () if rejected or dead else event.idents:
+            if ident not in known:
+                outcome.accepted += 1
+                outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.accepted)
+    return outcome

@@ -1,0 +1,286 @@
+"""A group that reads units, crashes, moves to other disks and gives messages up; and an oracle that knows what it handled.
+
+Each verdict that hides a record is held against what was really handled; at the end nothing may be missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.ids import RecordFields, header
+from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.units.unit import Unit, UnitMode
+from dedup_sdk.window import Window
+from tests.support.naive_units import Entry
+
+TIMEOUT_S = 60.0
+Action = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the group has committed, and says beside it."""
+
+    offset: int
+    low: int
+    complete: bool
+
+
+def record_of(entry: Entry) -> Record:
+    """The record of an entry."""
+    headers: list[tuple[str, bytes | None]] = []
+    if entry.ident is not None:
+        headers.append(("dedup-id", entry.ident.encode()))
+    if entry.unit is not None:
+        headers.append(("dedup-unit", entry.unit.encode()))
+    if entry.size is not None:
+        headers.append(("dedup-unit-size", str(entry.size).encode()))
+    if entry.is_end:
+        headers.append(("dedup-unit-end", b""))
+    return Record("t", 0, entry.offset, entry.timestamp_ms, headers=tuple(headers))
+
+
+class UnitWorld:
+    """One partition and one group. ``faults``: whether it crashed, or a unit failed, so that something may have come twice."""
+
+    def __init__(
+        self, window: Window, *, mode: UnitMode = "all-or-nothing", recent_marks: int = 3, records: int = 100
+    ) -> None:
+        self.strategy = Lookup(
+            id=header("dedup-id"),
+            window=window,
+            unit=Unit(records=records, timeout=TIMEOUT_S),
+            unit_mode=mode,
+        )
+        self.recent_marks = recent_marks
+        self.log: list[Entry] = []
+        self.now_s = 1_000.0
+        self.commit: Commit | None = None
+        self.dead: set[int] = set()
+        """Offsets that have a dead letter."""
+        self.handled: Counter[int] = Counter()
+        self.idents: set[str] = set()
+        """IDs of messages that were handled, but for those of failed units that stand or fall together: these come again, whole."""
+        self.durable: set[int] = set()
+        """Offsets that this disk knows to be over."""
+        self.over: set[int] = set()
+        """Offsets that were over at some time: handled, given up, or hidden for a reason."""
+        self.verdicts: dict[int, Verdict] = {}
+        self.faults = False
+        self.store = MemoryStore()
+        self._begin()
+
+    # --- lives ---------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Open the engine as a consumer does: with its store, and what that lacks folded from the log."""
+        self.in_flight: list[int] = []
+        self.engine = Deduplicator(
+            self.strategy, store=self.store, recent_marks=self.recent_marks, clock=lambda: self.now_s
+        )
+        held = self.engine.attach("t", 0)
+        stored = held.loaded.progress if held.loaded else None
+        if self.commit is None:
+            held.start(plan_start(stored, committed=0, low=0, new=True, complete=True))
+            # Before anything is delivered, so that the history has a beginning.
+            self.commit = Commit(0, 0, complete=True)
+            held.lane.note_committed(0)
+            self.position = 0
+            return
+        plan = plan_start(
+            stored, committed=self.commit.offset, low=self.commit.low, complete=self.commit.complete
+        )
+        held.start(plan)
+        self._replay(held, plan.replay_from, plan.replay_to)
+        self.position = self.commit.offset
+
+    def _replay(self, held: Partition, start: int, end: int) -> None:
+        tail = [entry for entry in self.log if start <= entry.offset < end]
+        for at in range(0, len(tail), 3):
+            piece = tail[at : at + 3]
+            keys = self.strategy.keys.digests(RecordFields([record_of(entry) for entry in piece])).digests
+            given_up = [
+                held.keys.given_up(key) if entry.offset in self.dead else key
+                for entry, key in zip(piece, keys, strict=True)
+            ]
+            timestamps = np.asarray([entry.timestamp_ms for entry in piece], np.int64)
+            held.fold([entry.offset for entry in piece], timestamps, given_up, piece[-1].offset + 1)
+            self.engine.trim()
+        if held.lane.high < end:
+            held.fold([], np.empty(0, np.int64), [], end)
+
+    def crash(self) -> None:
+        """Die without a word; the disk stays."""
+        self.faults = True
+        self.engine.lose("t", 0)
+        self._begin()
+
+    def move(self) -> None:
+        """Die, and begin on another disk, which is empty."""
+        self.store = MemoryStore()
+        self.durable = set()
+        self.crash()
+
+    def commit_offset(self) -> None:
+        """Commit what is over, with what a consumer says beside it."""
+        held = self.engine.partitions["t", 0]
+        complete = (self.commit is None or self.commit.complete) and not held.lane.torn
+        self.commit = Commit(held.lane.high, held.lane.told_low, complete)
+        held.lane.note_committed(held.lane.high)
+        self._check_commit(held.lane.high)
+
+    def _check_commit(self, offset: int) -> None:
+        missing = [
+            entry.offset for entry in self.log if entry.offset < offset and entry.offset not in self.over
+        ]
+        assert not missing, f"committed {offset}, and {missing} are not over"
+
+    # --- what comes ----------------------------------------------------------------------------------------
+
+    def produce(self, entries: Iterable[Entry]) -> None:
+        """Append to the log."""
+        self.log += entries
+
+    def admit(self, count: int) -> None:
+        """Read on."""
+        batch = [entry for entry in self.log if entry.offset >= self.position][:count]
+        if batch:
+            self.position = batch[-1].offset + 1
+            verdicts = self.engine.admit([record_of(entry) for entry in batch])
+            for entry, verdict in zip(batch, verdicts, strict=True):
+                self._take(entry.offset, verdict)
+        self._take_settled(self.engine.settle_units())
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+        self._take_settled(self.engine.settle_units())
+
+    def _take_settled(self, settled: Iterable[Settled]) -> None:
+        for each in settled:
+            self._take(each.record.offset, each.verdict)
+
+    def _take(self, offset: int, verdict: Verdict) -> None:
+        if verdict.kind is VerdictKind.PARKED:
+            return
+        self.verdicts[offset] = verdict
+        if verdict.reason.startswith("unit-"):
+            self.faults = True
+        if verdict.deliver:
+            assert offset not in self.durable, f"{offset} is over on this disk, and came again: {verdict}"
+            assert self.faults or not self.handled[offset], f"{offset} came twice without a fault"
+            self.in_flight.append(offset)
+            return
+        self._check_hidden(self._entry(offset), verdict)
+        self.over.add(offset)
+        self._note_durable()
+
+    def _check_hidden(self, entry: Entry, verdict: Verdict) -> None:
+        """A record is hidden only if its message was handled, or its unit holds one that was."""
+        if verdict.kind is VerdictKind.REDELIVERED:
+            assert entry.offset in self.over, f"{entry} was never over"
+            return
+        unit = [each for each in self.log if entry.unit is not None and each.unit == entry.unit]
+        repeated = any(each.ident == entry.ident and each.offset < entry.offset for each in unit)
+        if verdict.reason == "unit":
+            assert any(each.ident in self.idents for each in unit), (
+                f"{entry}: nothing of its unit was handled"
+            )
+        else:
+            assert entry.ident in self.idents or repeated, f"{entry} is lost: {verdict}"
+
+    def _entry(self, offset: int) -> Entry:
+        return next(entry for entry in self.log if entry.offset == offset)
+
+    # --- how it ends ---------------------------------------------------------------------------------------
+
+    def handle(self, which: int) -> None:
+        """A handler is done, not always the oldest one."""
+        offset = self._pick(which)
+        if offset is None:
+            return
+        entry = self._entry(offset)
+        self.handled[offset] += 1
+        alone = self.strategy.unit_mode == "members" or not self.verdicts[offset].reason.startswith("unit-")
+        if entry.ident is not None and alone:
+            self.idents.add(entry.ident)
+        self.over.add(offset)
+        self._take_settled(self.engine.complete([record_of(entry)]))
+        self._note_durable()
+
+    def give_up(self, which: int) -> None:
+        """A handler gives up: there is a dead letter, and then the record ends."""
+        offset = self._pick(which)
+        if offset is not None:
+            self.dead.add(offset)
+            self.over.add(offset)
+            self._take_settled(self.engine.dead_letter([record_of(self._entry(offset))]))
+            self._note_durable()
+
+    def release(self, which: int) -> None:
+        """A handler wants another try."""
+        offset = self._pick(which)
+        if offset is not None:
+            self._take_settled(self.engine.release([record_of(self._entry(offset))]))
+
+    def _pick(self, which: int) -> int | None:
+        return self.in_flight.pop(which % len(self.in_flight)) if self.in_flight else None
+
+    def _note_durable(self) -> None:
+        """What is over is in the store; with a window by count what the watermark has passed."""
+        lane = self.engine.partitions["t", 0].lane
+        for entry in self.log:
+            if lane.ring is None and entry.offset >= lane.low and lane.is_completed(entry.offset):
+                self.durable.add(entry.offset)
+
+    # --- all of it -----------------------------------------------------------------------------------------
+
+    def play(self, actions: Sequence[Action]) -> None:
+        """Do what a list says, then come to rest and see that nothing is missing."""
+        for name, which, count in actions:
+            self._act(name, which, count)
+        self.rest()
+
+    def _act(self, name: str, which: int, count: int) -> None:
+        if name == "admit":
+            self.admit(1 + count)
+        elif name == "handle":
+            for _ in range(1 + count):
+                self.handle(which)
+        elif name == "give_up":
+            self.give_up(which)
+        elif name == "release":
+            self.release(which)
+        elif name == "commit":
+            self.commit_offset()
+        elif name == "crash":
+            self.crash()
+        elif name == "move":
+            self.move()
+        elif name == "wait":
+            self.wait(TIMEOUT_S / 3 * (1 + count))
+
+    def rest(self) -> None:
+        """Read everything, handle everything, wait for what does not become whole."""
+        for _ in range(4 + len(self.log)):
+            self.admit(len(self.log) + 1)
+            while self.in_flight:
+                self.handle(0)
+            if self.engine.next_offset("t", 0) == self._log_end:
+                break
+            self.wait(TIMEOUT_S + 1)
+        assert self.engine.next_offset("t", 0) == self._log_end, "it never came to rest"
+        self.commit_offset()
+
+    @property
+    def _log_end(self) -> int:
+        return self.log[-1].offset + 1 if self.log else 0
