@@ -15,7 +15,7 @@ from typing import Final
 from dedup_adapters.address_settings import Wildcards
 from dedup_adapters.broker_file import BrokerSettings
 from dedup_adapters.id_cache import Defaults, from_file, lookup
-from dedup_sdk import IdSpec, Lookup, header
+from dedup_sdk import IdSpec, Lookup, Unit, header
 
 DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 """The property, here the header, that bears the ID of a message."""
@@ -32,6 +32,7 @@ def duplicate_detection(
     addresses: Mapping[str, int] | None = None,
     id: IdSpec = _DEFAULTS.id,  # noqa: A002 (as `Lookup` has it)
     wildcards: Wildcards | None = None,
+    unit: Unit | IdSpec | None = None,
 ) -> Lookup:
     """Return the strategy that answers as the broker's duplicate ID cache does.
 
@@ -41,6 +42,7 @@ def duplicate_detection(
         addresses: sizes of topics that have another one, by match: ``{"orders.#": 50_000}``. The most specific match wins.
         id: which bytes are the ID.
         wildcards: the characters of matches, where they are not ``.``, ``#`` and ``*``.
+        unit: what names a transaction (`Lookup`): one duplicate rejects it, and an ID that comes twice in it is none, as with the broker.
 
     Raises `ConfigurationError` for a size below 0, and a match that the broker does not take.
     """
@@ -50,13 +52,19 @@ def duplicate_detection(
         wildcards,
         id,
         persist_id_cache=persist_id_cache,
+        unit=unit,
     )
 
 
-def from_broker_xml(path: str | Path, *, id: IdSpec = _DEFAULTS.id) -> BrokerSettings:  # noqa: A002 (as `Lookup` has it)
+def from_broker_xml(
+    path: str | Path,
+    *,
+    id: IdSpec = _DEFAULTS.id,  # noqa: A002 (as `Lookup` has it)
+    unit: Unit | IdSpec | None = None,
+) -> BrokerSettings:
     """Read duplicate detection from a broker's ``broker.xml`` (extra ``[artemis]``).
 
     The result says what it did not carry over, and one line of the log does. Raises `ConfigurationError`, in one line, for a file that is
     missing, hostile or something else.
     """
-    return from_file(path, _DEFAULTS, id)
+    return from_file(path, _DEFAULTS, id, unit)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dedup_adapters.address_settings import Wildcards, cache_sizes, check_size, ring
 from dedup_adapters.broker_file import BrokerSettings, read_broker_file
-from dedup_sdk import ConfigurationError, IdSpec, Lookup, Windows
+from dedup_sdk import ConfigurationError, IdSpec, Lookup, Unit, Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,12 @@ def lookup(
     dedup_id: IdSpec,
     *,
     persist_id_cache: bool,
+    unit: Unit | IdSpec | None = None,
 ) -> Lookup:
-    """Return the strategy that answers as such a cache; raises `ConfigurationError` for settings that no broker has."""
+    """Return the strategy that answers as such a cache; raises `ConfigurationError` for settings that no broker has.
+
+    ``unit`` names the transactions, whose own IDs are no duplicates of each other, as with the brokers.
+    """
     check_size("id_cache_size", id_cache_size)
     given: object = persist_id_cache  # what callers without a type checker pass
     if not isinstance(given, bool):
@@ -41,10 +45,17 @@ def lookup(
         )
     sizes = cache_sizes(addresses, characters)
     windows = Windows(default=ring(id_cache_size), topics=sizes)
-    return Lookup(id=dedup_id, window=windows if sizes.sizes else windows.default, persist=persist_id_cache)
+    found = Lookup(
+        id=dedup_id, window=windows if sizes.sizes else windows.default, persist=persist_id_cache, unit=unit
+    )
+    return (
+        replace(found, unit=replace(found.unit, repeats="deliver")) if isinstance(found.unit, Unit) else found
+    )
 
 
-def from_file(path: str | Path, defaults: Defaults, dedup_id: IdSpec) -> BrokerSettings:
+def from_file(
+    path: str | Path, defaults: Defaults, dedup_id: IdSpec, unit: Unit | IdSpec | None
+) -> BrokerSettings:
     """Read a broker's file; what it does not say is as the broker has it."""
     found = read_broker_file(path, defaults.file_name, defaults.namespace)
     size = defaults.id_cache_size if found.id_cache_size is None else found.id_cache_size
@@ -54,6 +65,6 @@ def from_file(path: str | Path, defaults: Defaults, dedup_id: IdSpec) -> BrokerS
         persist_id_cache=persist,
         addresses=found.addresses,
         wildcards=found.wildcards,
-        lookup=lookup(size, found.addresses, found.wildcards, dedup_id, persist_id_cache=persist),
+        lookup=lookup(size, found.addresses, found.wildcards, dedup_id, persist_id_cache=persist, unit=unit),
         not_carried_over=found.not_carried_over,
     )
