@@ -23,7 +23,7 @@ from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.sightings import Sightings
-from dedup_sdk.last.rule import LastRule
+from dedup_sdk.last.rule import LaneMark, LastRule
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.store.memory import MemoryPartition
 from dedup_sdk.store.rocks import RocksStore
@@ -241,6 +241,15 @@ def forget_without_a_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LastLane, "forget_all", lambda _: None)
 
 
+def go_by_the_last_time(patch: pytest.MonkeyPatch) -> None:
+    """A lane is as old as its last record says."""
+
+    def pass_by(self: LaneMark, offset: int, timestamp_ms: int) -> None:
+        self.offset, self.timestamp_ms = offset, timestamp_ms
+
+    patch.setattr(LaneMark, "pass_by", pass_by)
+
+
 def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
     """Of lanes all is known also where records of theirs were passed that nobody folded."""
     patch.setattr(LastState, "_doubt_lanes", lambda _: None)
@@ -268,6 +277,7 @@ def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
         ("high-water", begin_anew_and_know),
         ("second-opinion", remember_the_dead),
         ("second-opinion", overlook_what_flies),
+        ("wild-lanes", go_by_the_last_time),
         ("impatient-lanes", claim_what_was_skipped),
         ("impatient-lanes", trust_lanes_that_miss_records),
         ("lanes-without-room", forget_without_a_word),

@@ -72,9 +72,10 @@ class ComparedOracle(Oracle):
         # A lane that began anew may take what is old for new once it has taken in enough; what is completed of it then says so, too.
         began_anew = len(set(self._compared.origins)) > 1 and self._compared.reorder_depth > 0
         trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
-        # Of a lane whose records have no time nobody knows how old it is, so that a second opinion is asked, which goes by the time.
-        timeless = self._world.times == "wild" and fact.looked_up == "fresh"
-        if last is VerdictKind.FRESH and again and not (trusted or timeless):
+        # A lane whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
+        may_doubt = self._world.times == "wild" or not self._world.knows_everything
+        asked = may_doubt and fact.looked_up == "fresh"
+        if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
         certain = exact and self._world.knows_everything
         if last is VerdictKind.UNVERIFIED and fact.expected in ("fresh", "duplicate") and certain:
