@@ -141,6 +141,11 @@ class Crew:
         """Return the tasks of some partitions (None: all of them), oldest first."""
         return self._tasks.of(partitions)
 
+    @property
+    def is_handling_here(self) -> bool:
+        """Whether the calling thread is a worker's, in a handler."""
+        return self._workers.is_this_thread
+
     def withdraw(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
         """Let those tasks go whose handler is not running; return them, oldest first."""
         return self._tasks.withdraw(partitions)

@@ -169,7 +169,8 @@ class Settling(Completing):
             return
         going = {(tp.topic, tp.partition) for tp in partitions}
         crew.withdraw(going)
-        until = time.monotonic() + patience_s
+        # A handler that has them go would wait for itself.
+        until = time.monotonic() + (0 if crew.is_handling_here else patience_s)
         # A handler may need the lock (to ask for a verdict, say), which the polling thread holds in a callback.
         unlocked = Condition(self._lock)
         while crew.of(going):

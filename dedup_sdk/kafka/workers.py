@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 from dedup_sdk.checks import seconds, whole
@@ -137,6 +137,11 @@ class Workers:
         """End the threads; one whose handler is busy ends when that comes back."""
         for _ in self._threads:
             self._tasks.put(None)
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the calling thread is one of them, so that a handler calls."""
+        return current_thread() in self._threads
 
     def join(self, timeout_s: float) -> None:
         """Wait for the threads to end, at most so many seconds for each."""

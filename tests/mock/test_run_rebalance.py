@@ -5,6 +5,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, values
@@ -219,3 +220,27 @@ def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None
     rest = values(poll_quiet(make("orders")))
     assert sorted({*handled, *rest}) == ["a", "b"]
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("call", ["close", "unassign"])
+def test_a_handler_that_lets_partitions_go_does_not_wait_for_itself(
+    make: Make, send: Send, call: str
+) -> None:
+    """However long handlers are waited for elsewhere: what is being handled is abandoned, and comes again."""
+    send(*"abc")
+    consumer = make("orders", revoke_deadline=4 * PATIENCE_S)
+    left = threading.Event()
+
+    def leaving(message: Any) -> None:
+        if message.value() == b"b" and not left.is_set():
+            getattr(consumer, call)()
+            left.set()
+
+    run = Run(consumer, leaving)
+    assert left.wait(PATIENCE_S), "it waits for the handler that called it"
+    if call == "unassign":
+        run.stop()
+        assert run.error is None
+    consumer.close()
+    assert consumer.counters.as_dict()["abandoned"] == 1
+    assert values(poll_quiet(make("orders"))) == ["b", "c"]
