@@ -80,3 +80,19 @@ def test_a_broker_that_does_not_answer_is_one_line() -> None:
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_the_outbox_is_measured_beside_a_plain_producer() -> None:
+    """One JSON object has the figures of each, and everything was confirmed (else the script fails)."""
+    script = SCRIPT.with_name("adapters.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "--only", "outbox", "--records", "2000", "--rounds", "1", "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)["outbox"]
+    assert [*printed] == ["plain", "outbox", "outbox_no_fsync"]
+    figures = {"records_per_second", "cpu_us_per_record", "persisted_per_second", "ratio"}
+    assert all(set(each) == figures for each in printed.values())
+    assert printed["plain"]["ratio"] == 1
+    assert all(each["records_per_second"] > 0 for each in printed.values())
