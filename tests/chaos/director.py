@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
@@ -22,6 +22,7 @@ from tests.chaos.forgetful import SAID, is_forgetful
 from tests.chaos.history import EARLIER, History, LogRecord
 from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages
+from tests.chaos.outbox_sender import OutboxSender
 from tests.chaos.report import Report
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import Sender
@@ -51,11 +52,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
     folder.mkdir(parents=True, exist_ok=True)
     bed.kafka.create_topic(topic, scenario.partitions, scenario.topic_config)
-    sender = Sender(
-        bed.producers.bootstrap, topic,
-        partitions=scenario.partitions, per_second=scenario.per_second, seed=choice.seed, recipe=scenario.recipe,
-        skew_ms=scenario.skew_ms,
-    )  # fmt: skip
+    sender = _sender(scenario, choice, bed, topic, folder)
     try:
         disks = [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
         with (
@@ -79,6 +76,8 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             finally:
                 stage.crew.end()
     finally:
+        if isinstance(sender, OutboxSender):
+            sender.end()
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     judgement = judge(history)
@@ -96,6 +95,16 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         seconds=time.monotonic() - began,
         stuck=stuck,
     )
+
+
+def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Path) -> Sender:
+    settings: dict[str, Any] = {
+        "partitions": scenario.partitions, "per_second": scenario.per_second, "seed": choice.seed, "recipe": scenario.recipe,
+        "skew_ms": scenario.skew_ms,
+    }  # fmt: skip
+    if scenario.outbox:
+        return OutboxSender(bed.producers.bootstrap, topic, folder, broken=choice.broken, **settings)
+    return Sender(bed.producers.bootstrap, topic, **settings)
 
 
 def _refused(history: History) -> dict[str, int]:
@@ -178,6 +187,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
+        persisted=stage.sender.persisted() if isinstance(stage.sender, OutboxSender) else None,
     )
     return history, stuck
 

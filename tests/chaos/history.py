@@ -141,6 +141,7 @@ class History:
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
         now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
         told: what the runs' consumers logged.
+        persisted: the IDs that were ever in the sender's outbox; None: it has none.
     """
 
     log: Sequence[LogRecord]
@@ -156,6 +157,7 @@ class History:
     threads: bool = False
     now_ms: int = 2**62
     told: Sequence[Line] = ()
+    persisted: Collection[bytes] | None = None
 
 
 EARLIER = 1_000

@@ -55,6 +55,8 @@ class Judgement:
         trespassed: calls that began after their run was told that the partition is not its own.
         unsettled: records that were not committed although all was done.
         regressed: commits below an earlier one, of a partition whose offsets nobody set.
+        unsent: IDs that were in the sender's outbox, and are not in the log.
+        unpersisted: records whose ID was never in the sender's outbox: a resend would bear another one.
         examples: a few of what is wrong, with all that is known of it (see `evidence`).
     """
 
@@ -70,11 +72,23 @@ class Judgement:
     trespassed: int
     unsettled: int
     regressed: int
+    unsent: int = 0
+    unpersisted: int = 0
     examples: tuple[str, ...] = ()
 
     def broken(self) -> dict[str, int]:
         """Return the promises that were broken, by name, with how often."""
-        names = ("lost", "unexplained", "disordered", "premature", "trespassed", "unsettled", "regressed")
+        names = (
+            "lost",
+            "unexplained",
+            "disordered",
+            "premature",
+            "trespassed",
+            "unsettled",
+            "regressed",
+            "unsent",
+            "unpersisted",
+        )
         return {name: count for name in names if (count := getattr(self, name))}
 
 
@@ -108,6 +122,11 @@ def judge(history: History) -> Judgement:
         "trespassed": _trespassed(history),
         "unsettled": _unsettled(history),
         "regressed": [(sample.partition, sample.offset) for sample in regressed],
+        "unpersisted": [
+            (record.partition, record.offset)
+            for record in history.log
+            if history.persisted is not None and record.ident not in history.persisted
+        ],
     }
     went_back_ns = {(sample.partition, sample.offset): sample.at_ns for sample in regressed}
     counts = {what: len(places) for what, places in wrong.items()}
@@ -117,6 +136,7 @@ def judge(history: History) -> Judgement:
         handled=len(history.calls),
         doubled=sum(doubled.values()),
         doubled_bound=sum(map(len, at_risk)),
+        unsent=len(set(history.persisted or ()) - {record.ident for record in history.log}),
         **{**counts, "unexplained": sum(unexplained.values())},
         examples=tuple(
             evidence(

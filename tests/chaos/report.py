@@ -61,6 +61,8 @@ class Report:
             "trespassed": judged.trespassed,
             "unsettled": judged.unsettled,
             "regressed": judged.regressed,
+            "unsent": judged.unsent,
+            "unpersisted": judged.unpersisted,
             "faults": self.faults,
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),

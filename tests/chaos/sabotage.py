@@ -22,6 +22,7 @@ from dedup_sdk.kafka import commits, readers, recovery
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.holdings import Holdings
 from dedup_sdk.kafka.placement import Placement
+from tests.support.outbox_worker import send_before_persist
 
 
 def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
@@ -242,6 +243,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "forget-what-was-refused": _forget_what_was_refused,
     "trim-without-room": _trim_without_room,
     "install-unchecked": _install_unchecked,
+    "send-before-persist": send_before_persist,
 }
 """Every way to break a worker, by name."""
 

@@ -28,6 +28,7 @@ class Scenario:
         small_disks: whether each host's disk is a small one of its own, mounted where that is allowed.
         on_full_disk: as of `DedupConsumer`.
         skew_ms: how far the timestamps of what is sent again may be off.
+        outbox: whether what is sent goes through the outbox of a producer in a process of its own.
         topic_config: settings of the topic.
     """
 
@@ -52,4 +53,5 @@ class Scenario:
     small_disks: bool = False
     on_full_disk: Literal["pause", "unverified"] = "pause"
     skew_ms: int = 0
+    outbox: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)

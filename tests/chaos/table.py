@@ -13,6 +13,7 @@ from tests.chaos.cluster_faults import (
     STORE_DELETED,
 )
 from tests.chaos.letter_faults import DEAD_LETTERS
+from tests.chaos.outbox_faults import OUTBOX
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
 from tests.chaos.snapshot_faults import SNAPSHOTS
@@ -39,6 +40,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         TRANSACTIONS,
         CLOCK,
         HOSTILE_IDS,
+        OUTBOX,
         SOAK,
     )
 }

@@ -315,3 +315,13 @@ def test_a_commit_that_went_back_is_told_with_what_was_around_it() -> None:
     assert "102.000 committed 1" in told
     assert "101.000 b was told: assigned" in told
     assert "60.000" not in told
+
+
+def test_what_an_outbox_had_is_in_the_log_and_nothing_else() -> None:
+    """An ID that was on the sender's disk and never came is unsent, a record whose ID was never there is unpersisted; without an outbox neither is asked."""
+    records = log("x", "y", "x")
+    calls = [call(0, 10), call(1, 11)]
+    assert broken(records, calls, persisted=[b"x", b"y"]) == {}
+    assert broken(records, calls, persisted=[b"x", b"y", b"z"]) == {"unsent": 1}
+    assert broken(records, calls, persisted=[b"y"]) == {"unpersisted": 2}
+    assert broken(records, calls) == {}

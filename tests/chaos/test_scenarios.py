@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         ("network", "classic", 4),
         ("corruption", "cooperative", 5),
         ("topic-changes", "consumer", 6),
+        ("outbox", "classic", 7),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -54,6 +55,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("transactions", "cooperative", 5),
         ("hostile-ids", "consumer", 6),
         ("snapshots", "classic", 7),
+        ("outbox", "cooperative", 8),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:

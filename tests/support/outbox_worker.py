@@ -12,9 +12,12 @@ import os
 import random
 import sqlite3
 import sys
+import threading
+import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
@@ -22,7 +25,12 @@ from dedup_sdk import DedupProducer
 from dedup_sdk.producer.pipeline import Pipeline, Queued
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TOPIC = "pairs"
+_LAZY_S = 0.1
+_MOMENT_S = 0.001
 
 
 def audit(folder: Path) -> None:
@@ -43,23 +51,75 @@ def audited(folder: Path) -> dict[bytes, bytes]:
         return dict(database.execute("SELECT dedup_id, value FROM audit").fetchall())
 
 
-def send_before_persist() -> None:
-    """The broken twin: a message is handed to the client at once, and written into the outbox when its turn comes."""
-    put, stored = Pipeline.put, Pipeline._stored
+class _Hasty:
+    """A pipeline that hands over first."""
 
-    def hasty(self: Any, queued: Queued) -> None:
+    def __init__(self) -> None:
+        self._put, self._write = Pipeline.put, Pipeline._write
+        self._lock = threading.Lock()
+        self._numbers: dict[bytes, int] = {}
+        self._confirmed: set[bytes] = set()
+        self._wrote = 0.0
+
+    def put(self, pipeline: Any, queued: Queued) -> None:
+        """Send at once, and queue for the outbox."""
         message = queued.message
         headers: list[tuple[str, Any]] = [("dedup-id", message.dedup_id)]
-        self._produce(message.topic, message.value, message.key, message.partition, headers=headers)
-        put(self, queued)
+        report = partial(self._delivered, pipeline, message.dedup_id)
+        pipeline._produce(
+            message.topic, message.value, message.key, message.partition, headers=headers, on_delivery=report
+        )
+        self._put(pipeline, queued)
 
-    def believed(self: Any, queued: Any, numbers: Any) -> None:
-        stored(self, queued, numbers)
-        self._ready.clear()
-        for number in numbers:
-            self.report(number, None, None)
+    def stored(self, pipeline: Any, queued: Any, numbers: Any) -> None:
+        """Note the numbers of what was sent before."""
+        with self._lock:
+            for each, number in zip(queued, numbers, strict=True):
+                self._numbers[each.message.dedup_id] = number
+                self._settle(pipeline, each.message.dedup_id)
+        if numbers and not pipeline._behind:
+            pipeline._after = numbers[-1]
 
-    Pipeline.put, Pipeline._stored = hasty, believed  # type: ignore[method-assign]
+    def write(self, pipeline: Any) -> None:
+        """Write ten times a second."""
+        now = time.monotonic()
+        if pipeline._ending or now - self._wrote >= _LAZY_S:
+            self._wrote = now
+            self._write(pipeline)
+        else:
+            time.sleep(_MOMENT_S)
+
+    def _delivered(self, pipeline: Any, dedup_id: bytes, error: object, _: object) -> None:
+        with self._lock:
+            if error is None:
+                self._confirmed.add(dedup_id)
+            self._settle(pipeline, dedup_id)
+
+    def _settle(self, pipeline: Any, dedup_id: bytes) -> None:
+        if dedup_id in self._confirmed and dedup_id in self._numbers:
+            pipeline.report(self._numbers.pop(dedup_id), None, None)
+
+
+def send_before_persist() -> None:
+    """A message is sent at once, and what was sent is written into the outbox ten times a second."""
+    hasty = _Hasty()
+    methods: dict[str, Callable[..., None]] = {
+        "put": hasty.put,
+        "_stored": hasty.stored,
+        "_write": hasty.write,
+    }
+    for name, method in methods.items():
+        getattr(Pipeline, name)
+        setattr(Pipeline, name, _of_pipelines(method))
+
+
+def _of_pipelines(method: Callable[..., None]) -> Callable[..., None]:
+    """Return what a class needs of a method of another object: it is given the pipeline first."""
+
+    def called(pipeline: Any, *given: Any) -> None:
+        method(pipeline, *given)
+
+    return called
 
 
 def main() -> None:
