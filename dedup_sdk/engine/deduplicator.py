@@ -303,9 +303,11 @@ class Deduplicator(Upkeep):
     ) -> list[Verdict]:
         offsets = [record.offset for record in batch]
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
+        verdicts = [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
         if held.gathers:
+            # Not before: what fails then is settled, and told once.
             self.refuse_crossing(held)
-        return [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
+        return verdicts
 
     def _written(self, ended: Iterable[Partition]) -> StoreError | None:
         """Write what was completed; return what failed."""

@@ -106,12 +106,12 @@ class Lane(Judging, Saving):
 
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """Return what records with these digests have looked up."""
-        return digests
+        return () if self.window.is_off else digests
 
     def own_marks(self, place: Place) -> list[tuple[bytes, int]]:
         """Return digest and offset of the marks that a record may have left behind, completed before."""
         digest = place.chunk.digests[place.row]
-        return [] if digest is None else [(digest, place.offset)]
+        return [] if digest is None or self.window.is_off else [(digest, place.offset)]
 
     # --- what others completed -----------------------------------------------------------------------------
 

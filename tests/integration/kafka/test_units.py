@@ -1,0 +1,94 @@
+"""Units on a real broker, through a kill in the middle of handling one, on the same disk and on another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from dedup_sdk import header
+from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
+
+if TYPE_CHECKING:
+    from tests.integration.kafka.conftest import World
+
+KILLED = """
+    import os, signal, sys
+    from dedup_sdk import DedupConsumer, Lookup, Window, header
+
+    bootstrap, group, topic, store, commits = sys.argv[1:]
+    consumer = DedupConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
+        dedup=Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit")), store=store, completion="explicit",
+    )
+    consumer.subscribe([topic])
+    handled = {}
+    while len(handled) < 8:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            handled[message.value()] = message
+            if message.value() != b"v2":
+                consumer.complete(message)
+    print(b" ".join(sorted(handled)).decode(), flush=True)
+    if commits == "yes":
+        consumer.commit(asynchronous=False)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Handles a, U (u1, u2), b, c and V (v1, v2, v3) but for v2, while W is not whole; then it is killed."""
+
+
+def send(world: World, *records: tuple[str, str, str]) -> None:
+    """Send records: value, ID and unit, with an end mark where that ends in a dot."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "linger.ms": 0, "log_level": 0})
+    for value, ident, unit in records:
+        headers: list[tuple[str, str | bytes | None]] = [("dedup-id", ident)]
+        headers += [("dedup-unit", unit.rstrip("."))] if unit else []
+        headers += [("dedup-unit-end", b"")] if unit.endswith(".") else []
+        producer.produce(world.topic, value, headers=headers, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("disk", "commits", "again"),
+    [
+        ("same", "no", ["v1", "v2", "v3"]),
+        ("lost", "yes", ["v1", "b", "v2", "c", "v3"]),
+    ],
+)
+def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, again: list[str]) -> None:
+    """What was over stays so, also what is rejected; the unit comes again, whole; on another disk also what was not committed."""
+    send(
+        world,
+        ("a", "a", ""), ("u1", "x", "U"), ("u2", "y", "U."), ("r1", "new", "R"), ("r2", "a", "R."),
+        ("v1", "p", "V"), ("b", "b", ""), ("v2", "q", "V"), ("w1", "r", "W"), ("c", "c", ""), ("v3", "s", "V."),
+    )  # fmt: skip
+    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), commits]
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments],
+        check=False, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ended.stdout.split(), ended.returncode) == (["a", "b", "c", "u1", "u2", "v1", "v2", "v3"], -9), (
+        ended.stderr
+    )
+    assert world.committed().offset == (5 if commits == "yes" else 0)
+
+    send(
+        world,
+        ("n", "new", ""),
+        ("x", "x", ""),
+        ("t1", "y", "T"),
+        ("t2", "z", "T."),
+        ("z", "z", ""),
+        ("w2", "t", "W."),
+    )
+    dedup = lookup(unit=header("dedup-unit"))
+    with world.consumer(disk, dedup=dedup) as consumer:
+        got = values(poll_quiet(consumer))
+        assert consumer.counters.verdicts["unverified"] == 0
+    assert sorted(got) == sorted([*again, "w1", "w2", "n", "z"])
+    assert world.committed().offset == 17

@@ -1,0 +1,116 @@
+"""Units by the engine over plain records: what the worlds of the property tests do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dedup_sdk import (
+    Deduplicator,
+    Lookup,
+    MemoryStore,
+    MissingIdError,
+    Record,
+    RocksStore,
+    Unit,
+    Window,
+    Windows,
+    header,
+)
+from dedup_sdk.store.protocol import KeyStore
+
+DAY = Window(days=1)
+
+
+def record(
+    offset: int, ident: str = "", unit: str = "", *, topic: str = "t", partition: int = 0, end: bool = False
+) -> Record:
+    """A record with what is not empty."""
+    headers: list[tuple[str, bytes | None]] = [("dedup-id", ident.encode())] if ident else []
+    headers += [("dedup-unit", unit.encode())] if unit else []
+    headers += [("dedup-unit-end", b"")] if end else []
+    return Record(topic, partition, offset, 1_000 + offset, headers=headers)
+
+
+def engine(
+    *, store: KeyStore | None = None, clock: Callable[[], float] = lambda: 1_000.0, **settings: object
+) -> Deduplicator:
+    """An engine with units."""
+    return Deduplicator(
+        Lookup(**{"id": header("dedup-id"), "window": DAY, "unit": header("dedup-unit"), **settings}),  # type: ignore[arg-type]
+        store=store,
+        clock=clock,
+    )
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocks"])
+def test_where_the_window_is_off_there_are_no_units(kind: str, tmp_path: Path) -> None:
+    """Everything is delivered as it comes, whatever becomes of it."""
+    store: KeyStore = MemoryStore() if kind == "memory" else RocksStore(tmp_path)
+    dedup = engine(store=store, window=Windows(default=DAY, topics={"off": Window.off()}))
+    records = [
+        record(0, "a", "U", topic="off"),
+        record(1, "a", "U", topic="off"),
+        record(2, "", "U", topic="off"),
+    ]
+    assert [(verdict.deliver, verdict.reason) for verdict in dedup.admit(records)] == [(True, "off")] * 3
+    dedup.dead_letter(records[:1])
+    dedup.complete(records[1:])
+    assert dedup.next_offset("off", 0) == 3
+    dedup.shut()
+
+
+def test_a_unit_without_any_id() -> None:
+    """Is unkeyed, all of it, and the policy for that holds."""
+    records = [record(0, "", "U"), record(1, "", "U", end=True)]
+    for policy, deliver in (("process", True), ("discard", False)):
+        dedup = engine(on_missing_id=policy)
+        verdicts = dedup.admit(records)
+        assert [(verdict.kind.value, verdict.deliver) for verdict in verdicts] == [("unkeyed", deliver)] * 2
+        dedup.complete(records if deliver else [])
+        assert dedup.next_offset("t", 0) == 2
+    with pytest.raises(MissingIdError, match=r"t\[0\]@1 has no ID"):
+        engine(on_missing_id="fail").admit([record(0, "a", "U"), records[1]])
+
+
+def test_time_begins_with_the_first_record_of_a_unit() -> None:
+    """And a name that failed is free again after as long."""
+    now = [1_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    dedup.admit([record(0, "a", "U")])
+    now[0] += 9
+    dedup.admit([record(1, "b", "U")])
+    assert dedup.settle_units() == []
+    now[0] += 2
+    assert [each.record.offset for each in dedup.settle_units()] == [0, 1]
+    assert [verdict.reason for verdict in dedup.admit([record(2, "c", "U")])] == ["unit-unfinished"]
+    now[0] += 11
+    assert dedup.settle_units() == []
+    assert [verdict.reason for verdict in dedup.admit([record(3, "d", "U")])] == ["unit"]
+
+
+def test_units_of_two_topics_are_one_that_crosses() -> None:
+    """Both fail, and the event names both."""
+    dedup = engine()
+    dedup.admit([record(5, "a", "U")])
+    assert [verdict.reason for verdict in dedup.admit([record(7, "b", "U", topic="s")])] == ["unit"]
+    settled = {each.record.topic: each.verdict.reason for each in dedup.settle_units()}
+    assert settled == {"t": "unit-crosses", "s": "unit-crosses"}
+    assert dedup.settle_units() == []
+    assert dedup.counters.as_dict()["unverified.unit-crosses"] == 2
+
+
+def test_a_released_member_comes_again_by_itself() -> None:
+    """Its unit is not over before it is."""
+    dedup = engine()
+    records = [record(0, "a", "U"), record(1, "b", "U", end=True)]
+    dedup.admit(records)
+    dedup.complete(records[1:])
+    [again] = dedup.release(records[:1])
+    assert (again.record.offset, again.verdict.attempt) == (0, 2)
+    assert dedup.release(records[1:]) == []
+    assert dedup.next_offset("t", 0) == 0
+    dedup.complete(records[:1])
+    assert dedup.next_offset("t", 0) == 2
