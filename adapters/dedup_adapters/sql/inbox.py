@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dedup_adapters.sql.counts import InboxCounts
 from dedup_adapters.sql.errors import InboxError
-from dedup_adapters.sql.messages import Place, place_of
+from dedup_adapters.sql.messages import place_of, topics_of
 from dedup_adapters.sql.offsets import KeptOffsets
 from dedup_adapters.sql.tables import DIALECTS, GROUP_CHARACTERS, KEY_BYTES, check, ddl, make_tables
 from dedup_adapters.sql.taking import taking
@@ -67,7 +67,6 @@ class Inbox:
         if offsets is not None:
             offsets.bind(engine, group, self._tables.offsets)
         self._checked = False
-        self._topics: dict[str, Any] = {}
         self.counts = InboxCounts()
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -106,35 +105,35 @@ class Inbox:
 
     def _judge(self, connection: Connection, messages: Sequence[Any]) -> list[bool]:
         self._check(connection)
-        places = [place_of(message) for message in messages]
-        ids = ids_of(self._spec, messages)
-        handled = set() if self._kept is None or not places else self._kept.advance(connection, places)
+        topics = topics_of(messages)
+        handled: set[int] = set()
+        if self._kept is not None and topics:
+            handled = self._kept.advance(connection, [place_of(message) for message in messages])
+        digests, missing = ids_of(self._spec, messages)
         row_of: dict[bytes, int] = {}
-        for index, digest in enumerate(ids.digests):
-            if digest is not None and index not in handled:
-                row_of.setdefault(self._key(places[index], digest), index)
+        for index, key in enumerate(self._keys(topics, digests)):
+            if key is not None and index not in handled:
+                row_of.setdefault(key, index)
         # In one order for all, so that two batches wait for each other and not crosswise.
         taken = self._take(connection, self._group, sorted(row_of), _now_ms()) if row_of else set()
         firsts = {row_of[key] for key in taken}
-        reasons = Counter(reason for index, reason in ids.missing.items() if index not in handled)
-        answers = [
-            index in firsts or (digest is None and index not in handled)
-            for index, digest in enumerate(ids.digests)
-        ]
-        duplicates = len(places) - len(firsts) - len(handled) - reasons.total()
+        reasons = Counter(reason for index, reason in missing.items() if index not in handled)
+        answers = [index in firsts for index in range(len(topics))]
+        for index in missing.keys() - handled:
+            answers[index] = True
+        duplicates = len(topics) - len(firsts) - len(handled) - reasons.total()
         self.counts.add(first=len(firsts), duplicate=duplicates, behind=len(handled), reasons=reasons)
         return answers
 
-    def _key(self, place: Place, digest: bytes) -> bytes:
+    def _keys(self, topics: list[str], digests: list[bytes | None]) -> list[bytes | None]:
+        """Return what the IDs are called in the table."""
         if not self._by_topic:
-            return digest
-        begun = self._topics.get(place.topic)
-        if begun is None:
-            name = place.topic.encode()
-            begun = self._topics[place.topic] = sha256(len(name).to_bytes(2) + name)
-        hashed = begun.copy()
-        hashed.update(digest)
-        return bytes(hashed.digest()[:KEY_BYTES])
+            return digests
+        names = {topic: _prefix(topic) for topic in set(topics)}
+        return [
+            None if digest is None else sha256(names[topic] + digest).digest()[:KEY_BYTES]
+            for topic, digest in zip(topics, digests, strict=True)
+        ]
 
     def _check(self, connection: Connection) -> None:
         given: object = connection  # what callers without a type checker pass
@@ -191,6 +190,11 @@ class Inbox:
                     total += connection.execute(remove, {"ids": found}).rowcount
             if len(found) < _EXPIRED_AT_ONCE:
                 return total
+
+
+def _prefix(topic: str) -> bytes:
+    name = topic.encode()
+    return len(name).to_bytes(2) + name
 
 
 def _now_ms() -> int:

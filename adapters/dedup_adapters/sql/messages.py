@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from operator import methodcaller
+from typing import Any, Final, NamedTuple
 
 from dedup_sdk import ConfigurationError, Record
+
+_error: Final = methodcaller("error")
+_topic: Final = methodcaller("topic")
 
 
 class Place(NamedTuple):
@@ -13,6 +18,16 @@ class Place(NamedTuple):
     topic: str
     partition: int
     offset: int
+
+
+def topics_of(messages: Sequence[Any]) -> list[str]:
+    """Return each message's topic; raises as `place_of` does."""
+    try:
+        if not any(map(_error, messages)):
+            return list(map(_topic, messages))
+    except (AttributeError, TypeError):
+        pass
+    return [place_of(message).topic for message in messages]
 
 
 def place_of(message: Any) -> Place:

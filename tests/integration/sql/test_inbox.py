@@ -26,7 +26,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from dedup_adapters.sql import Inbox, InboxError, is_retryable
-from dedup_adapters.sql.messages import Place
 from dedup_sdk import ConfigurationError, Record, key
 from dedup_sdk.ids import digest_one
 from tests.integration.sql.conftest import SERVERS
@@ -213,7 +212,7 @@ def test_an_id_is_first_again_when_its_window_is_over(engine: Engine, inbox: Inb
 def age(engine: Engine, inbox: Inbox, *ids: bytes) -> None:
     """Make some IDs of an inbox a little older than an hour."""
     table = inbox.metadata.tables["dedup_inbox"]
-    keys = [inbox._key(Place("orders", 0, 0), digest_one(each)) for each in ids]
+    keys = inbox._keys(["orders"] * len(ids), [digest_one(each) for each in ids])
     with engine.begin() as connection:
         connection.execute(
             update(table).where(table.c.id.in_(keys)).values(seen_ms=table.c.seen_ms - 3_601_000)
@@ -356,10 +355,10 @@ def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:
 def test_a_key_that_leaves_the_group_out_is_told(engine: Engine) -> None:
     """The same columns with another key would mix groups."""
     inbox = Inbox(engine, group="billing")
-    made = inbox.ddl().split(";")[0].replace("PRIMARY KEY (consumer_group, id)", "PRIMARY KEY (id)")
+    made = inbox.ddl().split(";")[0].replace("PRIMARY KEY (id, consumer_group)", "PRIMARY KEY (id)")
     with engine.begin() as connection:
         connection.execute(text(made))
-    with pytest.raises(InboxError, match=r"key id, and .*key consumer_group, id is wanted"):
+    with pytest.raises(InboxError, match=r"key id, and .*key id, consumer_group is wanted"):
         inbox.create()
 
 
