@@ -15,14 +15,18 @@ import sys
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks import outbox
+from benchmarks import inbox, outbox
 from benchmarks.arguments import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Figures = dict[str, float]
-PARTS: dict[str, Callable[[int, int], dict[str, list[Figures]]]] = {"outbox": outbox.rounds_of}
+PARTS: dict[str, Callable[[int, int], dict[str, list[Figures]]]] = {
+    "outbox": outbox.rounds_of,
+    "inbox": inbox.rounds_of_new,
+    "inbox-halved": inbox.rounds_of_halved,
+}
 """Each takes records and rounds, and returns what each round of each contender measured; the plain one comes first."""
 
 
