@@ -131,7 +131,7 @@ class Pipeline:
         """Messages that the broker refused, whose report is still to be made."""
         self._own_reports: deque[tuple[int, KafkaError, Any]] = deque()
         self._wake = threading.Event()
-        self._asleep = self._ending = self._full = False
+        self._asleep = self._ending = self._full = self._unread = False
         self._thread = threading.Thread(target=self._work, name="dedup-outbox", daemon=True)
         self._thread.start()
 
@@ -238,7 +238,7 @@ class Pipeline:
         try:
             while not (self._ending and self._is_written()):
                 self._write()
-                self._feed()
+                self._feed_patiently()
                 self._send()
                 self._rest()
         except OutboxError as error:
@@ -342,15 +342,27 @@ class Pipeline:
         if room and numbers:
             self._after = self._ready[-1].id
 
+    def _feed_patiently(self) -> None:
+        """Do `_feed`, and wait where the outbox cannot be read for now."""
+        try:
+            self._feed()
+        except OutboxFullError as error:
+            if not self._unread:
+                log.warning("outbox: %s", error)
+            self._unread = True
+        else:
+            self._unread = False
+
     def _feed(self) -> None:
         """Make ready what is due again, or waits in the outbox."""
         self._tell_refused()
         now = time.monotonic()
-        due: list[int] = []
-        while self._again and self._again[0][0] <= now:
-            due.append(self._again.popleft()[1])
+        # Nothing is taken from where it waits before it is read.
+        due = [number for when, number in list(self._again) if when <= now]
         if due:
             self._ready.extendleft(reversed(self._outbox.read(sorted(due))))
+            for _ in due:
+                self._again.popleft()
         if self._ready:
             return
         if self._behind:
@@ -416,8 +428,12 @@ class Pipeline:
 
     def _tell_refused(self) -> None:
         """Make the reports of what the broker refused, with all of the message, for the thread that polls next."""
-        errors = dict(self._no_longer.popleft() for _ in range(len(self._no_longer)))
-        for number, message, _ in self._outbox.read(sorted(errors)) if errors else ():
+        told = list(self._no_longer)
+        errors = dict(told)
+        rows = self._outbox.read(sorted(errors)) if errors else []
+        for _ in told:
+            self._no_longer.popleft()
+        for number, message, _ in rows:
             refused = Message(
                 topic=message.topic, partition=message.partition, key=message.key, value=message.value,
                 headers=self._headers(message), error=errors[number], timestamp=(1, message.timestamp_ms),
@@ -438,7 +454,7 @@ class Pipeline:
         """Wait until there is something to do."""
         self._wake.clear()
         self._asleep = True
-        if self._trouble is not None:
+        if self._trouble is not None or self._unread:
             pause_s = _AGAIN_S
         elif self.queue or self._no_longer or (self._ready and not self._full):
             pause_s = 0.0

@@ -50,7 +50,7 @@ class DedupProducer(Producer):
 
     Args:
         config: as of `confluent_kafka.Producer`.
-        outbox: a folder, private to the user and of one producer at a time.
+        outbox: a folder, private to the user and of one producer at a time, or an outbox such as `dedup_adapters.sql_outbox.SqlOutbox`.
         keys: makes the keys; default `ProducerKeys()`.
         id_header: the header that bears the key. A message that has it already keeps it.
         on_refused: called as ``on_refused(error, message)`` for a message that will not be taken as it is (too large, unknown topic, no

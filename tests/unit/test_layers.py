@@ -37,7 +37,7 @@ OUTSIDE = (
     "uuid_utils",
 )
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
-PUBLIC = ("dedup_sdk", "dedup_sdk.orders", "dedup_sdk.testing")
+PUBLIC = ("dedup_sdk", "dedup_sdk.orders", "dedup_sdk.producer", "dedup_sdk.testing")
 
 
 class Layer(NamedTuple):

@@ -1,0 +1,306 @@
+"""The transactional outbox: a message is a row in the user's own database, written in the transaction of the work that it tells of.
+
+    outbox = SqlOutbox(engine)
+    outbox.create()
+
+    with engine.begin() as connection:                                  # anywhere, in any process
+        connection.execute(insert(orders).values(...))
+        outbox.add(connection, "orders", b"30 EUR", key=b"customer-7")
+
+    with DedupProducer({...}, outbox=outbox) as producer:               # one process sends
+        while running:
+            producer.poll(1)
+
+A transaction that is rolled back sends nothing; one that is committed is sent, also when this process dies, with the same dedup key each time.
+PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import CreateTable
+
+from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKeys
+from dedup_sdk.producer import Outgoing, Step, Stored, as_bytes, pack_headers, pairs, why_unusable
+
+DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
+_TOPIC_CHARACTERS: Final = 249
+_IDS_A_STATEMENT: Final = 500
+_FIELDS: Final = Outgoing._fields
+Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
+
+
+class SqlOutbox:
+    """An outbox in a table of yours, for `DedupProducer(outbox=...)`; one producer at a time sends from it.
+
+    Args:
+        engine: of PostgreSQL, SQLite, MySQL or MariaDB.
+        table: its name.
+        keys: makes the dedup keys of `add`; default `ProducerKeys()`.
+    """
+
+    shared = True
+
+    def __init__(self, engine: Engine, *, table: str = "dedup_outbox", keys: Any = None) -> None:
+        if engine.dialect.name not in DIALECTS:
+            raise ConfigurationError(
+                f"engine of {engine.dialect.name}: an outbox lies in {', '.join(DIALECTS)}"
+            )
+        given: object = table  # what callers without a type checker pass
+        if not isinstance(given, str) or not given:
+            raise ConfigurationError(f"table={table!r}: give a table's name, e.g. 'dedup_outbox'")
+        self._engine, self._keys = engine, keys or ProducerKeys()
+        self.table = _table(table)
+        self._lock: _Lock | None = None
+
+    def create(self) -> None:
+        """Make the table where it is not there."""
+        with self._errors("made"):
+            self.table.create(self._engine, checkfirst=True)
+
+    def ddl(self) -> str:
+        """Return the statement that makes the table, for a migration."""
+        return str(CreateTable(self.table).compile(dialect=self._engine.dialect)).strip()
+
+    def add(
+        self,
+        connection: Connection,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        *,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        dedup_id: str | bytes | None = None,
+    ) -> bytes:
+        """Add a message in your transaction, and return its dedup key; it is sent when that is committed.
+
+        Raises `ValueError` for what is no message, and what SQLAlchemy raises.
+        """
+        message = Outgoing(
+            self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id) or b"",
+            topic, partition, as_bytes("key", key), as_bytes("value", value), timestamp or time.time_ns() // 1_000_000,
+            pack_headers(pairs(headers)) if headers else None,
+        )  # fmt: skip
+        why = why_unusable(message)
+        if why is not None:
+            raise ValueError(f"this is no message: {why}")
+        connection.execute(insert(self.table), message._asdict())
+        return message.dedup_id
+
+    # --- for the producer ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """See `Outbox`: locked in the database, for as long as its connection lives."""
+        with self._errors("opened"):
+            self._check()
+            lock = _Lock(self._engine, self.table.name)
+            if not lock.take():
+                raise OutboxLockedError(
+                    f"outbox {self.table.name} is sent from elsewhere; end that producer, or give each a table of its own"
+                )
+            self._lock = lock
+            # What was refused in an earlier life is tried again.
+            with self._engine.begin() as connection:
+                connection.execute(
+                    update(self.table).values(refused=None).where(self.table.c.refused.is_not(None))
+                )
+
+    def apply(self, step: Step) -> Sequence[int]:
+        """See `Outbox`."""
+        with self._errors("written"), self._engine.begin() as connection:
+            numbers = self._add(connection, step.added)
+            for number, reason in step.refused:
+                connection.execute(update(self.table).values(refused=reason).where(self.table.c.id == number))
+            for ids in _pieces(step.removed):
+                connection.execute(delete(self.table).where(self.table.c.id.in_(ids)))
+        return numbers
+
+    def after(self, last: int, most: int) -> list[Stored]:
+        """See `Outbox`."""
+        return self._read(
+            select(self.table).where(self.table.c.id > last).order_by(self.table.c.id).limit(most)
+        )
+
+    def read(self, ids: Sequence[int]) -> list[Stored]:
+        """See `Outbox`."""
+        found: list[Stored] = []
+        for some in _pieces(ids):
+            found += self._read(select(self.table).where(self.table.c.id.in_(some)).order_by(self.table.c.id))
+        return found
+
+    def count(self) -> int:
+        """See `Outbox`."""
+        with self._errors("read"), self._engine.connect() as connection:
+            return int(connection.execute(select(func.count()).select_from(self.table)).scalar_one())
+
+    def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
+        """See `Outbox`.
+
+        Numbers are given when a row is written, and rows appear when their transaction is committed: one with a smaller number may come later. So it is
+        looked for from the beginning, among rows that are few, since what is delivered is gone.
+        """
+        column = self.table.c.id
+        query = select(column).where(self.table.c.refused.is_(None)).order_by(column).limit(len(known) + most)
+        with self._errors("read"), self._engine.connect() as connection:
+            there = connection.execute(query).scalars().all()
+        taken = set(known)
+        return self.read([number for number in there if number not in taken][:most])
+
+    def close(self) -> None:
+        """See `Outbox`."""
+        if self._lock is not None:
+            self._lock.give_back()
+            self._lock = None
+
+    def _check(self) -> None:
+        inspector = inspect(self._engine)
+        if not inspector.has_table(self.table.name):
+            raise OutboxError(
+                f"there is no table {self.table.name}: call create(), or put what ddl() returns into a migration"
+            )
+        found = sorted(column["name"] for column in inspector.get_columns(self.table.name))
+        wanted = sorted(column.name for column in self.table.columns)
+        if found != wanted:
+            raise OutboxError(
+                f"table {self.table.name} is no outbox of this version: it has {', '.join(found)}, and {', '.join(wanted)} are wanted; name another one"
+            )
+
+    def _add(self, connection: Connection, messages: Sequence[Outgoing]) -> list[int]:
+        if not messages:
+            return []
+        rows = [message._asdict() for message in messages]
+        if connection.dialect.insert_executemany_returning_sort_by_parameter_order:
+            returning = insert(self.table).returning(self.table.c.id, sort_by_parameter_order=True)
+            return [int(number) for number in connection.execute(returning, rows).scalars()]
+        numbers = [connection.execute(insert(self.table), row).inserted_primary_key for row in rows]
+        return [int(key[0]) for key in numbers if key is not None]
+
+    def _read(self, query: Any) -> list[Stored]:
+        with self._errors("read"), self._engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        found = [(row["id"], tuple(_plain(row[name]) for name in _FIELDS)) for row in rows]
+        return [Stored(number, Outgoing(*row), why_unusable(row) or "") for number, row in found]
+
+    @contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        """Translate what SQLAlchemy raises: a database that is away comes back."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            said = " ".join(str(getattr(error, "orig", None) or error).split())
+            away = isinstance(error, PoolTimeoutError | OperationalError) or (
+                isinstance(error, DBAPIError) and error.connection_invalidated
+            )
+            if away and done != "opened":
+                raise OutboxFullError(
+                    f"outbox {self.table.name} cannot be {done} ({said}); nothing is sent that is not in it, and it is tried again"
+                ) from error
+            raise OutboxError(
+                f"outbox {self.table.name} cannot be {done} ({said}); check the database and its rights"
+            ) from error
+
+
+class _Lock:
+    """Keeps other producers away, in the database; a connection that ends gives it back."""
+
+    def __init__(self, engine: Engine, table: str) -> None:
+        self._engine, self._name = engine, f"dedup-outbox {table}"
+        self._connection: Connection | None = None
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Whether it was to be had."""
+        dialect = self._engine.dialect.name
+        if dialect == "sqlite":
+            return self._take_file()
+        # Not of the pool: it is kept, and idle, and must be nobody else's.
+        self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._connection.detach()
+        asked = (
+            select(func.pg_try_advisory_lock(func.hashtext(self._name)))
+            if dialect == "postgresql"
+            else select(func.get_lock(self._name, 0))
+        )
+        taken = bool(self._connection.execute(asked).scalar_one())
+        if not taken:
+            self.give_back()
+        return taken
+
+    def give_back(self) -> None:
+        """Give it back."""
+        if self._connection is not None:
+            with suppress(SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _take_file(self) -> bool:
+        path = self._engine.url.database
+        if not path or path == ":memory:":
+            return True
+        self._file = os.open(f"{path}.outbox-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.give_back()
+            return False
+        return True
+
+
+def _table(name: str) -> Table:
+    number = BigInteger().with_variant(Integer, "sqlite")  # only so does SQLite count by itself
+    content = LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb")
+    exact = mysql.VARCHAR(_TOPIC_CHARACTERS, charset="utf8mb4", collation="utf8mb4_bin")
+    return Table(
+        name, MetaData(),
+        Column("id", number, primary_key=True, autoincrement=True),
+        Column("dedup_id", content, nullable=False),
+        Column("topic", String(_TOPIC_CHARACTERS).with_variant(exact, "mysql", "mariadb"), nullable=False),
+        Column("partition", Integer, nullable=False),
+        Column("key", content),
+        Column("value", content),
+        Column("timestamp_ms", BigInteger, nullable=False),
+        Column("headers", content),
+        Column("refused", Text),
+        mysql_engine="InnoDB", mariadb_engine="InnoDB",
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview | bytearray) else value
+
+
+def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for begin in range(0, len(ids), _IDS_A_STATEMENT):
+        yield ids[begin : begin + _IDS_A_STATEMENT]
