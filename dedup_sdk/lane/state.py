@@ -188,7 +188,7 @@ class LaneState:
     @property
     def told_low(self) -> int:
         """Where the history begins, as a commit of ``high`` tells it."""
-        return max(self.low, min(self.torn, self.high))
+        return self.low
 
     @property
     def recent_count(self) -> int:

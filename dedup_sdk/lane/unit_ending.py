@@ -49,8 +49,8 @@ class UnitEnding(UnitState):
         """Whether a fold does not know what became of a unit none of whose IDs it knows."""
         if whole.given_up:
             return True
-        if not self.all_or_nothing or len(whole.digests) == 1:
-            # Whatever it was told, its ID was handled, then or before.
+        if not self.all_or_nothing or (len(whole.digests) == 1 and (covered or whole.sized)):
+            # Whatever it was told, its ID was handled, then or before. Of one with an end mark only the first records may be missing.
             return False
         return not covered or any(
             self.window.holds(whole.end_ms - self._maybe[digest], 0)

@@ -168,6 +168,7 @@ class UnitJudging(UnitEnding):
         known = {digest: stored[digest] for digest in distinct if digest in stored}
         whole = Whole(places, distinct, known)
         whole.given_up = unit.given_up
+        whole.sized = unit.size is not None
         self.wholes[whole.end] = whole
         if self.unit_ring is not None:
             self.unit_ring.consider_unit(whole.end, len(distinct))

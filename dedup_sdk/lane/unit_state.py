@@ -52,6 +52,7 @@ class UnitState(Lane):
         self._over: list[tuple[int, int]] = []
         self._landed: list[Landed] = []
         self._maybe: dict[bytes, int] = {}
+        self._whole_from = 0
         self._promoted: list[Place] = []
         self.wholes: dict[int, Whole] = {}
         super().__init__(window, progress, recent)
@@ -89,6 +90,15 @@ class UnitState(Lane):
         if high != self.high:
             self.high = high
             self._moved = True
+        if self._whole_from < self.torn <= high:
+            self._whole_from = high
+
+    @property
+    def told_low(self) -> int:
+        """As `LaneState.told_low`: no place inside a unit, whose rest would pass for all of it."""
+        if not self.torn:
+            return self.low
+        return max(self.low, self._whole_from if self._whole_from >= self.torn else self.high)
 
     def _outside_units(self, high: int) -> int:
         """Return the highest offset up to ``high`` that no unit which is over lies on both sides of."""

@@ -114,3 +114,15 @@ def test_a_released_member_comes_again_by_itself() -> None:
     assert dedup.next_offset("t", 0) == 0
     dedup.complete(records[:1])
     assert dedup.next_offset("t", 0) == 2
+
+
+def test_commits_tell_no_beginning_inside_a_unit() -> None:
+    """What the log does not tell ends inside another unit: its last record would pass for all of it, although it was rejected."""
+    dedup = engine()
+    bad = record(1, "x", "W")
+    bad = Record("t", 0, 1, 1_001, headers=[*bad.headers, ("dedup-unit-size", b"none")])
+    records = [record(0, "a", "V"), bad, record(2, "b", "V", end=True)]
+    dedup.admit(records)
+    dedup.complete(records)
+    lane = dedup.partitions["t", 0].lane
+    assert (lane.high, lane.torn, lane.told_low) == (3, 2, 3)
