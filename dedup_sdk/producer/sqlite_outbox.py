@@ -24,6 +24,7 @@ from typing import Any, Final
 from dedup_sdk.errors import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
 from dedup_sdk.producer.outbox import Step, Stored
 from dedup_sdk.producer.outgoing import Outgoing, why_unusable
+from dedup_sdk.producer.sqlite_log import ends_of_transactions
 
 log = logging.getLogger("dedup_sdk")
 
@@ -50,6 +51,7 @@ PRAGMA user_version = {FORMAT};
 _PRIVATE: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 _FIELDS: Final = 1 + len(Outgoing._fields)
+_KEPT_LOG: Final = f"{FILE}-wal.kept"
 _MOST_ROWS: Final = 500
 _MOST_ID: Final = 2**62
 _LATER: Final = {
@@ -178,6 +180,7 @@ class SqliteOutbox:
         with self._errors("opened"):
             if not self.path.stat().st_size:
                 raise OutboxDamagedError(self._damaged("is empty"))
+            ends = self._keep_log()
             self._database = sqlite3.connect(
                 self.path, timeout=self._lock_wait_s, isolation_level=None, check_same_thread=False
             )
@@ -188,10 +191,41 @@ class SqliteOutbox:
             self._run("BEGIN EXCLUSIVE")
             self._run("COMMIT")
             self._check()
+            self._compare_log(ends)
             self._run("PRAGMA busy_timeout = 0")
         for name in (FILE, f"{FILE}-wal"):
             with suppress(FileNotFoundError):
                 self.path.with_name(name).chmod(_PRIVATE_FILE)
+
+    def _keep_log(self) -> list[int]:
+        """Keep the log of a process that did not end in order, which SQLite removes when it has read what it can; return where transactions end."""
+        log_file, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(_KEPT_LOG)
+        kept.unlink(missing_ok=True)
+        if not self._fsync or not log_file.exists():
+            return []
+        os.link(log_file, kept)
+        return ends_of_transactions(kept)
+
+    def _compare_log(self, ends: list[int]) -> None:
+        """Raise `OutboxDamagedError` where transactions lie behind a damaged place of the log, now or at an earlier start.
+
+        The last one alone may be what a power cut interrupted, for which nobody was told that it is on disk.
+        """
+        read = self._run("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        kept = self.path.with_name(_KEPT_LOG)
+        if sum(end > read for end in ends) > 1:
+            kept.rename(self.path.with_name(f"{FILE}-wal.damaged-{time.time_ns()}"))
+        kept.unlink(missing_ok=True)
+        damaged = sorted(self.path.parent.glob(f"{FILE}-wal.damaged-*"))
+        if not damaged:
+            return
+        said = f"outbox {self.path}: its log has a damaged place, and what was written behind it is missing; it is kept as {damaged[-1].name}"
+        if not self._sets_aside:
+            raise OutboxDamagedError(
+                f"{said}: move that away, or start with on_damage='set-aside', to go on with the rest"
+            )
+        self.set_aside = damaged[-1]
+        log.error("%s", said)
 
     def _check(self) -> None:
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")

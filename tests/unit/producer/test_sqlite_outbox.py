@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -189,6 +190,59 @@ def test_a_damaged_file_is_told_and_never_emptied(
     assert f"is now {setting_aside.set_aside.name}; what it had is not sent" in caplog.text
     assert setting_aside.set_aside.read_bytes() == damaged
     setting_aside.close()
+
+
+def killed(tmp_path: Path) -> Path:
+    """The folder of an outbox as a killed process leaves it, with five transactions in the log."""
+    outbox = SqliteOutbox(tmp_path / "living")
+    outbox.open()
+    for number in range(5):
+        outbox.apply(Step(numbers(10 * number, 10 * number + 10)))
+    shutil.copytree(tmp_path / "living", tmp_path / "killed")
+    outbox.close()
+    return tmp_path / "killed"
+
+
+def test_what_lies_behind_a_damaged_place_of_the_log_is_not_dropped_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite reads up to it and removes the log. Here that is told at each start, and the log is kept, until somebody takes it away."""
+    folder = killed(tmp_path)
+    log_file = folder / f"{FILE}-wal"
+    data = bytearray(log_file.read_bytes())
+    data[len(data) // 3] ^= 1
+    log_file.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(OutboxDamagedError, match="what was written behind it is missing") as raised:
+            SqliteOutbox(folder).open()
+        assert "\n" not in str(raised.value)
+    [kept] = folder.glob("*.damaged-*")
+    assert kept.read_bytes() == data
+    setting_aside = SqliteOutbox(folder, set_damage_aside=True)
+    setting_aside.open()
+    assert 0 < setting_aside.count() < 50
+    assert setting_aside.set_aside == kept
+    assert kept.name in caplog.text
+    setting_aside.close()
+    kept.unlink()
+    outbox = SqliteOutbox(folder)
+    outbox.open()
+    assert outbox.count() < 50
+    outbox.close()
+
+
+def test_a_log_that_is_whole_or_ends_in_the_middle_is_no_damage(tmp_path: Path) -> None:
+    """As a kill leaves it all is there; without its last pages, as a power cut may leave it, what was complete before."""
+    folder = killed(tmp_path)
+    shutil.copytree(folder, tmp_path / "cut")
+    log_file = tmp_path / "cut" / f"{FILE}-wal"
+    log_file.write_bytes(log_file.read_bytes()[:-5_000])
+    for each, count in ((folder, 50), (tmp_path / "cut", 40)):
+        outbox = SqliteOutbox(each)
+        outbox.open()
+        assert outbox.count() == count
+        outbox.close()
+        assert {path.name for path in each.iterdir()} == {FILE}
 
 
 def test_rows_that_are_no_messages_are_named(outbox: SqliteOutbox) -> None:
