@@ -37,6 +37,7 @@ class Inbox:
         scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic and its retry topic.
         table: the table's name; with ``_offsets`` behind it that of the offsets.
         schema: where the tables are, where that is not the connection's default.
+        partitioned: keep the IDs in time partitions (PostgreSQL), so that `expire` drops tables and deletes no rows.
         offsets: keep the offsets in the database, too, so that a partition begins where the last transaction left it.
 
     Raises `ConfigurationError` for settings that make no sense. Used from any thread, each with a connection of its own.
@@ -52,6 +53,7 @@ class Inbox:
         scope: Scope = "topic",
         table: str = "dedup_inbox",
         schema: str | None = None,
+        partitioned: bool = False,
         offsets: KeptOffsets | None = None,
     ) -> None:
         self._engine, self._dialect = engine, _dialect_of(engine)
@@ -61,8 +63,12 @@ class Inbox:
         if scope not in ("topic", "group"):
             raise ConfigurationError(f"scope={scope!r}: choose topic or group")
         self._by_topic = scope == "topic"
-        self._tables = make_tables(table, schema, self._dialect)
-        self._take = taking(self._tables.ids, self._dialect, self._window_ms)
+        if partitioned and (self._dialect != "postgresql" or self._window_ms is None):
+            raise ConfigurationError("partitioned=True needs PostgreSQL and a window=, e.g. Window(days=7)")
+        self._tables = make_tables(
+            table, schema, self._dialect, partitioned_ms=self._window_ms if partitioned else None
+        )
+        self._take = taking(self._tables, self._dialect, self._window_ms)
         self._kept = offsets
         if offsets is not None:
             offsets.bind(engine, group, self._tables.offsets)
@@ -150,9 +156,11 @@ class Inbox:
                 "the connection is in AUTOCOMMIT: an ID would be kept without its work; give one with transactions"
             )
         if not self._checked:
-            check(connection, self._tables.ids)
-            if self._kept is not None:
-                check(connection, self._tables.offsets)
+            for table in self._tables.all:
+                if table is not self._tables.offsets or self._kept is not None:
+                    check(connection, table)
+            if self._tables.generations is not None:
+                self._tables.generations.check(connection)
             self._checked = True
 
     # --- tables --------------------------------------------------------------------------------------------------
@@ -170,13 +178,21 @@ class Inbox:
         """Make the tables that are not there; raises `InboxError` where one of the name is another."""
         self._tables.metadata.create_all(self._engine)
         with self._engine.connect() as connection:
-            check(connection, self._tables.ids)
-            check(connection, self._tables.offsets)
+            for table in self._tables.all:
+                check(connection, table)
+        if self._tables.generations is not None:
+            self._tables.generations.begin_first(self._engine, _now_ms())
 
     def expire(self) -> int:
-        """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same."""
+        """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same.
+
+        Where the table is partitioned: drop the partitions whose window is over, for all groups, begin a new one where it is time, and return how many
+        were dropped. That waits two seconds at most for open transactions, and raises what passes (`is_retryable`).
+        """
         if self._window_ms is None:
             return 0
+        if self._tables.generations is not None:
+            return self._tables.generations.turn(self._engine, _now_ms())
         ids = self._tables.ids
         horizon = _now_ms() - self._window_ms
         over = (ids.c.consumer_group == self._group) & (ids.c.seen_ms < horizon)

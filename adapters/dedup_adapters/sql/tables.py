@@ -25,6 +25,7 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from dedup_adapters.sql.errors import InboxError
+from dedup_adapters.sql.generations import Generations
 
 DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
 KEY_BYTES: Final = 16
@@ -41,10 +42,16 @@ class Tables:
     metadata: MetaData
     ids: Table
     offsets: Table
+    generations: Generations | None
+
+    @property
+    def all(self) -> list[Table]:
+        """Every one of them."""
+        return [self.ids, self.offsets, *([] if self.generations is None else [self.generations.table])]
 
 
-def make_tables(name: str, schema: str | None, dialect: str) -> Tables:
-    """Return the tables as a database of that dialect has them."""
+def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: int | None = None) -> Tables:
+    """Return the tables as a database of that dialect has them; with a window in ms those that are partitioned by it."""
     metadata = MetaData(schema=schema)
     by_mysql = dialect in ("mysql", "mariadb")
     columns: list[Any] = [
@@ -56,9 +63,15 @@ def make_tables(name: str, schema: str | None, dialect: str) -> Tables:
         # It has no RETURNING everywhere: which rows are ours is read back.
         columns.append(Column("attempt", BINARY(ATTEMPT_BYTES), nullable=False))
     # The ID first: comparing bytes tells most keys apart, and costs less than comparing names.
+    key = ["id", "consumer_group"]
+    options: dict[str, Any] = {}
+    if partitioned_ms is not None:
+        columns.append(Column("generation", BigInteger, nullable=False))
+        key.append("generation")
+        options["postgresql_partition_by"] = "LIST (generation)"
     ids = Table(
-        name, metadata, *columns, PrimaryKeyConstraint("id", "consumer_group", name=f"{name}_key"),
-        sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB",
+        name, metadata, *columns, PrimaryKeyConstraint(*key, name=f"{name}_key"),
+        sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB", **options,
     )  # fmt: skip
     # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
     Index(f"{name}_seen", ids.c.seen_ms, postgresql_using="brin")
@@ -72,13 +85,14 @@ def make_tables(name: str, schema: str | None, dialect: str) -> Tables:
         PrimaryKeyConstraint("consumer_group", "topic", "partition_number", name=f"{name}_offsets_key"),
         sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB",
     )  # fmt: skip
-    return Tables(metadata, ids, offsets)
+    generations = None if partitioned_ms is None else Generations(ids, metadata, partitioned_ms)
+    return Tables(metadata, ids, offsets, generations)
 
 
 def ddl(tables: Tables, dialect: Dialect) -> list[str]:
     """Return the statements that make the tables, as text."""
     statements = []
-    for table in (tables.ids, tables.offsets):
+    for table in tables.all:
         statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
         statements += [str(CreateIndex(index).compile(dialect=dialect)).strip() for index in table.indexes]
     return statements

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from dedup_adapters.sql.tables import ATTEMPT_BYTES, KEY_BYTES
+from dedup_adapters.sql.tables import ATTEMPT_BYTES, KEY_BYTES, Tables
 
 Take = Callable[[Connection, str, Sequence[bytes], int], set[bytes]]
 """Stores IDs (16 bytes each, none twice, ascending) of a group at a time in ms; returns those that were not there, or whose window was over.
@@ -34,30 +34,38 @@ _READ_BACK: Final = 5_000
 """IDs that one question names at most."""
 
 
-def taking(table: Table, dialect: str, window_ms: int | None) -> Take:
+def taking(tables: Tables, dialect: str, window_ms: int | None) -> Take:
     """Return the statement of a database; a window of None never ends."""
     if dialect == "postgresql":
-        return _by_bytes(table, window_ms)
+        return _by_bytes(tables, window_ms)
     if dialect == "sqlite":
-        return _by_rows(table, window_ms)
-    return _by_attempt(table, window_ms)
+        return _by_rows(tables.ids, window_ms)
+    return _by_attempt(tables.ids, window_ms)
 
 
-def _by_bytes(table: Table, window_ms: int | None) -> Take:
+def _by_bytes(tables: Tables, window_ms: int | None) -> Take:
     """All IDs are one value, there and back, so that nothing is done for each of them between here and the database.
 
     As an array, and a row for each that was stored, they took half as long again.
     """
+    table, generations = tables.ids, tables.generations
     place = func.generate_series(0, cast(bindparam("last"), Integer)).column_valued("place")
     given: Any = cast(bindparam("ids", type_=LargeBinary), LargeBinary)
     key = func.substring(given, place * KEY_BYTES + 1, KEY_BYTES)
     seen: Any = cast(bindparam("seen_ms"), BigInteger)
-    rows = select(cast(bindparam("consumer_group"), String), key, seen)
-    insert = postgresql.insert(table).from_select(["consumer_group", "id", "seen_ms"], rows)
+    group: Any = cast(bindparam("consumer_group"), String)
+    columns = ["consumer_group", "id", "seen_ms"]
+    rows = select(group, key, seen)
+    if generations is not None:
+        columns.append("generation")
+        rows = rows.add_columns(generations.newest).where(~generations.known(key, group, seen))
+    insert = postgresql.insert(table).from_select(columns, rows)
     taken = _unless_known(insert, table, window_ms).returning(table.c.id).cte("taken")
     statement = select(func.string_agg(taken.c.id, cast(literal(b"", LargeBinary), LargeBinary)))
 
     def take(connection: Connection, group: str, keys: Sequence[bytes], now_ms: int) -> set[bytes]:
+        if generations is not None:
+            generations.hold(connection)
         asked = {"consumer_group": group, "ids": b"".join(keys), "last": len(keys) - 1, "seen_ms": now_ms}
         stored = bytes(connection.execute(statement, asked).scalar() or b"")
         return {stored[begin : begin + KEY_BYTES] for begin in range(0, len(stored), KEY_BYTES)}
@@ -76,7 +84,7 @@ def _by_rows(table: Table, window_ms: int | None) -> Take:
 
 
 def _unless_known(insert: Any, table: Table, window_ms: int | None) -> Any:
-    key = [table.c.consumer_group, table.c.id]
+    key = list(table.primary_key.columns)
     if window_ms is None:
         return insert.on_conflict_do_nothing(index_elements=key)
     new = insert.excluded.seen_ms
