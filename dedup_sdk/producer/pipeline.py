@@ -13,18 +13,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.errors import OutboxError, OutboxFullError
 from dedup_sdk.producer.counters import OutboxCounters
 from dedup_sdk.producer.failures import fate
+from dedup_sdk.producer.handing import ClientSide
 from dedup_sdk.producer.outbox import Outbox, Step, Stored
-from dedup_sdk.producer.outgoing import Outgoing, unpack_headers
-from dedup_sdk.producer.placing import Places
+from dedup_sdk.producer.queued import Batch, Mark, Queued
 from dedup_sdk.producer.settings import OnDelivery
 
 log = logging.getLogger("dedup_sdk")
@@ -44,64 +43,17 @@ _IDLE_S: Final = 0.5
 _FULL_S: Final = 0.02
 
 
-class Mark:
-    """A place in the queue; ends when everything before it is on disk."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.error: OutboxError | None = None
-
-    def end(self, error: OutboxError | None = None) -> None:
-        """Let those go on who wait for it."""
-        self.error = error
-        self.done.set()
-
-
-class Queued(NamedTuple):
-    """A message that is not on disk yet."""
-
-    message: Outgoing
-    callback: OnDelivery | None
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What the next transaction takes along."""
-
-    queued: list[Queued] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    removed: list[int] = field(default_factory=list)
-    refused: list[tuple[int, str]] = field(default_factory=list)
-
-
 class Pipeline:
     """Writes, sends and removes in a thread of its own; reports are taken by the threads that poll the client.
 
     Args:
         outbox: open.
-        produce: of the client.
-        places: see `Places`.
-        id_header: the header that bears the dedup key.
-        scatters_empty_keys: see `ProducerSettings`.
+        client: where messages go.
         on_refused: is asked about messages that the broker will not take; true: they need not be kept.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        produce: Callable[..., None],
-        places: Places,
-        *,
-        id_header: str,
-        scatters_empty_keys: bool,
-        on_refused: OnRefused | None,
-    ) -> None:
-        self._outbox, self._produce, self._places = outbox, produce, places
-        self._id_header, self._scatters_empty_keys, self._on_refused = (
-            id_header,
-            scatters_empty_keys,
-            on_refused,
-        )
+    def __init__(self, outbox: Outbox, client: ClientSide, on_refused: OnRefused | None) -> None:
+        self._outbox, self._client, self._on_refused = outbox, client, on_refused
         self.counters = OutboxCounters()
         self.queue: deque[Queued | Mark] = deque()
         self._lock = threading.Lock()
@@ -113,7 +65,7 @@ class Pipeline:
         """Why nothing is done any more."""
         self.fatal: KafkaError | None = None
         """Why the client can send nothing any more."""
-        self._batch = _Batch()
+        self._batch = Batch()
         self._trouble: OutboxFullError | None = None
         self._write_again = self._remove_by = self._look_at = 0.0
         self._ready: deque[Stored] = deque()
@@ -304,7 +256,7 @@ class Pipeline:
         batch.queued, batch.removed, batch.refused = [], [], []
         self._end_marks(None)
 
-    def _gather(self) -> _Batch:
+    def _gather(self) -> Batch:
         batch = self._batch
         while self.queue and len(batch.queued) < _MOST_BATCH:
             item = self.queue.popleft()
@@ -400,31 +352,18 @@ class Pipeline:
     def _hand_over(self, stored: Stored) -> bool:
         """Give a message to the client; false: it has no room."""
         number, message, _ = stored
-        headers = self._headers(message)
         try:
-            where = message.partition
-            if where < 0 and (message.key is None or (not message.key and self._scatters_empty_keys)):
-                place = self._places.place(message.topic, message.dedup_id)
-                if place is None:
-                    self._again.append((time.monotonic() + _AGAIN_S, number))
-                    return True
-                where = place
-            self._produce(
-                message.topic, message.value, message.key, where,
-                on_delivery=partial(self.report, number), timestamp=message.timestamp_ms, headers=headers,
-            )  # fmt: skip
+            given = self._client.give(message, partial(self.report, number))
         except BufferError:
             return False
         except KafkaException as error:
             self.report(number, error.args[0], None)
-        else:
+            return True
+        if given:
             self.counters.sent += 1
+        else:
+            self._again.append((time.monotonic() + _AGAIN_S, number))
         return True
-
-    def _headers(self, message: Outgoing) -> list[tuple[str, Any]]:
-        headers: list[tuple[str, Any]] = [] if message.headers is None else unpack_headers(message.headers)
-        headers.append((self._id_header, message.dedup_id))
-        return headers
 
     def _tell_refused(self) -> None:
         """Make the reports of what the broker refused, with all of the message, for the thread that polls next."""
@@ -434,11 +373,7 @@ class Pipeline:
         for _ in told:
             self._no_longer.popleft()
         for number, message, _ in rows:
-            refused = Message(
-                topic=message.topic, partition=message.partition, key=message.key, value=message.value,
-                headers=self._headers(message), error=errors[number], timestamp=(1, message.timestamp_ms),
-            )  # fmt: skip
-            self._own_reports.append((number, errors[number], refused))
+            self._own_reports.append((number, errors[number], self._client.refused(message, errors[number])))
 
     def _pass_over(self, stored: Stored) -> None:
         log.error(

@@ -14,11 +14,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk.checks import choice, flag, seconds, text, whole
 from dedup_sdk.errors import ConfigurationError, OutboxError
+from dedup_sdk.producer.handing import ClientSide
 from dedup_sdk.producer.keys import KeyMaker, ProducerKeys
 from dedup_sdk.producer.outbox import Outbox
 from dedup_sdk.producer.outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs
-from dedup_sdk.producer.pipeline import OnRefused, Pipeline, Queued
+from dedup_sdk.producer.pipeline import OnRefused, Pipeline
 from dedup_sdk.producer.placing import Places
+from dedup_sdk.producer.queued import Queued
 from dedup_sdk.producer.settings import OnDelivery, producer_settings
 
 if TYPE_CHECKING:
@@ -101,14 +103,13 @@ class DedupProducer(Producer):
         opened.open()
         try:
             super().__init__(settings.client)
-            self._pipeline = Pipeline(
-                opened,
+            client = ClientSide(
                 super().produce,
                 Places(super().list_topics, UNKNOWN_TOPIC_S),
                 id_header=id_header,
                 scatters_empty_keys=settings.scatters_empty_keys,
-                on_refused=on_refused,
             )
+            self._pipeline = Pipeline(opened, client, on_refused)
         except BaseException:
             opened.close()
             raise

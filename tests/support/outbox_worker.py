@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from dedup_sdk import DedupProducer
-from dedup_sdk.producer.pipeline import Pipeline, Queued
+from dedup_sdk.producer.pipeline import Pipeline
+from dedup_sdk.producer.queued import Queued
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _Hasty:
         message = queued.message
         headers: list[tuple[str, Any]] = [("dedup-id", message.dedup_id)]
         report = partial(self._delivered, pipeline, message.dedup_id)
-        pipeline._produce(
+        pipeline._client.produce(
             message.topic, message.value, message.key, message.partition, headers=headers, on_delivery=report
         )
         self._put(pipeline, queued)
