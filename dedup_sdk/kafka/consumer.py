@@ -19,6 +19,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
+from dedup_sdk.kafka.forks import keep_from_children
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
@@ -94,7 +95,8 @@ class DedupConsumer(Offsets):
         recent_marks: marks kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and what `confluent_kafka.Consumer` raises.
-    Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread.
+    Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the child has to make
+    its own: there every call of this one raises `RuntimeError`, but `close`, which does nothing.
     """
 
     def __init__(
@@ -154,8 +156,7 @@ class DedupConsumer(Offsets):
                 "persist=True"
             )
         keys = _key_store(store)
-        self._settings = settings
-        self._guard = Guard()
+        self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
             dedup,
@@ -203,6 +204,7 @@ class DedupConsumer(Offsets):
         self._torn = Doubt.NOTHING
         self._survived = -1
         self._doubtful = self._stopped = self._closed = False
+        keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
 

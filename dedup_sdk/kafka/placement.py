@@ -338,6 +338,15 @@ class Placement(Consumer):
         if self._closed:
             raise RuntimeError("Consumer closed")
 
+    def leave_to_parent(self) -> bool:
+        """Count as closed in the child of a fork, without waiting for a lock whose holder is not here; False when it was closed before."""
+        if self._closed:
+            return False
+        self._turns = Turns()
+        self._lock = self._turns.lock
+        self._closed, self._tidy_at = True, 0.0
+        return True
+
 
 def coordinates_in(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
     """Return topic and partition of each."""
