@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dedup_sdk.lane.unit_chunk import Whole
 from dedup_sdk.lane.unit_state import UnitState
@@ -52,11 +52,18 @@ class UnitEnding(UnitState):
         if not self.all_or_nothing or (len(whole.digests) == 1 and (covered or whole.sized)):
             # Whatever it was told, its ID was handled, then or before. Of one with an end mark only the first records may be missing.
             return False
-        return not covered or any(
-            self.window.holds(whole.end_ms - self._maybe[digest], 0)
-            for digest in whole.digests
-            if digest in self._maybe
-        )
+        return not covered or any(self._is_maybe_known(digest, whole) for digest in whole.digests)
+
+    def _is_maybe_known(self, digest: bytes, whole: Whole) -> bool:
+        return digest in self._maybe and self.window.holds(whole.end_ms - self._maybe[digest], 0)
+
+    def note_rejected(self, whole: Whole, duplicates: Collection[bytes], *, covered: bool) -> None:
+        """Note of a unit that a fold rejects which other IDs of it may have been known: their marks moved to its end then."""
+        if not self.all_or_nothing:
+            return
+        for digest in whole.digests:
+            if digest not in duplicates and (not covered or self._is_maybe_known(digest, whole)):
+                self._maybe[digest] = max(whole.end_ms, self._maybe.get(digest, whole.end_ms))
 
     def pass_unit(self, whole: Whole) -> None:
         """Pass a unit of which a fold does not know what became."""

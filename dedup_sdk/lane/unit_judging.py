@@ -202,6 +202,8 @@ class UnitJudging(UnitEnding):
             if kinds[digest] is VerdictKind.DUPLICATE and mark is not None:
                 duplicates[digest] = mark
         if duplicates and self.all_or_nothing:
+            if self.folding:
+                self.note_rejected(whole, duplicates.keys(), covered=covered)
             self._reject(whole, duplicates)
         elif self.folding and self.is_uncertain(whole, covered=covered):
             self.pass_unit(whole)

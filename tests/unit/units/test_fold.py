@@ -1,0 +1,44 @@
+"""What a fold of units takes for handled where it does not know all that came before: nothing that was hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dedup_sdk import Deduplicator, Lookup, Window, header
+from dedup_sdk.ids import RecordFields, digest_one
+from dedup_sdk.lane.plan import plan_start
+from tests.support.known_marks import newest_marks
+from tests.support.naive_units import Entry
+from tests.support.unit_world import record_of
+
+LOOKUP = Lookup(id=header("dedup-id"), window=Window(milliseconds=15), unit=header("dedup-unit"))
+
+
+def folded(log: list[Entry]) -> Any:
+    """Return the marks of a fold of a group's log of which the beginning is gone."""
+    engine = Deduplicator(LOOKUP, clock=lambda: 1_000.0)
+    held = engine.attach("t", 0)
+    end = log[-1].offset + 1
+    held.start(plan_start(None, committed=end, low=log[0].offset, complete=False))
+    keys = LOOKUP.keys.digests(RecordFields([record_of(entry) for entry in log])).digests
+    times = np.asarray([entry.timestamp_ms for entry in log], np.int64)
+    held.fold([entry.offset for entry in log], times, list(keys), end)
+    held.flush()
+    return newest_marks(held.store.scan())
+
+
+def test_a_rejected_unit_may_have_moved_marks_that_a_fold_does_not_know() -> None:
+    """Its ID x may have been known as well, from before the fold: then the next unit with x was rejected, and its z was never handled."""
+    log = [
+        Entry(5, 20, "y"),
+        Entry(6, 21, "x", "u"),
+        Entry(7, 22, "y", "u", is_end=True),
+        Entry(8, 35, "x", "v"),
+        Entry(9, 36, "z", "v", is_end=True),
+        Entry(10, 37, "a"),
+    ]
+    marks = folded(log)
+    assert digest_one(b"z") not in marks
+    assert {digest_one(ident) for ident in (b"y", b"a")} <= marks.keys()
