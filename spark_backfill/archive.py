@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.ids import IdSpec
 from spark_backfill.archive_checks import (
     SHOWN_TOPICS,
     checked_part,
@@ -34,7 +35,7 @@ from spark_backfill.hull import in_archive
 from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
-from spark_backfill.lane_spec import LaneSpec, Spec, text_of
+from spark_backfill.lane_spec import Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.source import with_digests
 from spark_backfill.stretch import Stretch
@@ -150,8 +151,8 @@ class Archive:
 
     def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
-        if isinstance(self._spec, LaneSpec):
-            raise TypeError(f"{self._spec} reads lanes, which are dealt out")
+        if not isinstance(self._spec, IdSpec):
+            raise TypeError(f"{self._spec} reads more than IDs: its rows are dealt out")
         rows = with_digests(
             self.records(stretches),
             self._spec,
@@ -161,7 +162,7 @@ class Archive:
         return pack_rows(rows, packing.of_archive(in_archive(stretches), twins=self._has_twins))
 
     def dealt_rows(self, stretches: Sequence[Stretch], dealer: LaneDealer) -> DataFrame:
-        """Return those rows, whose IDs are compared, dealt out (`spark_backfill.lane_dealer`)."""
+        """Return those rows dealt out (`spark_backfill.lane_dealer`)."""
         dealer = dealer.of_archive(in_archive(stretches), twins=self._has_twins)
         rows = read_columns(self.records(stretches), self._spec)
         return rows.mapInArrow(DealtRows(digester(text_of(self._spec)), dealer), DEALT_SCHEMA)

@@ -20,8 +20,8 @@ from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.hull import hull, in_archive, in_log, offsets_of
 from spark_backfill.lane_dealer import LaneDealer, takers_of
 from spark_backfill.lane_sources import read_dealt_rows
-from spark_backfill.lane_spec import LaneSpec
-from spark_backfill.lane_writer import write_lanes
+from spark_backfill.lane_spec import DealtSpec, LaneSpec
+from spark_backfill.lane_writer import write_dealt
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
@@ -92,12 +92,12 @@ def backfill_groups(
             spark = session.get()
             check_shared(options, spark)
             stretches = [share.stretches for share in shares]
-            if options.lanes is not None:
-                plan, dealer = _dealer(options.lanes, shares, spark.sparkContext.defaultParallelism)
+            if options.dealt is not None:
+                plan, dealer = _dealer(options.dealt, shares, spark.sparkContext.defaultParallelism)
                 dealt = read_dealt_rows(spark, options, stretches, dealer, archive)
                 with watch(spark, rows):
-                    outcomes = write_lanes(
-                        dealt, plan, stretches, options.lanes, output.attempts, around=around
+                    outcomes = write_dealt(
+                        dealt, plan, stretches, options.dealt, output.attempts, now_ms=now_ms, around=around
                     )
             else:
                 plan, packing = _packing(options, shares, spark.sparkContext.defaultParallelism)
@@ -205,11 +205,12 @@ def _packing(options: Options, shares: Sequence[Share], parallelism: int) -> tup
     return plan, packing
 
 
-def _dealer(spec: LaneSpec, shares: Sequence[Share], parallelism: int) -> tuple[SlotPlan, LaneDealer]:
-    """Return the slots of all groups, and how rows are dealt out to them where IDs are compared."""
+def _dealer(spec: DealtSpec, shares: Sequence[Share], parallelism: int) -> tuple[SlotPlan, LaneDealer]:
+    """Return the slots of all groups, and how rows are dealt out to them where they are folded in offset order."""
     stretches = [share.stretches for share in shares]
-    # Where the partition is the lane, all of it is one row of a sorted file.
-    plan = plan_group_slots(stretches, split=spec.lane is not None, parallelism=parallelism)
+    # Where the partition is the lane, all of it is one row of a sorted file; units are judged in the order of their ends.
+    split = isinstance(spec, LaneSpec) and spec.lane is not None
+    plan = plan_group_slots(stretches, split=split, parallelism=parallelism)
     takers = takers_of(stretches, [share.given_up.offsets for share in shares])
     return plan, LaneDealer(spec=spec, plan=plan, takers=takers)
 

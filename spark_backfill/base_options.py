@@ -101,8 +101,7 @@ def _refuse_others(base: str, id_text: str) -> None:
         )
     if spec_in_units(id_text) is not None:
         raise ConfigurationError(
-            f"base {base!r} has marks of units, which the backfill does not know: a consumer makes its store anew from the topic by itself, "
-            "and dedup snapshot copies one that is there"
+            f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with --id and --unit, without --base"
         )
 
 

@@ -25,7 +25,7 @@ from dedup_sdk.strategy import Keys
 from spark_backfill.fold import Packing
 from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.lane_dealer import rows_batch
-from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.lane_spec import DealtSpec
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
 from spark_backfill.stretch import Stretch
 from spark_backfill.watched_spec import WatchedSpec
@@ -108,7 +108,7 @@ class ClientRows:
 
     settings: Mapping[str, str]
     topic: str
-    spec: LaneSpec
+    spec: DealtSpec
     ranges: tuple[Range, ...]
     patience_s: float = PATIENCE_S
 

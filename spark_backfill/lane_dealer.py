@@ -1,6 +1,6 @@
-"""Rows whose IDs are compared, dealt out to slots: what is shuffled, and in which order a slot's task has to have it.
+"""Rows that are folded in offset order, dealt out to slots: what is shuffled, and in which order a slot's task has to have it.
 
-A row goes to the slot of its lane, sorted there by lane and offset. Before all lanes come a slot's *tallies*, in the lane `TALLIES`: what
+A row goes to the slot of its lane, sorted there by lane and offset; where there are units, all of a partition lie in one lane. Before all lanes come a slot's *tallies*, in the lane `TALLIES`: what
 each task counted of the partition, so that it is known where its history begins before anything is folded. Then, in a partition's first
 slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lane `WATCHED`, each with a digest of what it bears.
 """
@@ -18,18 +18,22 @@ from numpy.typing import NDArray
 
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.marks import Int64s
+from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
-from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.lane_spec import DealtSpec
 from spark_backfill.offset_twins import is_watched, watch_bits
 from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Bounds, Stretch
+from spark_backfill.unit_spec import UnitSpec
 
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
 """Rows as sources give them; ``digest`` is the lane key, null without an ID."""
 DEALT_SCHEMA: Final = "slot int, lane binary, offset long, timestamp_ms long, id binary"
 TALLIES: Final = b""
 WATCHED: Final = b"\0"
+IN_UNITS: Final = b"\1\0"
+"""The lane of all rows of a partition whose records belong to units."""
 
 _NAMES: Final = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
 _TYPES: Final = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.binary()]
@@ -85,7 +89,7 @@ class LaneDealer:
     ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
     """
 
-    spec: LaneSpec
+    spec: DealtSpec
     plan: SlotPlan
     takers: tuple[LaneTaker, ...]
     watch: Mapping[int, int] = field(default_factory=dict)
@@ -97,6 +101,9 @@ class LaneDealer:
 
     def of_archive(self, bounds: Bounds, *, twins: bool) -> LaneDealer:
         """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
+        if isinstance(self.spec, UnitSpec):
+            # Rows of one offset meet in any case.
+            return self
         watch = {
             partition: 0 if twins else watch_bits(end - begin) for partition, (begin, end) in bounds.items()
         }
@@ -113,11 +120,11 @@ class LaneDealer:
             yield self._told(group, partition, tally)
 
     def _dealt(
-        self, batch: pa.RecordBatch, keys: LaneKeys, tallies: dict[tuple[int, int], Tally]
+        self, batch: pa.RecordBatch, keys: LaneKeys | UnitKeys, tallies: dict[tuple[int, int], Tally]
     ) -> Iterator[pa.RecordBatch]:
         lane_keys = bytes_list(batch.column("digest"))
-        lanes = keys.lanes_of(lane_keys)
-        columns = pa.array(lanes, pa.binary()), pa.array(keys.ids_of(lane_keys), pa.binary())
+        lanes, ids = _lanes_and_ids(keys, lane_keys)
+        columns = pa.array(lanes, pa.binary()), pa.array(ids, pa.binary())
         rows = _Rows(
             batch.column("partition").to_numpy(),
             batch.column("offset").to_numpy(),
@@ -132,12 +139,15 @@ class LaneDealer:
                 inside = (rows.partitions == partition) & (rows.offsets >= begin) & (rows.offsets < end)
                 if not inside.any():
                     continue
-                bearing = inside & rows.has_id & ~np.isin(rows.offsets, taker.gave_up.get(partition, ()))
+                bearing = inside & rows.has_id
+                gone = bearing & np.isin(rows.offsets, taker.gave_up.get(partition, ()))
+                bearing &= ~gone
                 tally = _tally(rows, inside, bearing)
                 tallies.setdefault((group, partition), Tally()).add(tally)
                 known_ms = taker.known_ms.get(partition)
                 if known_ms is not None:
-                    bearing &= rows.timestamps >= known_ms
+                    gone |= bearing & (rows.timestamps < known_ms)
+                    bearing &= ~gone
                 taken = np.flatnonzero(bearing)
                 slots = self.plan.numbers(partition, rows.prefixes[taken], group)
                 yield _batch(
@@ -147,11 +157,26 @@ class LaneDealer:
                     pa.array(rows.timestamps[taken]),
                     columns[1].take(pa.array(taken)),
                 )
+                if isinstance(keys, UnitKeys) and gone.any():
+                    yield self._given_up(keys, rows, np.flatnonzero(gone), partition, group)
                 if partition in self.watch:
                     yield self._watched(keys, rows, inside & rows.has_id, partition, group)
 
+    def _given_up(
+        self, keys: UnitKeys, rows: _Rows, gone: Int64s, partition: int, group: int
+    ) -> pa.RecordBatch:
+        """Return rows that must leave no mark: their units leave none either."""
+        first = self.plan.ranges(partition, group)[0]
+        return _batch(
+            pa.array([first] * len(gone), pa.int32()),
+            pa.array([IN_UNITS] * len(gone), pa.binary()),
+            pa.array(rows.offsets[gone]),
+            pa.array(rows.timestamps[gone]),
+            pa.array([keys.given_up(rows.keys[row]) for row in gone.tolist()], pa.binary()),
+        )
+
     def _watched(
-        self, keys: LaneKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int, group: int
+        self, keys: LaneKeys | UnitKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int, group: int
     ) -> pa.RecordBatch:
         seen = np.flatnonzero(bearing & is_watched(rows.offsets, self.watch[partition]))
         first = self.plan.ranges(partition, group)[0]
@@ -215,6 +240,15 @@ def _tally(rows: _Rows, inside: NDArray[np.bool_], bearing: NDArray[np.bool_]) -
         len(taken),
         len(taken) - int(bearing.sum()),
     )
+
+
+def _lanes_and_ids(
+    keys: LaneKeys | UnitKeys, read: Sequence[bytes | None]
+) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
+    """Return the lane of each row, None where it has no ID, and what the lane's fold reads of it."""
+    if isinstance(keys, UnitKeys):
+        return [None if key is None else IN_UNITS for key in read], read
+    return keys.lanes_of(read), keys.ids_of(read)
 
 
 def _prefixes(lanes: Sequence[bytes | None]) -> Int64s:

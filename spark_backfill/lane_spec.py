@@ -10,6 +10,7 @@ from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.orders import named
 from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId
 from dedup_sdk.window import Window
+from spark_backfill.unit_spec import UnitSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +51,19 @@ class LaneSpec:
         return str(self.keys)
 
 
-Spec = IdSpec | LaneSpec
-"""What is read of a record: its ID, or its lane and ID."""
-SpecText = str | LaneSpec
+DealtSpec = LaneSpec | UnitSpec
+"""What is folded in offset order, so that rows are dealt out (`spark_backfill.lane_dealer`)."""
+Spec = IdSpec | DealtSpec
+"""What is read of a record: its ID, its lane and ID, or its unit and ID."""
+SpecText = str | DealtSpec
 """The same for a worker."""
 
 
 def text_of(spec: Spec) -> SpecText:
     """Return what a worker gets."""
-    return spec if isinstance(spec, LaneSpec) else str(spec)
+    return str(spec) if isinstance(spec, IdSpec) else spec
 
 
 def keys_of(spec: SpecText) -> Keys:
-    """Return what reads the IDs, or lane keys, of records."""
-    return spec.keys if isinstance(spec, LaneSpec) else id_spec(spec)
+    """Return what reads the IDs, lane keys or unit keys of records."""
+    return id_spec(spec) if isinstance(spec, str) else spec.keys

@@ -1,11 +1,11 @@
-"""Lanes from dealt rows to sorted files: one shuffle, sorted by Spark on disk where memory is short, and folded as it streams by."""
+"""From dealt rows to sorted files: one shuffle, sorted by Spark on disk where memory is short, and folded as it streams by."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -15,16 +15,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.last.candidate import Candidate
-from dedup_sdk.marks import Marks
 from dedup_sdk.orders import Order
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
+from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
 from spark_backfill.lane_fold import DealtRow, LaneFold
-from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.lane_spec import DealtSpec, LaneSpec
 from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot, SlotPlan, placement_column
 from spark_backfill.stretch import Stretch
+from spark_backfill.unit_writer import UnitWriter
 
 _NO_TIME: Final = 2**63 - 1
 
@@ -52,7 +53,7 @@ class LaneWriter:
 
     def _write(self, number: int, slot: Slot, fold: LaneFold, rows: Iterable[DealtRow]) -> SlotOutcome:
         folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
-        file = _write_pages(Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
+        file = write_pages(Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
         return SlotOutcome(
             slot=number,
             folder=folder,
@@ -69,18 +70,20 @@ class LaneWriter:
         )
 
 
-def write_lanes(
+def write_dealt(
     dealt: DataFrame,
     plan: SlotPlan,
     groups: Sequence[Sequence[Stretch]],
-    spec: LaneSpec,
+    spec: DealtSpec,
     folder: Path,
     *,
+    now_ms: int,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold dealt rows and write the marks of their lanes below ``folder``; return, of each slot that had a row, what was written.
+    """Fold dealt rows and write their marks below ``folder``; return, of each slot that had a row, what was written.
 
-    ``groups`` are the stretches of each group of the run; ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`.
+    ``groups`` are the stretches of each group of the run; ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
+    the run began.
     """
     count = len(plan.slots)
     if not count:
@@ -89,14 +92,19 @@ def write_lanes(
     # Of an offset that comes twice the earlier timestamp counts, any before none.
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
     ordered = placed.sortWithinPartitions("slot", "lane", "offset", known_ms)
-    task = LaneWriter(
-        folder=str(folder),
-        slots=plan.slots,
-        stretches=tuple({each.partition: each for each in group} for group in groups),
-        spec=spec,
-    )
+    task = writer_of(spec, plan, groups, folder, now_ms=now_ms)
     written = ordered.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]
+
+
+def writer_of(
+    spec: DealtSpec, plan: SlotPlan, groups: Sequence[Sequence[Stretch]], folder: Path, *, now_ms: int
+) -> LaneWriter | UnitWriter:
+    """Return the task that folds and writes; all as in `write_dealt`."""
+    stretches = tuple({each.partition: each for each in group} for group in groups)
+    if isinstance(spec, LaneSpec):
+        return LaneWriter(folder=str(folder), slots=plan.slots, stretches=stretches, spec=spec)
+    return UnitWriter(folder=str(folder), slots=plan.slots, stretches=stretches, spec=spec, now_ms=now_ms)
 
 
 def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]:
@@ -106,14 +114,3 @@ def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]
         plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
         slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
         yield from map(DealtRow, slots, lanes, *plain, candidates)
-
-
-def _write_pages(path: Path, pages: Iterator[Marks]) -> SortedFile | None:
-    """Write marks that ascend by digest as one sorted file; None, and no file, when there are none."""
-    first = next(pages, None)
-    if first is None:
-        return None
-    with SortedFileWriter(path) as writer:
-        for page in chain([first], pages):
-            writer.add(page)
-        return writer.finish()

@@ -19,7 +19,7 @@ from spark_backfill.client_config import client_config, secrets_of
 from spark_backfill.group_folder import group_folder
 from spark_backfill.group_options import add_group_options, read_groups
 from spark_backfill.lane_options import add_lane_options, read_lanes
-from spark_backfill.lane_spec import LaneSpec, Spec
+from spark_backfill.lane_spec import DealtSpec, LaneSpec, Spec
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
@@ -29,6 +29,8 @@ from spark_backfill.source_options import (
     no_sources,
     read_source_options,
 )
+from spark_backfill.unit_options import add_unit_options, read_units
+from spark_backfill.unit_spec import UnitSpec
 
 USAGE_STATUS = 2
 """Exit status of wrong usage."""
@@ -40,7 +42,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
-    ``lanes``: how IDs are compared; None: they are looked up. ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
+    ``lanes``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
     """
 
     bootstrap: str
@@ -62,11 +64,17 @@ class Options:
     base: BaseOptions
     reshard: Reshard | None = None
     lanes: LaneSpec | None = None
+    units: UnitSpec | None = None
+
+    @property
+    def dealt(self) -> DealtSpec | None:
+        """What is folded in offset order, from the beginning of the history; None: IDs are looked up one by one."""
+        return self.lanes or self.units
 
     @property
     def spec(self) -> Spec:
         """What is read of a record."""
-        return self.id if self.lanes is None else self.lanes
+        return self.dealt or self.id
 
     @property
     def vouched(self) -> bool:
@@ -107,7 +115,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
-    lanes = _lanes(parser, given)
+    lanes, units = _dealt(parser, given)
     base = _base(parser, given)
     missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
     if missing:
@@ -161,12 +169,14 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         reshard=reshard,
         base=base,
         lanes=lanes,
+        units=units,
     )
 
 
-def _lanes(parser: _Parser, given: argparse.Namespace) -> LaneSpec | None:
+def _dealt(parser: _Parser, given: argparse.Namespace) -> tuple[LaneSpec | None, UnitSpec | None]:
     try:
-        return read_lanes(given)
+        units = read_units(given)
+        return read_lanes(given), units
     except ConfigurationError as error:
         parser.error(str(error))
 
@@ -227,6 +237,7 @@ def _parser() -> _Parser:
         help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
     )
     add_lane_options(add)
+    add_unit_options(add)
     add(
         "--output",
         metavar="DIR|URL",

@@ -58,7 +58,7 @@ class Publication:
             isolation=isolation_of(options, base),
             created_ms=self.created_ms,
             reshard=options.reshard,
-            left_out=None if options.lanes is None else share.given_up.offsets,
+            left_out=None if options.dealt is None else share.given_up.offsets,
         )
         below = f"/{options.members[number]}" if options.members else ""
         report = make_report(

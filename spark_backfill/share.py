@@ -75,7 +75,7 @@ def find_shares(
             topic_id=options.sources.topic_id,
             now_ms=now_ms,
             base=base,
-            whole=options.lanes is not None,
+            whole=options.dealt is not None,
         )
         return (_share(None, history, options, say),)
     groups = options.groups or (None,)
@@ -107,7 +107,7 @@ def find_shares(
                         now_ms=now_ms,
                         survey=survey,
                         reads_log=bool(options.sources.kafka),
-                        whole=options.lanes is not None,
+                        whole=options.dealt is not None,
                     )
                 )
     return tuple(

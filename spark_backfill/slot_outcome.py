@@ -20,6 +20,7 @@ class SlotOutcome:
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.
+    - ``cut``: where the stretch ends instead, because a unit is open there; None: where it was to end.
     - ``findings``: what was found out about duplicates, None where no report was asked for.
     """
 
@@ -37,6 +38,7 @@ class SlotOutcome:
     keyless: int = 0
     moved: int = 0
     malformed: int = 0
+    cut: int | None = None
     findings: Findings | None = None
 
     def to_json(self) -> str:

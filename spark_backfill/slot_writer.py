@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -142,9 +143,21 @@ class _SlotState:
 
 def write_marks(path: Path, marks: Marks) -> SortedFile | None:
     """Write marks that ascend by digest as one sorted file; None, and no file, when there are none."""
-    if not marks.count:
+    return write_pages(
+        path,
+        (
+            select_marks(marks, np.arange(start, min(start + _PAGE_MARKS, marks.count)))
+            for start in range(0, marks.count, _PAGE_MARKS)
+        ),
+    )
+
+
+def write_pages(path: Path, pages: Iterator[Marks]) -> SortedFile | None:
+    """Write pages of marks, none of them empty, that ascend by digest as one sorted file; None, and no file, when there are none."""
+    first = next(pages, None)
+    if first is None:
         return None
     with SortedFileWriter(path) as writer:
-        for start in range(0, marks.count, _PAGE_MARKS):
-            writer.add(select_marks(marks, np.arange(start, min(start + _PAGE_MARKS, marks.count))))
+        for page in chain([first], pages):
+            writer.add(page)
         return writer.finish()

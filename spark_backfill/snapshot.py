@@ -104,10 +104,11 @@ def _partition(
         newest_ms = max(newest_ms, base.newest_ms)
         accepted = accepted if outcomes or not counted else base.accepted
     gaps = (*(base.gaps if base is not None else ()), *stretch.gaps)
+    high = min([stretch.high, *(each.cut for each in outcomes if each.cut is not None)])
     return PartitionManifest(
         partition=stretch.partition,
         low=stretch.low,
-        high=stretch.high,
+        high=high,
         since_ms=weakest_since_ms([stretch.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
         accepted=accepted,
         since_number=_since_number(stretch, outcomes) if counted else None,

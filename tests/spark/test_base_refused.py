@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dedup_sdk import Lookup
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import header
 from dedup_sdk.last.keys import LaneKeys
@@ -110,6 +111,17 @@ def test_a_base_of_lanes(base: Path, capsys: pytest.CaptureFixture[str]) -> None
     [line] = capsys.readouterr().out.splitlines()
     assert "remembers lanes of IDs that are compared" in line
     assert "rebuild in full with --id and --order, without --base" in line
+
+
+def test_a_base_of_units(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So does it where records belong to units."""
+    keys = Lookup(id=header("seq"), window=Window(days=1), unit=header("dedup-unit")).keys
+    write_manifest(base, replace(read_manifest(base), id_spec=str(keys)))
+    with pytest.raises(SystemExit):
+        parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
+    [line] = capsys.readouterr().out.splitlines()
+    assert "has marks of units" in line
+    assert "rebuild in full with --id and --unit, without --base" in line
 
 
 def test_a_base_of_another_log(base: Path) -> None:

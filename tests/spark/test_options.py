@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk import LastId, Window, header, orders
+from dedup_sdk import LastId, Lookup, Unit, Window, header, key, orders
 from spark_backfill.options import Options, parse_options
 from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
 
@@ -65,6 +65,29 @@ def test_an_order_says_that_ids_are_compared() -> None:
     assert usual.lanes is not None
     assert usual.window == Window(days=30)
     assert usual.lanes.strategy == LastId(id=header("dedup-id"), order=orders.integer(), reorder_depth=3)
+
+
+def test_a_unit_says_that_records_belong_together() -> None:
+    """Then ID and unit are read of a record, with what the strategy has where nothing else is said."""
+    usual = parsed(*GROUP, "--unit", "header:dedup-unit")
+    assert usual.units is not None
+    same = Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit"))
+    assert (usual.units.strategy, str(usual.spec)) == (same, str(same.keys))
+    said = [
+        "--unit-size-header",
+        "n",
+        "--unit-end-header",
+        "last",
+        "--unit-mode",
+        "members",
+        "--unit-repeats",
+        "deliver",
+    ]
+    options = parsed(*GROUP, "--unit", "key", *said, "--unit-records", "9")
+    assert options.units is not None
+    unit = Unit(id=key(), size_header="n", end_header="last", repeats="deliver", records=9)
+    other = Lookup(id=header("dedup-id"), window=Window(days=7), unit=unit, unit_mode="members")
+    assert (options.units.strategy, str(options.spec)) == (other, str(other.keys))
 
 
 def test_several_groups_have_a_folder_each() -> None:
@@ -142,6 +165,24 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         (
             [*GROUP, "--order", "integer", "--partitions", "4", "--partitioner", "murmur2"],
             "--partitions and --order do not go together",
+        ),
+        ([*WHOLE, "--unit", "headr:x"], "'headr:x'"),
+        ([*WHOLE, "--unit", ""], "''"),
+        ([*WHOLE, "--unit", "key", "--unit-mode", "half"], "unit_mode='half'"),
+        ([*WHOLE, "--unit", "key", "--unit-repeats", "keep"], "repeats='keep'"),
+        ([*WHOLE, "--unit", "key", "--unit-records", "0"], "records=0: give a whole number"),
+        ([*WHOLE, "--unit", "key", "--unit-records", "few"], "--unit-records"),
+        ([*WHOLE, "--unit", "key", "--unit-end-header", ""], "header"),
+        ([*WHOLE, "--unit", "key", "--unit-end-header", "dedup-unit-size"], "is the end_header, too"),
+        ([*WHOLE, "--unit-mode", "members"], "--unit-mode needs --unit"),
+        ([*WHOLE, "--unit-size-header", "size"], "--unit-size-header needs --unit"),
+        ([*WHOLE, "--unit", "key", "--order", "integer"], "--order and --unit do not go together"),
+        ([*WHOLE, "--unit", "key", "--base", "no-such-folder"], "--base and --unit do not go together"),
+        ([*WHOLE, "--unit", "key", "--compact"], "--compact and --unit do not go together"),
+        ([*WHOLE, "--unit", "key", "--report", "r"], "--report and --unit do not go together"),
+        (
+            [*GROUP, "--unit", "key", "--partitions", "4", "--partitioner", "murmur2"],
+            "--partitions and --unit do not go together: a unit lies in one partition",
         ),
         ([*WHOLE, "--expire-before", "30d"], "--expire-before 30d is longer than --window 7d"),
         ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),

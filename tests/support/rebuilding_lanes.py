@@ -1,4 +1,4 @@
-"""Snapshots of lanes: dealt out, sorted, folded and written by the backfill's own tasks, without Spark between them."""
+"""Snapshots of lanes and units: dealt out, sorted, folded and written by the backfill's own tasks, without Spark between them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.store.manifest import Manifest, write_manifest
+from dedup_sdk.window import Window
 from spark_backfill.history import History
 from spark_backfill.lane_dealer import DEALT_SCHEMA, LaneDealer, rows_batch, takers_of
-from spark_backfill.lane_writer import LaneWriter
+from spark_backfill.lane_writer import writer_of
 from spark_backfill.output import Output
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot, SlotPlan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dedup_sdk.record import Record
-    from spark_backfill.lane_spec import LaneSpec
+    from spark_backfill.lane_spec import DealtSpec
     from spark_backfill.stretch import Stretch
 
 NAMES = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
@@ -43,7 +44,7 @@ def dealt_and_sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, NAMES)
 
 
-def rows_of(records: Sequence[Record], spec: LaneSpec) -> pa.RecordBatch:
+def rows_of(records: Sequence[Record], spec: DealtSpec) -> pa.RecordBatch:
     """Records as a source gives them, at least one."""
     return rows_batch(
         pa.array([each.partition for each in records], pa.int32()),
@@ -56,7 +57,7 @@ def rows_of(records: Sequence[Record], spec: LaneSpec) -> pa.RecordBatch:
 def rebuild_lanes(
     records: Sequence[Record],
     stretch: Stretch,
-    spec: LaneSpec,
+    spec: DealtSpec,
     folder: Path,
     *,
     given_up: Mapping[int, Sequence[int]] | None = None,
@@ -64,6 +65,7 @@ def rebuild_lanes(
     task_records: int = 7,
     batch_rows: int = 5,
     watched: bool = False,
+    now_ms: int = 10**9,
 ) -> Manifest:
     """Make the snapshot of one stretch, read by tasks of so many records, in any order; ``watched``: as an archive with twins."""
     slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
@@ -77,12 +79,7 @@ def rebuild_lanes(
         for batch in dealer([rows_of(records[start : start + task_records], spec)])
     ]
     with Output(folder, overwrite=True) as output:
-        writer = LaneWriter(
-            folder=str(output.attempts),
-            slots=slots.slots,
-            stretches=({stretch.partition: stretch},),
-            spec=spec,
-        )
+        writer = writer_of(spec, slots, [[stretch]], output.attempts, now_ms=now_ms)
         rows = dealt_and_sorted(dealt)
         cut = [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)]
         outcomes = [
@@ -94,7 +91,7 @@ def rebuild_lanes(
             slots,
             outcomes,
             spec=spec,
-            window=spec.strategy.window,
+            window=Window.parse(spec.window),
             group="g",
             isolation="read_committed",
             created_ms=1,

@@ -1,0 +1,169 @@
+"""The fold of a partition whose records belong to units: the lane that lives, over a store of the task's own.
+
+What a unit leaves hangs on which IDs are known at its end. So rows are judged in offset order by the code of the consumer, as in a replay of the
+whole history, and what the store remembers then is what is written. First the rows are put down in a file: only when all have come is it
+known where the last units end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.marks import Marks, select_marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.rocks import RocksStore
+from spark_backfill.count_fold import later
+from spark_backfill.lane_dealer import TALLIES, read_tally
+from spark_backfill.offset_twins import two_records
+from spark_backfill.runs import Tally
+from spark_backfill.stretch import Stretch
+from spark_backfill.unit_ends import Ends, UnitEnds
+from spark_backfill.unit_spec import UnitSpec
+
+_SLICE_RECORDS: Final = 5_000
+_NOBODY: Final = "backfill"
+_TOPIC: Final = "units"
+_SPOOLED: Final = pa.schema([("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("key", pa.binary())])
+
+
+class UnitRow(NamedTuple):
+    """A row of `spark_backfill.lane_dealer`, whose ID is a unit key."""
+
+    slot: int
+    lane: bytes
+    offset: int
+    timestamp_ms: int
+    key: bytes
+
+
+class UnitFold:
+    """Folds the rows of one partition, which come by lane and offset, in an empty folder of its own.
+
+    ``tally``, ``progress`` (that of the store), ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp and the highest number of what is
+    not known any more, None: all is) are known when all pages were taken. In memory are a few slices of rows, units that are open, and what a
+    consumer keeps in memory.
+    """
+
+    progress: Progress
+
+    def __init__(self, spec: UnitSpec, stretch: Stretch, room: Path, *, now_ms: int) -> None:
+        self.tally = Tally()
+        self.forgotten_ms: int | None = None
+        self.forgotten_number: int | None = None
+        self._spec = spec
+        self._keys = spec.keys
+        self._stretch = stretch
+        self._room = room
+        self._now_ms = now_ms
+
+    def pages(self, rows: Iterable[UnitRow]) -> Iterator[Marks]:
+        """Yield the marks of all IDs, ascending by digest.
+
+        Raises:
+            BackfillError: an offset comes with two records.
+            StoreError: there is no room for the rows, or the store.
+        """
+        spooled = self._room / "rows.arrow"
+        ends = self._put_down(rows, spooled)
+        self._fold(spooled, ends)
+        spooled.unlink()
+        (found,) = list_partitions(self._room)
+        with read_partition(found.path) as opened:
+            if opened.progress is None:
+                raise AssertionError(f"{found.path} has no progress")
+            self.progress = opened.progress
+            self._note_progress(opened.progress)
+            for page in opened.scan_all(below=opened.progress.high):
+                kept = self._young(page)
+                if kept.count:
+                    yield kept
+
+    def _put_down(self, rows: Iterable[UnitRow], path: Path) -> Ends:
+        ends = UnitEnds(self._keys)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _SPOOLED) as writer:
+            for lane, records in groupby(rows, key=itemgetter(1)):
+                if lane == TALLIES:
+                    for row in records:
+                        self.tally.add(read_tally(row.offset, row.timestamp_ms, row.key))
+                    continue
+                once = self._once(records)
+                while several := tuple(islice(once, _SLICE_RECORDS)):
+                    _, _, offsets, timestamps, keys = zip(*several, strict=True)
+                    ends.add(offsets, keys)
+                    columns = [
+                        pa.array(column, kind)
+                        for column, kind in zip((offsets, timestamps, keys), _SPOOLED.types, strict=True)
+                    ]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SPOOLED))
+        return ends.finish(self._stretch.high)
+
+    def _once(self, records: Iterable[UnitRow]) -> Iterator[UnitRow]:
+        """Yield each offset's row once: an archive may have a record twice."""
+        before: UnitRow | None = None
+        for row in records:
+            if before is None or row.offset != before.offset:
+                yield row
+            elif row.key != before.key:
+                raise two_records(self._stretch.partition, row.offset)
+            before = row
+
+    def _fold(self, path: Path, ends: Ends) -> None:
+        store = RocksStore(self._room)
+        with Deduplicator(
+            self._spec.strategy, store, cluster=_NOBODY, group=_NOBODY, clock=lambda: self._now_ms / 1_000
+        ) as engine:
+            held = engine.attach(_TOPIC, self._stretch.partition)
+            plan = plan_start(
+                None, committed=ends.cut, low=self._stretch.begin, complete=self._stretch.complete
+            )
+            since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
+            held.start(replace(plan, progress=replace(plan.progress, since_ms=since_ms)))
+            with pa.OSFile(str(path), "rb") as file, closing(pa.ipc.open_stream(file)) as reader:
+                for batch in reader:
+                    self._fold_slice(held, batch, ends)
+                    engine.trim()
+            # What is left open ends nowhere below the cut.
+            held.fold([], np.empty(0, np.int64), [], ends.cut)
+
+    def _fold_slice(self, held: Partition, batch: pa.RecordBatch, ends: Ends) -> None:
+        below = int(np.searchsorted(batch.column("offset").to_numpy(), ends.cut))
+        if not below:
+            return
+        part = batch.slice(0, below)
+        offsets: list[int] = part.column("offset").to_pylist()
+        keys: list[bytes | None] = part.column("key").to_pylist()
+        if ends.unfinished:
+            for row, offset in enumerate(offsets):
+                if offset in ends.unfinished:
+                    keys[row] = self._keys.given_up(self._keys.name_of(keys[row]))
+        held.fold(offsets, part.column("timestamp_ms").to_numpy(), keys, offsets[-1] + 1)
+
+    def _note_progress(self, progress: Progress) -> None:
+        if progress.since_ms is not None:
+            self.forgotten_ms = progress.since_ms - 1
+        if self._spec.strategy.window_of(_TOPIC).count is not None:
+            self.forgotten_number = max(progress.since_number or 0, progress.floor_number) or None
+
+    def _young(self, page: Marks) -> Marks:
+        keep_from_ms = self._stretch.keep_from_ms
+        if keep_from_ms is None:
+            return page
+        young = page.timestamps >= keep_from_ms
+        if young.all():
+            return page
+        self.forgotten_ms = later(self.forgotten_ms, int(page.timestamps[~young].max()))
+        return select_marks(page, np.flatnonzero(young))

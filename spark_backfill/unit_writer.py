@@ -1,0 +1,74 @@
+"""The task where records belong to units: folds each of its partitions and writes what that remembers as one sorted file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+
+from dedup_sdk.store.sorted_file import SORTED_SUFFIX
+from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_writer import write_pages
+from spark_backfill.slots import Slot
+from spark_backfill.stretch import Stretch
+from spark_backfill.unit_fold import UnitFold, UnitRow
+from spark_backfill.unit_spec import UnitSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitWriter:
+    """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
+
+    ``stretches`` are those of each group by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
+    folders of this attempt, its own store as well, so that nothing stays elsewhere if it is killed.
+    """
+
+    folder: str
+    slots: tuple[Slot, ...]
+    stretches: tuple[dict[int, Stretch], ...]
+    spec: UnitSpec
+    now_ms: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold and write one slot after the other."""
+        for number, rows in groupby(_rows(batches), key=itemgetter(0)):
+            outcome = self._write(number, self.slots[number], rows).to_json()
+            yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
+
+    def _write(self, number: int, slot: Slot, rows: Iterable[UnitRow]) -> SlotOutcome:
+        folder = Path(tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder))
+        stretch = self.stretches[slot.group][slot.partition]
+        room = folder / "store"
+        room.mkdir()
+        fold = UnitFold(self.spec, stretch, room, now_ms=self.now_ms)
+        file = write_pages(folder / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
+        shutil.rmtree(room)
+        cut = fold.progress.high
+        return SlotOutcome(
+            slot=number,
+            folder=str(folder),
+            records=fold.tally.records,
+            unkeyed=fold.tally.unkeyed,
+            first_offset=fold.tally.first_offset,
+            first_ms=fold.tally.first_ms,
+            newest_ms=fold.tally.newest_ms if cut == stretch.high else fold.progress.newest_ms,
+            accepted=fold.progress.accepted,
+            forgotten_ms=fold.forgotten_ms,
+            forgotten_number=fold.forgotten_number,
+            file=file,
+            cut=cut,
+        )
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[UnitRow]:
+    for batch in batches:
+        plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
+        slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
+        yield from map(UnitRow, slots, lanes, *plain, bytes_list(batch.column("id")))
