@@ -125,14 +125,15 @@ def test_a_revoke_ends_at_its_deadline(
 
     began = time.monotonic()
     consumer.unassign()
-    assert time.monotonic() - began < 5
+    # The client by itself asks for a minute.
+    assert time.monotonic() - began < PATIENCE_S
     assert "commit on revoke failed" in caplog.text
     assert ("abandoned after the revoke deadline of 0.0 s" in caplog.text) == (deadline_s == 0)
     kafka.set_broker_up()
 
-    assert values(poll_quiet(by_hand(make))) == ["b"], (
-        "what complete() wrote is known to the disk all the same"
-    )
+    again = by_hand(make)
+    assert values(poll_some(again, 1)) == ["b"], "what complete() wrote is known to the disk all the same"
+    assert values(poll_quiet(again)) == []
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "30", True])
