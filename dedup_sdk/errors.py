@@ -52,12 +52,12 @@ class StoreLockedError(StoreError):
 class ForeignStoreError(StoreError):
     """The store on disk belongs to something else than what opens it; the message names both values.
 
-    ``field`` is the part of the identity that differs, empty where it is the format.
+    ``field`` is the part of the identity that differs, empty where it is the format; ``stored`` what the store has there.
     """
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    def __init__(self, message: str, *, field: str = "", stored: object = None) -> None:
         super().__init__(message)
-        self.field = field
+        self.field, self.stored = field, stored
 
 
 class StoreCorruptError(StoreError):

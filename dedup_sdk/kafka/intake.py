@@ -167,6 +167,8 @@ class Intake(Pausing):
             self._collector.pause()
             self._note_stops()
         self._session.work()
+        for coordinates in self._session.doubt_topics_made_anew():
+            self._forget_if_it_recovers(coordinates)
         self._drop_moved()
         if events := self._session.due_events():
             self._fetched = [*events, *self._fetched]

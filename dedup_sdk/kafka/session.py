@@ -23,6 +23,7 @@ from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.reading import is_fetched
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.uncompleted import note_uncompleted
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
@@ -62,6 +63,7 @@ class Session(Holdings):
         self._next_commit = time.monotonic() + settings.commit_interval_s
         self._write_again_at = 0.0
         self._window_check = WindowCheck(engine, client, settings)
+        self._topic_watch = TopicWatch(client)
         self._begin_by = 0.0
         self.hurried = False
         """Whether some recovery could go on at once."""
@@ -139,6 +141,15 @@ class Session(Holdings):
             self._client.forget_topic_ids()
             start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
             self._begin_again(assigned, start)
+
+    def doubt_topics_made_anew(self) -> list[Coordinates]:
+        """Recover anew what is read of topics that are others by now, from their beginning; return which partitions these are."""
+        if not self._topic_watch.is_due:
+            return []
+        changed = self._topic_watch.look(self.assigned.values())
+        for assigned in changed:
+            self.doubt(assigned.topic, assigned.partition)
+        return [(assigned.topic, assigned.partition) for assigned in changed]
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover anew where the log is not the one that was completed, or ends below it.

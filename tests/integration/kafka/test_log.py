@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import RecoveryError, header
+from dedup_sdk.kafka import topic_watch
 from dedup_sdk.kafka.reader import SILENCE_S, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
@@ -285,6 +286,49 @@ def test_a_topic_made_anew_under_a_consumer_is_read_from_its_beginning(world: Wo
     counters = consumer.counters.as_dict()
     assert counters["event.topic-recreated"] == counters["event.log-truncated"] == 1
     assert consumer.counters.verdicts["duplicate"] == 0
+
+
+def test_a_topic_made_anew_and_longer_already_is_read_from_its_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads on where it stood; the topic's ID tells that what lies before was never read."""
+    monkeypatch.setattr(topic_watch, "LOOK_EVERY_S", 0.5)
+    world.send("a", "b", "c")
+    consumer = world.consumer()
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+    assert consumer.poll(0.1) is None
+    world.make_anew(world.topic)
+    world.send("t", "u", "b", "w", "x", "y")
+
+    got: list[str] = []
+    for _ in range(round(PATIENCE_S)):
+        got += values(poll_quiet(consumer, 1.0))
+        if {"t", "u", "b", "w", "x", "y"} <= set(got):
+            break
+    assert {"t", "u", "b", "w", "x", "y"} <= set(got)
+    assert got[-6:] == ["t", "u", "b", "w", "x", "y"]
+    assert consumer.counters.as_dict()["event.topic-recreated"] == 1
+    consumer.close()
+    assert values(poll_quiet(world.consumer())) == []
+
+
+def test_a_group_that_committed_in_a_topic_made_anew_unaware_reads_it_from_its_beginning(
+    world: World,
+) -> None:
+    """Its consumer went on in the new topic and ended before it heard; the next one knows by the store of the old."""
+    world.send("a", "b", "c")
+    consumer = world.consumer()
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+    assert consumer.poll(0.1) is None
+    world.make_anew(world.topic)
+    world.send("t", "u", "v", "w", "x")
+    before = values(poll_some(consumer, 2))
+    consumer.close()
+
+    with world.consumer() as again:
+        got = values(poll_quiet(again))
+        assert again.counters.as_dict()["event.topic-recreated"] == 1
+    assert (before, got) == (["w", "x"], ["t", "u", "v", "w", "x"])
 
 
 def test_a_missing_topic_is_the_clients_event(world: World) -> None:

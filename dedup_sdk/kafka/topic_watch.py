@@ -1,0 +1,69 @@
+"""Whether the topics that are read are still the ones that their partitions began with.
+
+A topic that is deleted and made again has the same name and, soon, the same offsets: the client reads on where it stood, and what lies before
+that is never read. The brokers know it by its ID.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from dedup_sdk.kafka.assigned import Assigned, State
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.metadata import log_name
+from dedup_sdk.kafka.questions import Asked
+
+LOOK_EVERY_S: Final = 30.0
+"""Seconds between two looks; so long, at most, a topic that was made anew is taken for the old one."""
+LOOK_SOON_S: Final = 1.0
+"""Seconds until the next look where a topic is not there, or another one: a broker may be behind, so that two looks have to agree."""
+
+
+class TopicWatch:
+    """Asks in the background which topics these are; ``clock`` gives monotonic seconds."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._asked: dict[str, Asked] = {}
+        self._seen: dict[str, str] = {}
+        self._look_at = clock() + LOOK_EVERY_S
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to ask, or an answer to look at."""
+        return bool(self._asked) or self._clock() >= self._look_at
+
+    def look(self, partitions: Iterable[Assigned]) -> list[Assigned]:
+        """Ask, or look at the answers; return the partitions that deliver from a topic which is another one by now."""
+        reading = [each for each in partitions if each.state is State.ACTIVE and each.log]
+        if not self._asked:
+            self._ask({each.topic for each in reading})
+            return []
+        if not all(asked.answer.done() for asked in self._asked.values()):
+            return []
+        asked, self._asked = self._asked, {}
+        logs = {topic: self._log_of(each) for topic, each in asked.items()}
+        others = [each for each in reading if logs.get(each.topic) not in {None, "", each.log}]
+        before, self._seen = self._seen, {each.topic: logs[each.topic] or "" for each in others}
+        if self._seen:
+            self._look_at = self._clock() + LOOK_SOON_S
+        return [each for each in others if before.get(each.topic) == logs[each.topic]]
+
+    def _ask(self, topics: set[str]) -> None:
+        self._look_at = self._clock() + LOOK_EVERY_S
+        if topics:
+            self._asked = self._client.ask_anew(topics)
+
+    def _log_of(self, asked: Asked) -> str | None:
+        """Return which log a topic is now; None where nobody can say."""
+        try:
+            topic_id = str(asked.answer.result().topic_id or "")
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self._look_at = self._clock() + LOOK_SOON_S
+            return None
+        return log_name(self._client.cluster_id(), topic_id) if topic_id else None
