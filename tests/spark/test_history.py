@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
@@ -269,5 +270,5 @@ def test_unknown_topics_and_settings_are_named(broker: Broker) -> None:
         pytest.raises(BackfillError, match="'no-such-topic'"),
     ):
         log.partitions()
-    with pytest.raises(BackfillError, match=r"no\.such\.setting.*--admin-config"):
+    with pytest.raises(ConfigurationError, match=r"no\.such\.setting.*--admin-config"):
         KafkaLog(broker.bootstrap, "orders", {"no.such.setting": "1"})
