@@ -221,6 +221,7 @@ class Partition(Durable):
         """Let an open unit fail; its records are due."""
         lane = self.units
         if lane is not None and not self._refuses(0):
+            lane.latest_ms = self.now_ms()
             lane.fail_unit(name, reason)
             self._note_due()
 
@@ -228,7 +229,8 @@ class Partition(Durable):
         """Let the units fail that were begun longer ago than that; their records are due."""
         lane = self.units
         if lane is not None and not self._refuses(0):
-            lane.fail_overdue(self.now_ms() - int(timeout_s * 1000))
+            lane.latest_ms = self.now_ms()
+            lane.fail_overdue(int(timeout_s * 1000))
             if lane.settled:
                 self._note_due()
 

@@ -95,13 +95,13 @@ class UnitLane(UnitJudging):
 
     def fail_unit(self, name: bytes, reason: str) -> None:
         """Deliver what has come of an open unit, record by record, and whatever comes of it later; it goes to ``due``."""
-        self._deliver_each(self.units.fail(name, reason).items, reason)
+        self._deliver_each(self.units.fail(name, reason, self.latest_ms).items, reason)
         self.due += self._promoted
         self._promoted = []
 
-    def fail_overdue(self, before_ms: int) -> None:
-        """Fail the units that were begun before a time (ms, of the owner's clock)."""
-        for name in self.units.overdue(before_ms):
+    def fail_overdue(self, timeout_ms: int) -> None:
+        """Fail the units that were begun longer ago than that."""
+        for name in self.units.overdue(self.latest_ms, timeout_ms):
             self.fail_unit(name, UNFINISHED)
 
     # --- what others completed -----------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class UnitLane(UnitJudging):
     def _close_units(self) -> None:
         """Pass what is left open at the end of a fold: what became of it is not known, and what comes of it later is not waited for."""
         for name in list(self.units.open):
-            self._pass_gathered(self.units.fail(name, UNFINISHED))
+            self._pass_gathered(self.units.fail(name, UNFINISHED, self.latest_ms))
 
     def _pass_gathered(self, unit: Gathered) -> None:
         places: list[Place] = unit.items

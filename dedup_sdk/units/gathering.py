@@ -46,7 +46,10 @@ class Gathered:
 
 @dataclass(slots=True)
 class Failed:
-    """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before."""
+    """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before.
+
+    ``since_ms``: when it failed, or when its last record came.
+    """
 
     reason: str
     size: int | None
@@ -71,7 +74,7 @@ class Gathering:
         failed = self.failed.get(member.name)
         if failed is not None:
             self._count_late(member, failed)
-            failed.over = False
+            failed.over, failed.since_ms = False, now_ms
             return Standing.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
@@ -84,23 +87,23 @@ class Gathering:
         short = unit.size is not None and (count > unit.size or (member.is_end and count < unit.size))
         if contradicts or short:
             unit.reason = MALFORMED
-            self.fail(unit.name, MALFORMED, ended=member.is_end)
+            self.fail(unit.name, MALFORMED, now_ms, ended=member.is_end)
             return Standing.FAILED, unit, MALFORMED
         if member.is_end or count == unit.size:
             del self.open[member.name]
             return Standing.WHOLE, unit, ""
         if count >= self._records or (unit.size or 0) > self._records:
-            self.fail(unit.name, UNFINISHED)
+            self.fail(unit.name, UNFINISHED, now_ms)
             return Standing.FAILED, unit, UNFINISHED
         return Standing.WAITS, unit, ""
 
-    def fail(self, name: bytes, reason: str, *, ended: bool = False) -> Gathered:
+    def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> Gathered:
         """Let an open unit fail: what comes of it later is late. ``ended``: nothing more will come."""
         unit = self.open.pop(name)
         unit.reason = reason
         count = len(unit.offsets)
         if not ended and (unit.size is None or count < unit.size):
-            self._note(name, Failed(reason, unit.size, count, unit.since_ms, unit.offsets[0]))
+            self._note(name, Failed(reason, unit.size, count, now_ms, unit.offsets[0]))
         return unit
 
     def note_over(self, member: Member, offset: int, now_ms: int) -> tuple[int, int] | None:
@@ -128,8 +131,12 @@ class Gathering:
         while len(self.failed) > MOST_FAILED:
             del self.failed[next(iter(self.failed))]
 
-    def overdue(self, before_ms: int) -> list[bytes]:
-        """Return the names of units begun before a time, and forget those that failed and were begun before it."""
+    def overdue(self, now_ms: int, timeout_ms: int) -> list[bytes]:
+        """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
+        before_ms = now_ms - timeout_ms
+        for each in (*self.open.values(), *self.failed.values()):
+            # A clock that was set back: nobody waits until it is there again.
+            each.since_ms = min(each.since_ms, now_ms)
         for name in [name for name, failed in self.failed.items() if failed.since_ms < before_ms]:
             del self.failed[name]
         return [name for name, unit in self.open.items() if unit.since_ms < before_ms]

@@ -91,6 +91,39 @@ def test_time_begins_with_the_first_record_of_a_unit() -> None:
     assert [verdict.reason for verdict in dedup.admit([record(3, "d", "U")])] == ["unit"]
 
 
+def test_what_comes_of_a_failed_unit_leaves_no_mark_however_often_it_was_asked() -> None:
+    """Else its end, late, would be a unit of its own, and hide the same unit when it comes again whole: y would be lost."""
+    now = [1_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    dedup.admit([record(0, "x", "U")])
+    now[0] += 11
+    assert [each.record.offset for each in dedup.settle_units()] == [0]
+    for _ in range(3):
+        now[0] += 3
+        assert dedup.settle_units() == []
+    last = record(1, "z", "U", end=True)
+    assert [verdict.reason for verdict in dedup.admit([last])] == ["unit-unfinished"]
+    dedup.complete([record(0, "x", "U"), last])
+    again = [record(2, "x", "V"), record(3, "y", "V"), record(4, "z", "V", end=True)]
+    assert [verdict.kind.value for verdict in dedup.admit(again)] == ["fresh"] * 3
+
+
+def test_a_clock_that_is_set_back_holds_no_unit() -> None:
+    """It is waited for as long as ever from then on, not until the clock is there again; what failed is forgotten likewise."""
+    now = [10_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    dedup.admit([record(0, "a", "U")])
+    now[0] -= 3_600
+    assert dedup.settle_units() == []
+    now[0] += 11
+    assert [each.record.offset for each in dedup.settle_units()] == [0]
+    now[0] -= 3_600
+    assert dedup.settle_units() == []
+    now[0] += 11
+    dedup.settle_units()
+    assert [verdict.reason for verdict in dedup.admit([record(1, "b", "U")])] == ["unit"]
+
+
 def test_units_of_two_topics_are_one_that_crosses() -> None:
     """Both fail, and the event names both."""
     dedup = engine()
