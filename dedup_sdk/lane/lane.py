@@ -44,14 +44,18 @@ class Lane(Judging, Saving):
         if chunk not in self._dirty:
             self._dirty.append(chunk)
         digests = [digest for digest in ended if digest is not None]
+        self._land_ids(digests)
+        self._advance()
+        return self._settle(digests)
+
+    def _land_ids(self, digests: Iterable[bytes]) -> None:
+        """Make marks of IDs that nothing has in flight any more."""
         for digest in digests if self.recent.behind or self.recent.beneath else ():
             if digest in self.recent.beneath:
                 self.recent.land_beneath(digest, self._is_open)
             offset = self.recent.offsets.get(digest)
             if offset is not None and not self._is_open(offset):
                 self.recent.land(digest, offset)
-        self._advance()
-        return self._settle(digests)
 
     def bury(self, place: Place) -> list[Place]:
         """End a record without a mark (it was dead-lettered); its first twin is judged again."""

@@ -37,6 +37,7 @@ class UnitJudging(UnitEnding):
     """The half of such a lane that judges. ``digests`` of records are their unit keys (`dedup_sdk.units.keys`)."""
 
     _admitting: Chunk | None = None
+    _settling = False
     _discards_unkeyed = False
 
     def admit(
@@ -268,9 +269,13 @@ class UnitJudging(UnitEnding):
             if bears is not None:
                 firsts.setdefault(bears, place)
         self._note_settled(whole.places)
-        if not whole.left:
-            again = self._completed(whole.places[-1].chunk, self.finish_unit(whole))
-            self._promoted += again
+        if whole.left:
+            return
+        if self._settling:
+            # What waits for it is judged by the loop that judged this: a queue of such units may be longer than a stack.
+            self._land_ids(self.finish_unit(whole))
+        else:
+            self._promoted += self._completed(whole.places[-1].chunk, self.finish_unit(whole))
 
     def _offer_member(
         self, whole: Whole, place: Place, kinds: dict[bytes, VerdictKind], *, covered: bool
@@ -319,7 +324,16 @@ class UnitJudging(UnitEnding):
 
     def _settle(self, ended: Iterable[bytes]) -> list[Place]:
         """As `Lane._settle`: records and units wait in one queue for each ID, in the order in which they are judged."""
-        ready = {*ended, *self.undecided} if self.parked else set[bytes]()
+        self._settling = True
+        try:
+            self._settle_all({*ended, *self.undecided} if self.parked else set())
+        finally:
+            self._settling = False
+        offered, self._promoted = self._promoted, []
+        self.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
+
+    def _settle_all(self, ready: set[bytes]) -> None:
         while ready:
             freed: set[bytes] = set()
             progressed = False
@@ -331,9 +345,6 @@ class UnitJudging(UnitEnding):
             if progressed:
                 self._advance()
             ready = {*self.undecided, *freed} if progressed else set[bytes]()
-        offered, self._promoted = self._promoted, []
-        self.settled.sort(key=lambda place: place.offset)
-        return sorted(offered, key=lambda place: place.offset)
 
     def _settle_first(self, digest: bytes, waiting: Any) -> set[bytes]:
         """Judge what waits first for an ID; return the IDs for which something else is first now, none where it has to wait on."""

@@ -124,6 +124,16 @@ def test_a_clock_that_is_set_back_holds_no_unit() -> None:
     assert [verdict.reason for verdict in dedup.admit([record(1, "b", "U")])] == ["unit"]
 
 
+def test_a_long_queue_of_units_behind_one_record() -> None:
+    """Each ends the next one with it: that is no recursion."""
+    dedup = engine(unit_mode="members")
+    records = [record(0, "a"), *(record(offset, "a", f"u{offset}", end=True) for offset in range(1, 1_001))]
+    dedup.admit(records)
+    settled = dedup.complete(records[:1])
+    assert [each.verdict.kind.value for each in settled] == ["duplicate"] * 1_000
+    assert dedup.next_offset("t", 0) == 1_001
+
+
 def test_units_of_two_topics_are_one_that_crosses() -> None:
     """Both fail, and the event names both."""
     dedup = engine()
