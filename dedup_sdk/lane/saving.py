@@ -41,6 +41,9 @@ class Saving(LaneState):
                 if chunk.offsets[-1] >= self.high:
                     done += chunk.done_ranges(self.high)
                 continue
+            if self.ring is not None and chunk.offsets[0] >= self.high:
+                self._dirty.append(chunk)
+                continue
             indexes = chunk.unsaved()
             if self.ring is not None:
                 numbered = int(np.searchsorted(chunk.column[indexes], self.high))

@@ -88,7 +88,7 @@ class UnitJudging(UnitEnding):
         wanted = {
             digest for row, digest in enumerate(chunk.digests) if digest is not None and row not in restored
         }
-        for name in {member.name for member in members.values()} & self.units.open.keys():
+        for name in self.units.may_end(members.values()):
             wanted |= {
                 digest_of(*each) for each in self.units.open[name].items if each.chunk.digests[each.row]
             }
@@ -387,7 +387,7 @@ class UnitJudging(UnitEnding):
         """Return what records with these unit keys have looked up, and what units do that they may make whole."""
         keys = list(digests)
         asked = [self.keys.name_of(key) for key in keys]
-        for name in {member.name for member in self.keys.members_of(keys).values()} & self.units.open.keys():
+        for name in self.units.may_end(self.keys.members_of(keys).values()):
             asked += [chunk.digests[row] for chunk, row in self.units.open[name].items]
         return asked
 

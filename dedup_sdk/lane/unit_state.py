@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -118,13 +118,22 @@ class UnitState(Lane):
     def _number(self, ring: UnitRing) -> None:
         """Number what was accepted before the first that is not over, in the order of ends."""
         front = min((whole.end for whole in self.wholes.values()), default=self.position)
-        for chunk in self._chunks:
+        # What lies before it was over, and has its number.
+        chunks = self._chunks[max(0, bisect_right(self._firsts, self._numbered) - 1) :]
+        for chunk in chunks:
             if chunk.offsets[0] >= front:
                 break
+            if not chunk.open:
+                continue
             gathered = gathered_of(chunk)
-            rows = (row for row, state in enumerate(chunk.states) if state != DONE and row not in gathered)
+            begin = bisect_left(chunk.offsets, self._numbered)
+            rows = (
+                row
+                for row in range(begin, len(chunk.states))
+                if chunk.states[row] != DONE and row not in gathered
+            )
             front = min(front, next((chunk.offsets[row] for row in rows), front))
-        for chunk in self._chunks:
+        for chunk in chunks:
             units = units_of(chunk)
             for row in range(bisect_left(chunk.offsets, self._numbered), bisect_left(chunk.offsets, front)):
                 whole = units.get(row)

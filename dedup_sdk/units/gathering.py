@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -96,6 +97,21 @@ class Gathering:
             self.fail(unit.name, UNFINISHED, now_ms)
             return Standing.FAILED, unit, UNFINISHED
         return Standing.WAITS, unit, ""
+
+    def may_end(self, members: Iterable[Member]) -> set[bytes]:
+        """Return the names of open units that some of these records may make whole."""
+        coming: dict[bytes, list[Member]] = {}
+        for member in members:
+            if member.name in self.open:
+                coming.setdefault(member.name, []).append(member)
+        return {name for name, told in coming.items() if self._may_end(self.open[name], told)}
+
+    @staticmethod
+    def _may_end(unit: Gathered, told: list[Member]) -> bool:
+        sizes = [size for size in (unit.size, *(member.size for member in told)) if size is not None]
+        return any(member.is_end for member in told) or any(
+            len(unit.offsets) + len(told) >= size for size in sizes
+        )
 
     def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> Gathered:
         """Let an open unit fail: what comes of it later is late. ``ended``: nothing more will come."""

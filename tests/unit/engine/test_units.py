@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from dedup_sdk import (
     Windows,
     header,
 )
+from dedup_sdk.lane.chunk import Chunk
+from dedup_sdk.marks import Found
 from dedup_sdk.store.protocol import KeyStore
 
 DAY = Window(days=1)
@@ -132,6 +135,45 @@ def test_a_long_queue_of_units_behind_one_record() -> None:
     settled = dedup.complete(records[:1])
     assert [each.verdict.kind.value for each in settled] == ["duplicate"] * 1_000
     assert dedup.next_offset("t", 0) == 1_001
+
+
+def test_the_store_is_asked_of_a_unit_when_it_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of all its records with each that comes: one of ten thousand would take minutes."""
+    asked: list[int] = []
+    dedup = engine()
+    dedup.admit([record(0, "first")])
+    store = dedup.partitions["t", 0].store
+    find = store.find
+
+    def counting(joined: bytes, count: int) -> Found:
+        asked.append(count)
+        return find(joined, count)
+
+    monkeypatch.setattr(store, "find", counting)
+    for offset in range(1, 301):
+        dedup.admit([record(offset, f"i{offset}", "U", end=offset == 300)])
+    assert sum(asked) < 3 * 300
+
+
+def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a unit that is open for a while there are thousands of them."""
+    looked = [0]
+    unsaved = Chunk.unsaved
+
+    def counting(chunk: Chunk) -> Any:
+        looked[0] += 1
+        return unsaved(chunk)
+
+    monkeypatch.setattr(Chunk, "unsaved", counting)
+    dedup = engine(window=Window(count=10))
+    dedup.admit([record(0, "z", "U")])
+    for offset in range(1, 301):
+        single = record(offset, f"i{offset}")
+        dedup.admit([single])
+        dedup.complete([single])
+    assert looked[0] < 5 * 300
 
 
 def test_units_of_two_topics_are_one_that_crosses() -> None:
