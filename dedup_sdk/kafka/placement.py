@@ -314,8 +314,19 @@ class Placement(Consumer):
         self._finish_asked()
         if self._implicit and not self._doubtful:
             self._whole(self._finish, self._hand.finish_up_to, *coordinates, offset - 1)
+        offset = self._before_what_waits(*coordinates, offset)
         self._whole(self._forget, {coordinates})
         self._session.move(*coordinates, offset)
+
+    def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
+        """Return where to read on so that no record of a unit is passed that the application does not know of, or not that it came in vain."""
+        held = self._partition_of(topic, partition)
+        lane = None if held is None else held.units
+        if lane is None or not lane.high < offset <= lane.position:
+            return offset
+        queued = self._hand.first_waiting(topic, partition)
+        passes = lane.waits_below(offset) or (queued is not None and queued < offset)
+        return lane.high if passes else offset
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""

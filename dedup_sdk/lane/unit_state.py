@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.lane.chunk import DONE, Place, digest_of
+from dedup_sdk.lane.chunk import DONE, PARKED, Place, digest_of
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.saving import Step
-from dedup_sdk.lane.unit_chunk import Whole, gathered_of, units_of
+from dedup_sdk.lane.unit_chunk import HELD, Whole, gathered_of, units_of
 from dedup_sdk.lane.unit_ring import UnitRing
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.progress import Progress
@@ -72,6 +72,16 @@ class UnitState(Lane):
         """Note that the log before an offset does not tell what was judged."""
         if self.all_or_nothing:
             self.torn = max(self.torn, offset)
+
+    def waits_below(self, end: int) -> bool:
+        """Whether a record below ``end`` waits: for its unit, for others of it, or for one of its ID."""
+        for chunk in self._chunks:
+            below = bisect_left(chunk.offsets, end)
+            if any(state in (PARKED, HELD) for state in chunk.states[:below]):
+                return True
+            if below < len(chunk.offsets):
+                break
+        return False
 
     # --- the watermark -------------------------------------------------------------------------------------
 

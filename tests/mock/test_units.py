@@ -307,6 +307,31 @@ def test_a_paused_partition_waits_for_its_unit(make: Make, send: SendUnits) -> N
     assert consumer.counters.verdicts["unverified"] == 0
 
 
+def test_a_seek_to_the_message_in_hand_passes_no_open_unit(make: Make, send: SendUnits) -> None:
+    """The usual way to try again: what waits below it for its unit was never handed out, and comes all the same."""
+    consumer = make("orders", dedup=units())
+    send("w", "x/U", "a")
+    assert values(poll_some(consumer, 2)) == ["w", "a"]
+    consumer.seek(TopicPartition("orders", 0, 2))
+    assert values(poll_some(consumer, 1)) == ["a"]
+    send("y/U.", "b")
+    assert values(poll_some(consumer, 3)) == ["x/U", "y/U.", "b"]
+
+
+def test_a_seek_to_a_member_in_hand_goes_back_to_the_beginning_of_its_unit(
+    make: Make, send: SendUnits
+) -> None:
+    """The rest of it would pass for all of it, and its first ID would not be remembered; nothing is in doubt for it."""
+    consumer = make("orders", dedup=units())
+    send("w", "x/U", "y/U.", "b")
+    assert values(poll_some(consumer, 3)) == ["w", "x/U", "y/U."]
+    consumer.seek(TopicPartition("orders", 0, 2))
+    assert values(poll_some(consumer, 3)) == ["x/U", "y/U.", "b"]
+    send("x", "y", "c")
+    assert values(poll_quiet(consumer)) == ["c"]
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
 def test_a_store_without_units_is_another_one(make: Make, send: SendUnits, tmp_path: Path) -> None:
     """Its marks say something else."""
     with make("orders", store=tmp_path) as consumer:
