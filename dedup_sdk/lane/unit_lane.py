@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dedup_sdk.lane.chunk import APART, DONE, OFFERED, Chunk, Place
 from dedup_sdk.lane.judging import Find
@@ -12,6 +12,9 @@ from dedup_sdk.lane.unit_chunk import HELD, Whole, units_of
 from dedup_sdk.lane.unit_judging import UnitJudging
 from dedup_sdk.marks import Int64s
 from dedup_sdk.units.gathering import UNFINISHED, Gathered
+
+MOST_FOLDED_OPEN: Final = 100_000
+"""So many offsets behind its first record a unit that is still open in a fold is passed: all that came since is in memory for it."""
 
 
 class UnitLane(UnitJudging):
@@ -121,9 +124,10 @@ class UnitLane(UnitJudging):
         try:
             if offsets:
                 self._fold_records(offsets, timestamps, digests, find)
+                self._close_units(offsets[-1] - MOST_FOLDED_OPEN)
             self.position = max(self.position, end)
             if not offsets:
-                self._close_units()
+                self._close_units(self.position)
             self._advance()
         finally:
             self.folding = False
@@ -155,9 +159,9 @@ class UnitLane(UnitJudging):
             place = waiting.pop()
             waiting += self.complete(place.chunk, [place.row])
 
-    def _close_units(self) -> None:
-        """Pass what is left open at the end of a fold: what became of it is not known, and what comes of it later is not waited for."""
-        for name in list(self.units.open):
+    def _close_units(self, begun_below: int) -> None:
+        """Pass units that a fold has open: what became of them is not known, and what comes of them later is not waited for."""
+        for name in [name for name, unit in self.units.open.items() if unit.offsets[0] < begun_below]:
             self._pass_gathered(self.units.fail(name, UNFINISHED, self.latest_ms))
 
     def _pass_gathered(self, unit: Gathered) -> None:
