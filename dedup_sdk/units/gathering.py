@@ -150,9 +150,11 @@ class Gathering:
     def overdue(self, now_ms: int, timeout_ms: int) -> list[bytes]:
         """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
         before_ms = now_ms - timeout_ms
-        for each in (*self.open.values(), *self.failed.values()):
-            # A clock that was set back: nobody waits until it is there again.
-            each.since_ms = min(each.since_ms, now_ms)
+        # A clock that was set back: nobody waits until it is there again.
+        for unit in self.open.values():
+            unit.since_ms = min(unit.since_ms, now_ms)
+        for failed in self.failed.values():
+            failed.since_ms = min(failed.since_ms, now_ms)
         for name in [name for name, failed in self.failed.items() if failed.since_ms < before_ms]:
             del self.failed[name]
         return [name for name, unit in self.open.items() if unit.since_ms < before_ms]
