@@ -10,6 +10,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk.window import Window
 from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.option_kin import refuse_beside, refuse_without
 
 _WITHOUT: Final = {
     "base": "what a lane remembers cannot be added to; rebuild in full without --base",
@@ -49,15 +50,10 @@ def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
         ConfigurationError: one line on what is missing, or does not go together.
     """
     if given.order is None:
-        for name in _OF_COMPARING:
-            if getattr(given, name) is not None:
-                raise ConfigurationError(
-                    f"--{name.replace('_', '-')} needs --order: only IDs that are compared have lanes; say how, e.g. --order integer"
-                )
+        remedy = "only IDs that are compared have lanes; say how, e.g. --order integer"
+        refuse_without(given, _OF_COMPARING, "--order", remedy)
         return None
-    for name, why in _WITHOUT.items():
-        if getattr(given, name):
-            raise ConfigurationError(f"--{name} and --order do not go together: {why}")
+    refuse_beside(given, _WITHOUT, "--order")
     if given.window is None:
         given.window = f"{IDLE_DAYS}d"
     elif Window.parse(given.window).count is not None:

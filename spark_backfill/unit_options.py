@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
+from spark_backfill.option_kin import refuse_beside, refuse_without
 from spark_backfill.unit_spec import UnitSpec
 
 _WITHOUT: Final = {
@@ -64,15 +65,10 @@ def read_units(given: argparse.Namespace) -> UnitSpec | None:
         ConfigurationError: one line on what is missing, or does not go together.
     """
     if given.unit is None:
-        for name in _OF_UNITS:
-            if getattr(given, name) is not None:
-                raise ConfigurationError(
-                    f"--{name.replace('_', '-')} needs --unit: say what names a record's unit, e.g. --unit {Unit().id}"
-                )
+        remedy = f"say what names a record's unit, e.g. --unit {Unit().id}"
+        refuse_without(given, _OF_UNITS, "--unit", remedy)
         return None
-    for name, why in _WITHOUT.items():
-        if getattr(given, name):
-            raise ConfigurationError(f"--{name} and --unit do not go together: {why}")
+    refuse_beside(given, _WITHOUT, "--unit")
     for name in ("id", "window"):
         if getattr(given, name) is None:
             raise ConfigurationError(f"--unit needs --{name}: give that of the consumer's Lookup")

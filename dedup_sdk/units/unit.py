@@ -26,7 +26,7 @@ class Unit:
     Args:
         id: an ID spec or its text that names a record's unit; a record without it, or with an empty one, belongs to none.
         size_header: the header that says, in decimal digits and on any record of the unit, how many records it has.
-        end_header: the header that marks the last record of a unit, whatever its value; enough where no size is known.
+        end_header: the header that marks the last record of a unit, whatever its value (null is none); enough where no size is known.
         repeats: what becomes of a record whose ID an earlier record of the same unit bears: ``drop`` (it is a duplicate, the unit is not) or
             ``deliver`` (as Artemis does).
         records: a unit that has more records than that is not waited for any longer.

@@ -20,7 +20,7 @@ from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_quiet, values
-from tests.support.producing import Outgoing
+from tests.support.producing import outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,19 +61,6 @@ def log_of(topic: str, count: int, *, calm_from: int = 10**6) -> list[Record]:
             value = f"{partition}/{offset}".encode()
             found.append(Record(topic, partition, offset, BASE_MS + 50 * offset, None, value, headers))
     return found
-
-
-def outgoing(records: Sequence[Record]) -> list[Outgoing]:
-    """The same, to be sent."""
-    return [
-        Outgoing(
-            value=each.value,
-            headers=list(each.headers),
-            partition=each.partition,
-            timestamp_ms=each.timestamp_ms,
-        )
-        for each in records
-    ]
 
 
 def engine_over(store: Any = None) -> Deduplicator:

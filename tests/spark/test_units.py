@@ -21,7 +21,7 @@ from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_quiet, values
-from tests.support.producing import Outgoing
+from tests.support.producing import outgoing
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import record_of
 
@@ -81,19 +81,6 @@ def log_of(topic: str, count: int, *, idents: int = 400, end: int | None = None)
                 )
             )
     return found
-
-
-def outgoing(records: Sequence[Record]) -> list[Outgoing]:
-    """The same, to be sent."""
-    return [
-        Outgoing(
-            value=each.value,
-            headers=list(each.headers),
-            partition=each.partition,
-            timestamp_ms=each.timestamp_ms,
-        )
-        for each in records
-    ]
 
 
 def live(engine: Deduplicator, records: Sequence[Record]) -> list[str]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
+    from dedup_sdk.record import Record
+
 _FLUSH_S = 60.0
 
 
@@ -32,6 +34,20 @@ class Outgoing:
     headers: Mapping[str, bytes | None] | list[tuple[str, bytes | None]] = field(default_factory=dict)
     partition: int = -1
     timestamp_ms: int = 0
+
+
+def outgoing(records: Iterable[Record]) -> list[Outgoing]:
+    """Records as they are, to be sent."""
+    return [
+        Outgoing(
+            value=each.value,
+            key=each.key,
+            headers=list(each.headers),
+            partition=each.partition,
+            timestamp_ms=each.timestamp_ms,
+        )
+        for each in records
+    ]
 
 
 def with_ids(*ids: str, partition: int = 0, header: str = "dedup-id") -> list[Outgoing]:
