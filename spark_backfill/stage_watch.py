@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from spark_backfill.progress import Meter, Progress, StageCount
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
 _END_S: Final = 2.0
@@ -45,9 +48,15 @@ def _watch(
         # The tracker counts tasks alone; what a stage hands on is known to the store behind it.
         store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 (Python has no other way to it)
         while not over.wait(_LOOK_S):
-            active = [
-                found for number in tracker.getActiveStageIds() if (found := _count(tracker, store, number))
-            ]
+            try:
+                numbers = tracker.getActiveStageIds()
+                active = [found for number in numbers if (found := _count(tracker, store, number))]
+            except Py4JNetworkError:
+                return
+            except Py4JError as error:
+                # A stage began or ended as we looked; the next look finds it as it is.
+                logger.debug("Spark did not tell how far it is: %s", error)
+                continue
             seen = meter.look(active, time.monotonic())
             if seen is not None and not over.is_set():
                 tell(seen)

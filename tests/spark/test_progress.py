@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,9 @@ from spark_backfill.stage_watch import watched_stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -85,19 +88,27 @@ def test_a_log_gets_a_line_now_and_then() -> None:
     ]
 
 
-def slow(batches: Iterable[Any]) -> Iterable[Any]:
-    """A task that takes a while."""
-    time.sleep(1.5)
-    yield from batches
+def when_told(told: Path, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """A task that ends when a file is there; those with rows of the first half only end at once."""
+    for batch in batches:
+        until = time.monotonic() + 60
+        while max(batch["id"].to_pylist()) >= 500 and not told.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        yield batch
 
 
-def test_a_real_run_tells_how_far_it_is(spark: SparkSession) -> None:
+def test_a_real_run_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
     """From Spark's own counts: reading comes first, tasks that are over grow, writing is seen, and nothing is told afterwards."""
     told: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        told.append(progress)
+        (tmp_path / progress.step).touch()
+
     rows = spark.range(0, 1_000, 1, 4)
-    with watched_stages(spark, 1_000, told.append):
-        read = rows.mapInArrow(slow, "id long").repartition(3)
-        assert len(read.mapInArrow(slow, "id long").collect()) == 1_000
+    with watched_stages(spark, 1_000, tell):
+        read = rows.mapInArrow(partial(when_told, tmp_path / "reading"), "id long").repartition(3)
+        assert len(read.mapInArrow(partial(when_told, tmp_path / "writing"), "id long").collect()) == 1_000
     count = len(told)
     assert list(dict.fromkeys(each.step for each in told)) == ["reading", "writing"]
     for step, tasks in (("reading", 4), ("writing", 3)):
