@@ -26,6 +26,7 @@ from dedup_sdk.errors import (
     OutboxFullError,
     OutboxLockedError,
     RecoveryError,
+    SharedStoreError,
     SnapshotError,
     StoreCorruptError,
     StoreError,
@@ -42,6 +43,9 @@ from dedup_sdk.producer.producer import DedupProducer
 from dedup_sdk.producer.required import required_window
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk.shared.memory import MemoryClaimStore
+from dedup_sdk.shared.protocol import Claim, ClaimKind, ClaimStore
+from dedup_sdk.shared.scope import scope_name, scoped_ids
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import LastId, Lookup
@@ -50,6 +54,9 @@ from dedup_sdk.window import Window
 from dedup_sdk.windows import Windows
 
 __all__ = [
+    "Claim",
+    "ClaimKind",
+    "ClaimStore",
     "ConfigurationError",
     "Counters",
     "Coverage",
@@ -65,6 +72,7 @@ __all__ = [
     "KafkaHelperError",
     "LastId",
     "Lookup",
+    "MemoryClaimStore",
     "MemoryStore",
     "MissingIdError",
     "OutboxDamagedError",
@@ -80,6 +88,7 @@ __all__ = [
     "RecoveryError",
     "RocksStore",
     "Settled",
+    "SharedStoreError",
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
@@ -100,5 +109,7 @@ __all__ = [
     "key",
     "py",
     "required_window",
+    "scope_name",
+    "scoped_ids",
     "value",
 ]

@@ -8,6 +8,7 @@
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
     │   ├── StoreCorruptError   the store's bytes are not what was written
     │   └── StoreFullError      there is no room on the store's disk
+    ├── SharedStoreError        a memory that consumers share cannot be asked
     ├── OutboxError             an outbox cannot be opened, read or written
     │   ├── OutboxLockedError   another process has it open
     │   ├── OutboxDamagedError  its bytes are not what was written
@@ -66,6 +67,10 @@ class StoreCorruptError(StoreError):
 
 class StoreFullError(StoreError):
     """There is no room on a store's disk, or its quota is used up; what is stored is whole."""
+
+
+class SharedStoreError(DedupError):
+    """A memory that consumers share does not answer, or refuses; what was asked may have been done or not."""
 
 
 class OutboxError(DedupError):

@@ -29,6 +29,7 @@ OUTSIDE = (
     "py4j",
     "pyarrow",
     "pyspark",
+    "redis",
     "rich",
     "rocksdict",
     "sqlalchemy",
@@ -53,13 +54,14 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
+    "shared": Layer(("dedup_sdk/shared",), (*CORE, "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.shared", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
@@ -74,7 +76,7 @@ LAYERS = {
          "numpy", "rich"),
         exactly=("dedup_sdk",),
     ),
-    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "sqlalchemy"), exactly=PUBLIC),
+    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "redis", "sqlalchemy"), exactly=PUBLIC),
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.

@@ -14,6 +14,9 @@ import dedup_sdk.testing
 import spark_backfill
 
 PUBLIC = [
+    "Claim",
+    "ClaimKind",
+    "ClaimStore",
     "ConfigurationError",
     "Counters",
     "Coverage",
@@ -29,6 +32,7 @@ PUBLIC = [
     "KafkaHelperError",
     "LastId",
     "Lookup",
+    "MemoryClaimStore",
     "MemoryStore",
     "MissingIdError",
     "OutboxDamagedError",
@@ -44,6 +48,7 @@ PUBLIC = [
     "RecoveryError",
     "RocksStore",
     "Settled",
+    "SharedStoreError",
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
@@ -64,6 +69,8 @@ PUBLIC = [
     "key",
     "py",
     "required_window",
+    "scope_name",
+    "scoped_ids",
     "value",
 ]
 PACKAGES = [dedup_sdk, dedup_adapters, spark_backfill]

@@ -1,0 +1,85 @@
+"""Shared memories: in this process, in Redis, in PostgreSQL; each test has an empty one."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_adapters.redis import RedisStore
+from dedup_sdk import MemoryClaimStore
+from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dedup_sdk import ClaimStore
+
+CONTAINER = pytest.param("container", marks=pytest.mark.container)
+REDIS_KINDS = [CONTAINER, *(["installed"] if HAS_REDIS else [])]
+ANY_REDIS = REDIS_KINDS[-1:]
+"""One of them, where the kind makes no difference."""
+STORES = [
+    "memory",
+    pytest.param("redis in a container", marks=pytest.mark.container),
+    *(["redis", "redis in buckets"] if HAS_REDIS else []),
+]
+
+
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """Servers for all tests, by kind, each started when it is asked for first."""
+    started: dict[str, RedisServer] = {}
+    with ExitStack() as stack:
+
+        def server(kind: str) -> RedisServer:
+            if kind not in started:
+                started[kind] = stack.enter_context(redis_server(kind, tmp_path_factory.mktemp("redis")))
+            return started[kind]
+
+        yield server
+
+
+@pytest.fixture(params=ANY_REDIS)
+def any_redis(request: pytest.FixtureRequest, redis_servers: Callable[[str], RedisServer]) -> RedisServer:
+    """A server for all tests."""
+    return redis_servers(request.param)
+
+
+@pytest.fixture(params=ANY_REDIS)
+def own_redis(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RedisServer]:
+    """A server of the test's own, to be killed."""
+    with redis_server(request.param, tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=STORES)
+def connect(
+    request: pytest.FixtureRequest, redis_servers: Callable[[str], RedisServer]
+) -> Iterator[Callable[[], ClaimStore]]:
+    """Each kind of store, empty: each call connects to the same one anew."""
+    if request.param == "memory":
+        memory = MemoryClaimStore()
+        yield lambda: memory
+        return
+    url = redis_servers("container" if "container" in request.param else "installed").url
+    prefix, buckets = f"{uuid.uuid4()}:", 16 if "buckets" in request.param else 1
+    made: list[ClaimStore] = []
+
+    def redis() -> ClaimStore:
+        made.append(RedisStore(url, prefix=prefix, buckets=buckets, timeout=30.0))
+        return made[-1]
+
+    yield redis
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(connect: Callable[[], ClaimStore]) -> ClaimStore:
+    """One store of each kind."""
+    return connect()

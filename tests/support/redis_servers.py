@@ -1,0 +1,125 @@
+"""Redis for the tests: in a container, and the installed server where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from redis import Redis
+from redis.exceptions import RedisError
+from testcontainers.community.redis import RedisContainer
+
+from dedup_sdk.testing import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HAS_REDIS = shutil.which("redis-server") is not None
+"""Whether it is installed: nothing may be skipped, so that its tests are there only where it is."""
+_PATIENCE_S = 60.0
+
+
+class RedisServer(Protocol):
+    """A server at an address that stays."""
+
+    url: str
+
+    def kill(self) -> None:
+        """End it, without a word."""
+
+    def start(self) -> None:
+        """Start it again, and wait until it answers."""
+
+
+class InstalledRedis:
+    """The installed server, in a folder; ``options`` as on its command line."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._port = free_port()
+        self._folder, self._options = folder, options
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        """See `RedisServer`."""
+        program = shutil.which("redis-server")
+        assert program is not None, "redis-server is not installed"
+        command = [
+            program,
+            "--port",
+            str(self._port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self._folder),
+            "--save",
+            "",
+        ]
+        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.DEVNULL)
+        _wait(self.url)
+
+    def kill(self) -> None:
+        """See `RedisServer`."""
+        self._process.kill()
+        self._process.wait()
+
+
+class ContainedRedis:
+    """A server in a container, published on 127.0.0.1."""
+
+    def __init__(self) -> None:
+        port = free_port()
+        self._container = RedisContainer(os.environ.get("DEDUP_TEST_REDIS_IMAGE", "redis:7"))
+        # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
+        self._container.ports["6379/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self._container.start()
+        _wait(self.url)
+
+    def start(self) -> None:
+        """See `RedisServer`."""
+        self._container.get_wrapped_container().start()
+        _wait(self.url)
+
+    def kill(self) -> None:
+        """See `RedisServer`."""
+        self._container.get_wrapped_container().kill()
+
+    def remove(self) -> None:
+        """End it for good."""
+        self._container.stop()
+
+
+@contextmanager
+def redis_server(kind: str, folder: Path, *options: str) -> Iterator[RedisServer]:
+    """Start one, ``container`` or ``installed``; ``options`` are for an installed one."""
+    if kind == "installed":
+        installed = InstalledRedis(folder, *options)
+        try:
+            yield installed
+        finally:
+            installed.kill()
+        return
+    contained = ContainedRedis()
+    try:
+        yield contained
+    finally:
+        contained.remove()
+
+
+def _wait(url: str) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    with Redis.from_url(url, socket_timeout=1.0) as client:
+        while True:
+            try:
+                client.ping()
+            except RedisError:
+                assert time.monotonic() < until, f"{url} does not answer"
+                time.sleep(0.02)
+            else:
+                return
