@@ -29,6 +29,7 @@ NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
 
 _SECOND_MS: Final = 1_000
+_JUDGED_OTHERWISE: Final = "units were judged by another rule when it committed: give --unit and its kin, --id and --window as its consumers do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ def claim_history(
     assume_processed: bool,
     base: Base | None = None,
     isolation: str = "read_committed",
+    judged_by: str = "",
 ) -> Claims:
     """Say which offsets of a log are the history of a group with these ``commits``.
 
@@ -90,7 +92,8 @@ def claim_history(
     the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
     metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
     ``base``: what it has of a partition is not read again. ``isolation``: at which level the history is read; where that is
-    ``read_uncommitted`` it begins where the group began to handle what was aborted.
+    ``read_uncommitted`` it begins where the group began to handle what was aborted. ``judged_by``: the rule of the fold
+    (`dedup_sdk.units.judged.judged_by`); a partition whose commit tells another one is skipped, vouched for or not.
 
     Raises:
         BackfillError: nothing that the group has processed, or a base of another log.
@@ -106,7 +109,8 @@ def claim_history(
     known_entries, entries = {} if base is None else entries_of(base.manifest), dict[int, PartitionManifest]()
     for number in partitions:
         claim = _claim(
-            number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed, isolation=isolation
+            number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed, isolation=isolation,
+            judged_by=judged_by,
         )  # fmt: skip
         if claim is None:
             continue
@@ -239,6 +243,7 @@ def _claim(
     name: str,
     assume_processed: bool,
     isolation: str,
+    judged_by: str,
 ) -> _Claim | None:
     if commits is None:
         return _Claim(bounds.start, bounds.stable_end, bounds.start == 0, vouched=True)
@@ -252,14 +257,24 @@ def _claim(
             "made anew or truncated; reset the group's offsets first"
         )
     high = min(commit.offset, bounds.stable_end)
+    metadata = parse_metadata(commit.text, committed=commit.offset)
+    ours = metadata is not None and metadata.is_of(name)
+    if (
+        metadata is not None
+        and ours
+        and metadata.units != judged_by
+        and (metadata.units or not assume_processed)
+    ):
+        # Where every record was judged for itself, and the user vouches, each ID was handled, whatever units make of it.
+        skipped[partition] = _JUDGED_OTHERWISE
+        return None
     if assume_processed:
         low = min(bounds.start, high)
         return _Claim(low, high, low == 0, vouched=True)
-    metadata = parse_metadata(commit.text, committed=commit.offset)
     with_aborted = isolation == "read_uncommitted"
     if metadata is None:
         skipped[partition] = "committed without this package's metadata"
-    elif not metadata.is_of(name):
+    elif not ours:
         skipped[partition] = "committed with the metadata of another log"
     elif with_aborted and metadata.aborted is None:
         skipped[partition] = "the group does not handle aborted records, which this archive has"

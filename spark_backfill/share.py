@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from dedup_sdk.units.judged import judged_by
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import Archived, Survey, check_gaps
@@ -94,6 +95,9 @@ def find_shares(
                         assume_processed=options.assume_processed,
                         base=base,
                         isolation=options.sources.isolation,
+                        judged_by=judged_by(
+                            None if options.units is None else options.units.keys, options.window
+                        ),
                     )
                 )
         histories: list[History] = []

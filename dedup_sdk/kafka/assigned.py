@@ -135,6 +135,8 @@ class Assigned:
     """Whether the group's own history begins at ``low``, as its commits say."""
     aborted: int | None = None
     """From which offset on the group reads records of aborted transactions too; None where it does not."""
+    units: str = ""
+    """By which rule records in units are judged here (`judged_by`); empty until recovery has begun, and without units."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
     beside: bool = False
@@ -166,6 +168,7 @@ class Assigned:
             buried=lane.buried,
             by=lane.writer,
             aborted=self.aborted,
+            units=self.units,
         )
 
     def enter(self, state: State) -> None:

@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1 aborted=1200
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1 aborted=1200 units=90c2e5d1
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -26,6 +26,9 @@ processed without a gap, so that a consumer on any machine knows what it may tak
 ``aborted``
     from which offset on the group read records of aborted transactions too (``isolation.level=read_uncommitted``), left out where it does
     not: before it nobody handled them, so that they must not be folded.
+``units``
+    how all since ``low`` was judged where records belong to units (`dedup_sdk.units.judged.judged_by`), left out where each was judged for
+    itself: by another rule another unit is rejected, so that what nobody has handled would be remembered.
 
 A text with a field that this version does not know counts as none, on purpose: what is not understood vouches for nothing.
 """
@@ -38,7 +41,8 @@ from hashlib import sha256
 
 _FORM = re.compile(
     r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?"
-    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?",
+    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?"
+    r"(?: units=([0-9a-f]{8}))?",
     re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
@@ -50,7 +54,7 @@ _NAMELESS = ("", "unnamed")
 class CommitMetadata:
     """What a commit says beside its offset; ``low`` is an offset, ``era`` at most 32 lower-case letters and digits.
 
-    ``log`` is as `log_name` gives it.
+    ``log`` is as `log_name` gives it, ``units`` as `judged_by` does.
     """
 
     low: int
@@ -61,6 +65,7 @@ class CommitMetadata:
     buried: int | None = None
     by: str = ""
     aborted: int | None = None
+    units: str = ""
 
     def __str__(self) -> str:
         """The text that `parse_metadata` reads."""
@@ -69,7 +74,9 @@ class CommitMetadata:
         buried = "" if self.buried is None else f" buried={self.buried}"
         by = f" by={self.by}" if self.by else ""
         aborted = "" if self.aborted is None else f" aborted={self.aborted}"
-        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{epoch}{log}{buried}{by}{aborted}"
+        units = f" units={self.units}" if self.units else ""
+        told = f"{epoch}{log}{buried}{by}{aborted}{units}"
+        return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{told}"
 
     def is_of(self, log: str) -> bool:
         """Whether these offsets are of this log (`log_name`); true where either side does not say."""
@@ -100,4 +107,5 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
         buried=None if form[6] is None else int(form[6]),
         by=form[7] or "",
         aborted=None if form[8] is None else int(form[8]),
+        units=form[9] or "",
     )

@@ -81,6 +81,7 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
+    start = _without_what_was_judged_otherwise(assigned, start, held)
     until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     start = yield from start_in_the_log(
         start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
@@ -239,6 +240,24 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
     )  # fmt: skip
     # What the broker says of its epochs compares this log with itself.
     return replace(start, metadata=None, at_once=True, before_us=True, same_until=None)
+
+
+def _without_what_was_judged_otherwise(assigned: Assigned, start: Start, held: Partition) -> Start:
+    """Let the history begin where the group stands, where units were judged before by another rule than now, or records by none.
+
+    Folded by this one, an ID of a unit that was rejected would count as handled. Marks that are there stay: they are what was lived.
+    """
+    assigned.units = held.judged_by
+    if start.metadata is None or start.metadata.units == held.judged_by:
+        return start
+    logger.warning(
+        "%s[%d]: up to offset %d units were judged otherwise (%s, now %s): were `unit`, `unit_mode` or `window` changed? Nothing before it is "
+        "made anew from the topic; what hangs on it is unverified until the window has filled, unless the store is still here",
+        assigned.topic, assigned.partition, start.offset, start.metadata.units or "each record by itself",
+        held.judged_by or "each record by itself",
+    )  # fmt: skip
+    known = replace(start.metadata, low=start.offset, complete=False, units=held.judged_by)
+    return replace(start, metadata=known, at_once=True)
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:

@@ -1,7 +1,6 @@
 """The consumer with units: what is handed out when, what a crash repeats, and what is remembered.
 
-A record is written as its ID and its unit: ``x/U`` has ID ``x`` and belongs to U, ``x/U.`` bears U's end mark, ``x/U:3`` says that U has three
-records, ``/U`` has no ID, and ``x`` no unit. The text is its value, too.
+Records are written as in `tests.support.sending_units`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Unit, Window, header
 from dedup_sdk.kafka.metadata import parse_metadata
 from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,35 +30,10 @@ SOON_S = 0.3
 IDLE_S = 2.0
 
 
-def units(timeout: float = 60.0, **settings: Any) -> Lookup:
-    """The usual lookup, with units."""
-    return lookup(unit=Unit(timeout=timeout), **settings)
-
-
-class SendUnits(Protocol):
-    """Sends records that may belong to units."""
-
-    def __call__(self, *records: str, topic: str = "orders", partition: int = 0) -> None:
-        """Send records, in this order."""
-
-
 @pytest.fixture
 def send(kafka: MockKafka) -> SendUnits:
-    """Sends records as this module writes them."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
-
-    def send(*records: str, topic: str = "orders", partition: int = 0) -> None:
-        for each in records:
-            ident, _, rest = each.partition("/")
-            name, _, size = rest.rstrip(".").partition(":")
-            headers: list[tuple[str, str | bytes | None]] = [("dedup-id", ident)] if ident else []
-            headers += [("dedup-unit", name)] if name else []
-            headers += [("dedup-unit-size", size)] if size else []
-            headers += [("dedup-unit-end", b"")] if each.endswith(".") else []
-            producer.produce(topic, each, headers=headers, partition=partition)
-        assert producer.flush(30.0) == 0
-
-    return send
+    """Sends records as `tests.support.sending_units` writes them."""
+    return unit_sender(kafka.bootstrap)
 
 
 def committed(consumer: DedupConsumer) -> int:

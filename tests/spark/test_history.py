@@ -8,8 +8,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk import Lookup, header
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.units.judged import judged_by
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
@@ -53,10 +55,13 @@ def resolve(broker: Broker) -> Callable[..., History]:
 
     def history(topic: str, window: Window, **given: Any) -> History:
         group, vouched = given.pop("group", None), given.pop("assume_processed", False)
-        isolation = given.pop("isolation", "read_committed")
+        said = {
+            "isolation": given.pop("isolation", "read_committed"),
+            "judged_by": given.pop("judged_by", ""),
+        }
         with KafkaLog(broker.bootstrap, topic, {}) as log:
             commits = None if group is None else log.committed([group], log.partitions())[group]
-            claims = claim_history(log, window, group, commits, assume_processed=vouched, isolation=isolation)
+            claims = claim_history(log, window, group, commits, assume_processed=vouched, **said)
             return resolve_history(log, claims, window, now_ms=BASE_MS + 10**9, **given)
 
     return history
@@ -147,6 +152,32 @@ def test_an_archive_with_aborted_records_counts_from_where_the_group_handled_suc
     ]
     assert history.skipped == {2: "the group does not handle aborted records, which this archive has"}
     assert [each.low for each in resolve(topic, Window(days=1), group=group).stretches] == [2, 2, 2]
+
+
+def test_what_was_judged_by_another_rule_is_not_folded_by_this_one(
+    broker: Broker,
+    resolve: Callable[..., History],
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+) -> None:
+    """IDs of a unit that was rejected would count as handled: with other units, another window of them, or none; vouched for or not."""
+    topic = make_topic(3)
+    for partition in range(3):
+        produce(topic, minutes(10, partition))
+    lookup = Lookup(id=header("dedup-id"), window=Window(days=1), unit=header("dedup-unit"))
+    rules = [judged_by(lookup.keys, window) for window in (Window(days=1), Window(hours=1))]
+    texts = [CommitMetadata(low=0, complete=True, units=units) for units in (*rules, "")]
+    commit(broker, group, topic, {number: (7, str(text)) for number, text in enumerate(texts)})
+    otherwise = "units were judged by another rule when it committed: give --unit and its kin, --id and --window as its consumers do"
+    history = resolve(topic, Window(days=1), group=group, judged_by=rules[0])
+    assert [each.partition for each in history.stretches] == [0]
+    assert history.skipped == {1: otherwise, 2: otherwise}
+    assert resolve(topic, Window(days=1), group=group).skipped == {0: otherwise, 1: otherwise}
+    vouched = resolve(topic, Window(days=1), group=group, judged_by=rules[0], assume_processed=True)
+    assert vouched.skipped == {1: otherwise}
+    with pytest.raises(BackfillError, match="give --unit and its kin"):
+        resolve(topic, Window(days=1), group=group, judged_by="00000000")
 
 
 def test_assumed_history_keeps_the_cut(

@@ -11,7 +11,7 @@ ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 
 @given(
     st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text(),
-    st.none() | st.integers(0, 2**63 - 1),
+    st.none() | st.integers(0, 2**63 - 1), st.just("") | st.text("0123456789abcdef", min_size=8, max_size=8),
 )  # fmt: skip
 def test_what_is_written_is_read(
     low: int,
@@ -20,15 +20,17 @@ def test_what_is_written_is_read(
     epoch: int | None,
     cluster: str,
     aborted: int | None,
+    units: str,
 ) -> None:
     """Every value comes back from the text beside an offset, which is short and plain ASCII."""
     metadata = CommitMetadata(
-        low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""), aborted=aborted
-    )
+        low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""), aborted=aborted,
+        units=units,
+    )  # fmt: skip
 
     assert parse_metadata(str(metadata)) == metadata
     assert str(metadata).isascii()
-    assert len(str(metadata)) < 150
+    assert len(str(metadata)) < 165
 
 
 def test_the_form_does_not_change_unseen() -> None:
@@ -42,6 +44,7 @@ def test_the_form_does_not_change_unseen() -> None:
     assert str(CommitMetadata(low=0, epoch=7, buried=57)) == "dedup/1 low=0 era= complete=0 epoch=7 buried=57"
     assert str(CommitMetadata(low=0, by="5d0c77e1")) == "dedup/1 low=0 era= complete=0 by=5d0c77e1"
     assert str(CommitMetadata(low=0, aborted=12)) == "dedup/1 low=0 era= complete=0 aborted=12"
+    assert str(CommitMetadata(low=0, units="90c2e5d1")) == "dedup/1 low=0 era= complete=0 units=90c2e5d1"
     assert log_name("kraft-1", "topic-1") == "35e4bcb8"
 
 
