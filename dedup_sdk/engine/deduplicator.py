@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from dedup_sdk.checks import callables, flag, whole
-from dedup_sdk.engine.crossing import fail_crossing
+from dedup_sdk.engine.crossing import claims_elsewhere, fail_crossing
 from dedup_sdk.engine.foresight import columns_of, looked_up
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
@@ -30,7 +30,8 @@ from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk.strategy import Lookup, Strategy
-from dedup_sdk.units.unit import Unit
+from dedup_sdk.units.gathering import UNFINISHED
+from dedup_sdk.units.unit import UNIT_TIMEOUT_S, Unit
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -149,6 +150,7 @@ class Deduplicator(Upkeep):
         except BaseException:
             store.close()
             raise
+        held.is_claimed_elsewhere = lambda name: claims_elsewhere(name, held, self.partitions.values())
         self.partitions[topic, partition] = held
         return held
 
@@ -338,25 +340,27 @@ class Deduplicator(Upkeep):
             )
 
     def refuse_crossing(self, held: Partition) -> None:
-        """Let units fail that are open in this partition and in another one."""
+        """Let units fail that have records in this partition and in another one."""
         for event in fail_crossing(held, list(self.partitions.values())):
             self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
             self.inform(event)
 
-    def fail_overdue(self) -> None:
-        """Let the units fail that took too long to become whole, in all partitions."""
+    @property
+    def unit_timeout_s(self) -> float:
+        """Seconds in which a unit is to become whole."""
         unit = self.strategy.unit if isinstance(self.strategy, Lookup) else None
-        if isinstance(unit, Unit):
-            for held in self.partitions.values():
-                held.fail_overdue(unit.timeout)
+        return unit.timeout if isinstance(unit, Unit) else UNIT_TIMEOUT_S
 
-    def settle_units(self) -> list[Settled]:
+    def settle_units(self, *, at_end: bool = True) -> list[Settled]:
         """Return the records of earlier calls whose unit became whole, was rejected or failed since; those that took too long fail now.
 
-        Ask after each `admit`, and now and then while nothing comes. Sorted by offset in each partition; those whose verdict says
+        ``at_end``: whether there is nothing more to admit; false where you know of records to come. Only while it is true, in two calls one
+        after the other, time goes by for units. Ask after each `admit`, and now and then while nothing comes. Sorted by offset in each partition; those whose verdict says
         ``deliver`` are to be delivered. Raises `StoreError` where what they complete cannot be written, and there is nothing to return.
         """
-        self.fail_overdue()
+        for held in self.partitions.values() if self.gathers else ():
+            for name in held.overdue_units(self.unit_timeout_s, at_end=at_end):
+                held.fail_unit(name, UNFINISHED)
         touched = [held for held in self.partitions.values() if held.due]
         settled = [
             Settled(chunk.items[row], chunk.verdict(row))

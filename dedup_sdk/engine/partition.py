@@ -79,6 +79,8 @@ class Partition(Durable):
         self._observers = observers
         self._clock = clock
         self.begun = True
+        self.is_claimed_elsewhere: Callable[[bytes], bool] = _nowhere
+        """Whether another partition has records of a unit of that name."""
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -193,6 +195,8 @@ class Partition(Durable):
         self._know_from(timestamps)
         self._tick(timestamps)
         lane.latest_ms = self.now_ms()
+        if isinstance(lane, UnitLane):
+            lane.units.elsewhere = self.is_claimed_elsewhere
         chunk = lane.admit(
             offsets,
             timestamps,
@@ -227,14 +231,16 @@ class Partition(Durable):
             lane.fail_unit(name, reason)
             self._note_due()
 
-    def fail_overdue(self, timeout_s: float) -> None:
-        """Let the units fail that were begun longer ago than that; their records are due."""
+    def overdue_units(self, timeout_s: float, *, at_end: bool) -> list[bytes]:
+        """Return the names of units that were begun longer ago than that, counting the time in which there was nothing more to read.
+
+        ``at_end``: whether that is so now.
+        """
         lane = self.units
-        if lane is not None and not self._refuses(0):
-            lane.latest_ms = self.now_ms()
-            lane.fail_overdue(int(timeout_s * 1000))
-            if lane.settled:
-                self._note_due()
+        if lane is None or self._refuses(0):
+            return []
+        lane.units.tell_time(self.now_ms(), at_end=at_end)
+        return lane.units.overdue(int(timeout_s * 1000))
 
     def _note_due(self) -> None:
         lane = self.lane
@@ -397,3 +403,7 @@ class Partition(Durable):
                 logger.exception(
                     "an observer failed at %s[%d]@%d; going on", self.topic, self.partition, event.offset
                 )
+
+
+def _nowhere(_name: bytes) -> bool:
+    return False

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.mixed_reader import MixedReader
 from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.questions import Asked, Questions
+from dedup_sdk.kafka.questions import Asked, Knock, Questions
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
@@ -142,6 +142,15 @@ class Client:
         """Return the first offset that is still there and the one after the last that is decided; see `TailReader.bounds`."""
         with closing(self.tail_reader(topic, partition)) as reader:
             return reader.bounds()
+
+    def known_end(self, topic: str, partition: int) -> int:
+        """Return the end of the log as of the last fetch, below zero before the first; nobody is asked."""
+        there = TopicPartition(topic, partition)
+        return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
+
+    def knock(self, topic: str, partition: int) -> Knock:
+        """Ask the leader for the end of the log; nobody waits for the answer."""
+        return self.questions.knock(topic, partition)
 
     def log_end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record of the log; see `TailReader.log_end`."""

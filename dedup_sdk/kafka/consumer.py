@@ -19,6 +19,7 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
+from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.forks import keep_from_children
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
@@ -202,7 +203,7 @@ class DedupConsumer(Offsets):
         self._assigning = None
         self._pausing, self._by_callback = set(), set()
         self._torn = Doubt.NOTHING
-        self._survived = -1
+        self._survived, self._dry, self._ends = -1, False, EndWatch(self._client)
         self._doubtful = self._stopped = self._closed = False
         keep_from_children(self)
 

@@ -20,10 +20,12 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.pausing import Pausing
 from dedup_sdk.lane.chunk import APART
+from dedup_sdk.units.gathering import UNFINISHED
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -57,6 +59,9 @@ class Intake(Pausing):
     _by_commit: bool
     _durability: Durability
     _ready: deque[Any]
+    _ends: EndWatch
+    _dry: bool
+    """Whether the client had less ready than it was asked for, when it was asked last."""
     _heard_at: float
     _survived: int
     """How many stores had been set aside when damage was found last, -1 before the first."""
@@ -206,10 +211,12 @@ class Intake(Pausing):
     def _fetch(self, at_most: int, wait_s: float) -> None:
         """Top up what was fetched."""
         room = at_most - len(self._fetched)
+        self._dry = False
         if room > 0:
             self._read_again()
             with self._turns.inside_client():
                 messages = super().consume(room, wait_s)
+            self._dry = len(messages) < room
             self._keep(messages)
 
     def _listen(self, wait_s: float) -> None:
@@ -257,14 +264,21 @@ class Intake(Pausing):
                 self._tidy_at = 0.0
 
     def _fail_overdue(self) -> None:
-        """Let units fail that took too long; while the user has their partition paused, nothing of them can come."""
+        """Let units fail that took too long, counting the time in which there was nothing more to read."""
         if not self._engine.gathers:
             return
         for assigned in self._session.assigned.values():
-            lane = None if assigned.held is None else assigned.held.units
-            if lane is not None and assigned.held is not None and assigned.user_paused:
-                lane.units.wait_from(assigned.held.now_ms())
-        self._engine.fail_overdue()
+            held = assigned.held
+            lane = None if held is None else held.units
+            if held is None or lane is None or not lane.units.waits:
+                continue
+            at_end = self._ends.is_reached(assigned, lane.position, dry=self._dry)
+            overdue = held.overdue_units(self._engine.unit_timeout_s, at_end=at_end)
+            confirmed = self._ends.is_confirmed(assigned, lane.position) if overdue else None
+            if confirmed is False:
+                lane.units.wait_anew()
+            for name in overdue if confirmed else ():
+                held.fail_unit(name, UNFINISHED)
         self._offer_due()
 
     def _take_event(self, batch: list[Any]) -> None:

@@ -60,6 +60,14 @@ class Knock:
         cause = error.args[0] if isinstance(error, KafkaException) else None
         return isinstance(cause, KafkaError) and cause.code() not in _SILENT
 
+    @property
+    def end(self) -> int | None:
+        """The end of the log, as it was answered, that of open transactions included; None without such an answer."""
+        if not self.is_over or self.asked.answer.exception() is not None:
+            return None
+        end = int(self.asked.answer.result().offset)
+        return end if end >= 0 else None
+
 
 class Questions:
     """Asks through one client, for one consumer. Not thread-safe."""

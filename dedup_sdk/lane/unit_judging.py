@@ -26,7 +26,7 @@ from dedup_sdk.lane.unit_chunk import HELD, UnitChunk, Whole
 from dedup_sdk.lane.unit_ending import UnitEnding
 from dedup_sdk.marks import NONE_FOUND, Found, Int64s
 from dedup_sdk.record import VerdictKind
-from dedup_sdk.units.gathering import Gathered, Standing
+from dedup_sdk.units.gathering import UNFINISHED, Gathered, Standing
 from dedup_sdk.units.keys import Member
 
 WAITS_FOR_UNIT = "unit"
@@ -109,9 +109,7 @@ class UnitJudging(UnitEnding):
                     singles.append(row)
                 continue
             if row in restored:
-                extent = self.units.note_over(member, offset, self.latest_ms)
-                if extent is not None:
-                    self._over.append((extent[1], extent[0]))
+                self._note_over(member, offset)
                 continue
             chunk.unmarked.add(row)
             place = Place(chunk, row)
@@ -133,6 +131,16 @@ class UnitJudging(UnitEnding):
             else:
                 self._deliver_each([place], reason)
         self._judge_singles(chunk, singles, stored)
+
+    def _note_over(self, member: Member, offset: int) -> None:
+        """Note a record of a unit that was completed before."""
+        if member.name in self.units.open:
+            # While others of it are not: then it had failed.
+            unit = self.units.fail(member.name, UNFINISHED, self.latest_ms)
+            self._deliver_each(unit.items, UNFINISHED)
+        extent = self.units.note_over(member, offset, self.latest_ms)
+        if extent is not None:
+            self._over.append((extent[1], extent[0]))
 
     def _judge_singles(self, chunk: Chunk, rows: list[int], stored: dict[bytes, Mark]) -> None:
         if not rows:

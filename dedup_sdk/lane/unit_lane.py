@@ -42,7 +42,7 @@ class UnitLane(UnitJudging):
 
     def _go_live(self) -> None:
         self.is_live = True
-        self.units.wait_from(self.latest_ms)
+        self.units.wait_anew()
         if self._maybe:
             self.forgot_before(max(self._maybe.values()) + 1)
             self._maybe = {}
@@ -101,11 +101,6 @@ class UnitLane(UnitJudging):
         self._deliver_each(self.units.fail(name, reason, self.latest_ms).items, reason)
         self.due += self._promoted
         self._promoted = []
-
-    def fail_overdue(self, timeout_ms: int) -> None:
-        """Fail the units that were begun longer ago than that."""
-        for name in self.units.overdue(self.latest_ms, timeout_ms):
-            self.fail_unit(name, UNFINISHED)
 
     # --- what others completed -----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -17,7 +17,7 @@ UNFINISHED: Final = "unit-unfinished"
 MALFORMED: Final = "unit-malformed"
 """Its records contradict each other on its end, or say a size that is none."""
 CROSSES: Final = "unit-crosses"
-"""It is open in another partition, too."""
+"""It has records in another partition, too."""
 
 
 class Standing(Enum):
@@ -33,7 +33,7 @@ class Standing(Enum):
 
 @dataclass(slots=True)
 class Gathered:
-    """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` theirs; ``since_ms`` when it was begun."""
+    """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` theirs; ``since_ms``: see `Gathering`."""
 
     name: bytes
     since_ms: int
@@ -49,7 +49,7 @@ class Gathered:
 class Failed:
     """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before.
 
-    ``since_ms``: when it failed, or when its last record came.
+    ``since_ms``: when it failed, or when its last record came; see `Gathering`.
     """
 
     reason: str
@@ -61,12 +61,53 @@ class Failed:
 
 
 class Gathering:
-    """The units of one partition; ``records`` is the most that one may have."""
+    """The units of one partition; ``records`` is the most that one may have.
+
+    Its time (``since_ms``) is that in which there was nothing more to read, as `tell_time` says: a unit that lies whole in the topic is not
+    late for how long it takes to get there. ``elsewhere`` tells whether another partition claims a unit of that name; ``crossed`` are those that
+    failed for it, each with the offset of its first record, until the owner takes them out.
+    """
 
     def __init__(self, records: int) -> None:
         self.open: dict[bytes, Gathered] = {}
         self.failed: dict[bytes, Failed] = {}
+        self.elsewhere: Callable[[bytes], bool] = _nowhere
+        self.crossed: dict[bytes, int] = {}
         self._records = records
+        self._waited_ms = 0
+        self._told_ms: int | None = None
+        self._at_end = True
+
+    def tell_time(self, now_ms: int, *, at_end: bool) -> None:
+        """Say what time it is, and whether there is nothing more to read: what went by since it was said last counts if so both times."""
+        if at_end and self._at_end:
+            self._waited_ms += self._since_told(now_ms)
+        self._told_ms, self._at_end = now_ms, at_end
+        # What was begun in a time that does not count.
+        for each in self._timed():
+            each.since_ms = min(each.since_ms, self._waited_ms)
+
+    def _since_told(self, now_ms: int) -> int:
+        """Return what has gone by; a clock that was set back holds no unit."""
+        if self._told_ms is None:
+            self._told_ms = now_ms
+        return max(0, now_ms - self._told_ms)
+
+    def _timed(self) -> list[Gathered | Failed]:
+        return [*self.open.values(), *self.failed.values()]
+
+    def _now(self, now_ms: int) -> int:
+        return self._waited_ms + self._since_told(now_ms)
+
+    @property
+    def waits(self) -> bool:
+        """Whether time matters: a unit is open, or failed and known by name."""
+        return bool(self.open or self.failed)
+
+    def claims(self, name: bytes) -> bool:
+        """Whether a record of that unit elsewhere has it cross partitions."""
+        failed = self.failed.get(name)
+        return name in self.open or (failed is not None and failed.reason == CROSSES)
 
     def take(
         self, member: Member, offset: int, item: Any, now_ms: int
@@ -75,16 +116,20 @@ class Gathering:
         failed = self.failed.get(member.name)
         if failed is not None:
             self._count_late(member, failed)
-            failed.over, failed.since_ms = False, now_ms
+            failed.over, failed.since_ms = False, self._now(now_ms)
             return Standing.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
-            unit = self.open[member.name] = Gathered(member.name, now_ms)
+            unit = self.open[member.name] = Gathered(member.name, self._now(now_ms))
         unit.offsets.append(offset)
         unit.items.append(item)
         count = len(unit.offsets)
         contradicts = member.malformed or (None not in (member.size, unit.size) and member.size != unit.size)
         unit.size = member.size if unit.size is None else unit.size
+        if count == 1 and self.elsewhere(member.name):
+            self.fail(unit.name, CROSSES, now_ms, ended=member.is_end)
+            self.crossed.setdefault(unit.name, offset)
+            return Standing.FAILED, unit, CROSSES
         short = unit.size is not None and (count > unit.size or (member.is_end and count < unit.size))
         if contradicts or short:
             unit.reason = MALFORMED
@@ -119,14 +164,14 @@ class Gathering:
         unit.reason = reason
         count = len(unit.offsets)
         if not ended and (unit.size is None or count < unit.size):
-            self._note(name, Failed(reason, unit.size, count, now_ms, unit.offsets[0]))
+            self._note(name, Failed(reason, unit.size, count, self._now(now_ms), unit.offsets[0]))
         return unit
 
     def note_over(self, member: Member, offset: int, now_ms: int) -> tuple[int, int] | None:
         """Note a record that was completed before; return first and last offset of its unit where all of it was, and this is its end."""
         failed = self.failed.get(member.name)
         if failed is None:
-            failed = Failed(UNFINISHED, member.size, 0, now_ms, offset, over=True)
+            failed = Failed(UNFINISHED, member.size, 0, self._now(now_ms), offset, over=True)
             self._note(member.name, failed)
         failed.size = member.size if failed.size is None else failed.size
         if self._count_late(member, failed) and failed.over:
@@ -147,21 +192,19 @@ class Gathering:
         while len(self.failed) > MOST_FAILED:
             del self.failed[next(iter(self.failed))]
 
-    def overdue(self, now_ms: int, timeout_ms: int) -> list[bytes]:
+    def overdue(self, timeout_ms: int) -> list[bytes]:
         """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
-        before_ms = now_ms - timeout_ms
-        # A clock that was set back: nobody waits until it is there again.
-        for unit in self.open.values():
-            unit.since_ms = min(unit.since_ms, now_ms)
-        for failed in self.failed.values():
-            failed.since_ms = min(failed.since_ms, now_ms)
+        before_ms = self._waited_ms - timeout_ms
         for name in [name for name, failed in self.failed.items() if failed.since_ms < before_ms]:
             del self.failed[name]
         return [name for name, unit in self.open.items() if unit.since_ms < before_ms]
 
-    def wait_from(self, now_ms: int) -> None:
+    def wait_anew(self) -> None:
         """Begin the time anew in which units are to become whole, and failed ones are known: nothing could come."""
-        for unit in self.open.values():
-            unit.since_ms = now_ms
-        for failed in self.failed.values():
-            failed.since_ms = now_ms
+        self._told_ms = None
+        for each in self._timed():
+            each.since_ms = self._waited_ms
+
+
+def _nowhere(_name: bytes) -> bool:
+    return False

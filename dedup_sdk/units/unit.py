@@ -30,7 +30,8 @@ class Unit:
         repeats: what becomes of a record whose ID an earlier record of the same unit bears: ``drop`` (it is a duplicate, the unit is not) or
             ``deliver`` (as Artemis does).
         records: a unit that has more records than that is not waited for any longer.
-        timeout: seconds after its first record in which a unit is to become whole; then it is not waited for any longer.
+        timeout: seconds after its first record in which a unit is to become whole, of the time in which there is nothing more to read; then it is
+            not waited for any longer.
 
     Raises `ConfigurationError` for anything else.
     """

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dedup_sdk import (
-    Deduplicator,
-    Lookup,
     MemoryStore,
     MissingIdError,
     Record,
@@ -18,34 +15,11 @@ from dedup_sdk import (
     Unit,
     Window,
     Windows,
-    header,
 )
 from dedup_sdk.lane.chunk import Chunk
 from dedup_sdk.marks import Found
 from dedup_sdk.store.protocol import KeyStore
-
-DAY = Window(days=1)
-
-
-def record(
-    offset: int, ident: str = "", unit: str = "", *, topic: str = "t", partition: int = 0, end: bool = False
-) -> Record:
-    """A record with what is not empty."""
-    headers: list[tuple[str, bytes | None]] = [("dedup-id", ident.encode())] if ident else []
-    headers += [("dedup-unit", unit.encode())] if unit else []
-    headers += [("dedup-unit-end", b"")] if end else []
-    return Record(topic, partition, offset, 1_000 + offset, headers=headers)
-
-
-def engine(
-    *, store: KeyStore | None = None, clock: Callable[[], float] = lambda: 1_000.0, **settings: object
-) -> Deduplicator:
-    """An engine with units."""
-    return Deduplicator(
-        Lookup(**{"id": header("dedup-id"), "window": DAY, "unit": header("dedup-unit"), **settings}),  # type: ignore[arg-type]
-        store=store,
-        clock=clock,
-    )
+from tests.support.unit_records import DAY, engine, record
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
@@ -174,17 +148,6 @@ def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_agai
         dedup.admit([single])
         dedup.complete([single])
     assert looked[0] < 5 * 300
-
-
-def test_units_of_two_topics_are_one_that_crosses() -> None:
-    """Both fail, and the event names both."""
-    dedup = engine()
-    dedup.admit([record(5, "a", "U")])
-    assert [verdict.reason for verdict in dedup.admit([record(7, "b", "U", topic="s")])] == ["unit"]
-    settled = {each.record.topic: each.verdict.reason for each in dedup.settle_units()}
-    assert settled == {"t": "unit-crosses", "s": "unit-crosses"}
-    assert dedup.settle_units() == []
-    assert dedup.counters.as_dict()["unverified.unit-crosses"] == 2
 
 
 def test_a_released_member_comes_again_by_itself() -> None:

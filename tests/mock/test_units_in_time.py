@@ -1,0 +1,106 @@
+"""The time that a unit may take: what lies in the topic is not late for how long it takes to get there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.end_watch import EndWatch
+from tests.support.consuming import poll_quiet, poll_some, values, wait_for
+from tests.support.sending_units import SendUnits, unit_sender, units
+
+if TYPE_CHECKING:
+    from dedup_sdk.kafka.assigned import Assigned
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make
+
+TIMEOUT_S = 60.0
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def send(kafka: MockKafka) -> SendUnits:
+    """Sends records as `tests.support.sending_units` writes them."""
+    return unit_sender(kafka.bootstrap)
+
+
+class Clock:
+    """The engine's clock: the machine's, and as far ahead as a test has it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """Return ms since the epoch."""
+        return int(time.time() * 1_000) + self.ahead_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What units go by."""
+    clock = Clock()
+    monkeypatch.setattr(Partition, "now_ms", lambda _self: clock.now_ms())
+    return clock
+
+
+def test_slow_handlers_fail_no_unit_that_lies_in_the_topic(make: Make, send: SendUnits, clock: Clock) -> None:
+    """Its rest is behind more than is judged at once, and each message takes an hour."""
+    count = 3_000
+    send("x/U", *(f"i{number}" for number in range(count)), "y/U.")
+    consumer = make("orders", dedup=units(TIMEOUT_S))
+    got: list[str] = []
+    while len(got) < count + 2:
+        got += values(poll_some(consumer, 1))
+        clock.ahead_ms += HOUR_MS
+    assert {"x/U", "y/U."} < set(got)
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
+@pytest.mark.parametrize(
+    "away", [("Fetch",), ("Fetch", "ListOffsets")], ids=["fetches-fail", "nobody-answers"]
+)
+def test_an_outage_fails_no_unit_that_lies_in_the_topic(
+    make: Make,
+    send: SendUnits,
+    clock: Clock,
+    kafka: MockKafka,
+    away: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client saw the end before; the rest came while it could not be fetched, for longer than a unit may take."""
+    consumer = make("orders", dedup=units(TIMEOUT_S), config={"reconnect.backoff.max.ms": 200})
+    send("x/U", "a")
+    assert values(poll_some(consumer, 1)) == ["a"]
+    for request in away:
+        kafka.push_errors(request, KafkaError._TRANSPORT, 5_000)
+    send("y/U.")
+    confirm, asked = EndWatch.is_confirmed, list[bool | None]()
+
+    def noted(watch: EndWatch, assigned: Assigned, position: int) -> bool | None:
+        asked.append(confirm(watch, assigned, position))
+        return asked[-1]
+
+    monkeypatch.setattr(EndWatch, "is_confirmed", noted)
+    clock.ahead_ms += HOUR_MS
+    came = wait_for(consumer, lambda: len(asked) >= 3 or False in asked, "the leader is asked")
+    for request in away:
+        kafka.clear_errors(request)
+    came += poll_some(consumer, 2 - len(came))
+    assert values(came) == ["x/U", "y/U."]
+    assert consumer.counters.verdicts["unverified"] == 0
+    assert True not in asked
+
+
+def test_what_is_not_there_is_late_after_its_time(make: Make, send: SendUnits, clock: Clock) -> None:
+    """Once the leader has said that nothing is behind it."""
+    consumer = make("orders", dedup=units(TIMEOUT_S))
+    send("x/U", "a")
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert values(poll_quiet(consumer)) == []
+    clock.ahead_ms += HOUR_MS
+    assert values(poll_some(consumer, 1)) == ["x/U"]
+    assert consumer.counters.reasons == {"unverified.unit-unfinished": 1}
