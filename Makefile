@@ -91,7 +91,8 @@ bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --
 chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
-ci: test chaos-once ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
+# The longest first.
+ci: chaos-once test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
 
 chaos-once: check
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3 --again

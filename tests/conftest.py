@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -39,7 +40,10 @@ _BROKER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the switch under which a skip is a failure."""
+    """Register the switch under which a skip is a failure; undo what a shell does to commands in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Commands that tests start and interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Strictness(), "strictness")
 
 
