@@ -43,14 +43,12 @@ def _watch(
     spark: SparkSession, meter: Meter, tell: Callable[[Progress], None], over: threading.Event
 ) -> None:
     try:
-        context = spark.sparkContext
-        tracker = context.statusTracker()
-        # The tracker counts tasks alone; what a stage hands on is known to the store behind it.
-        store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 (Python has no other way to it)
+        # Python's own tracker counts tasks alone, and reads a store that Spark writes at most ten times a second and then only when
+        # a task begins or ends: tasks that end together would be missing until the next ones do.
+        store: Any = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 (Python has no other way to it)
         while not over.wait(_LOOK_S):
             try:
-                numbers = tracker.getActiveStageIds()
-                active = [found for number in numbers if (found := _count(tracker, store, number))]
+                active = _active(store)
             except Py4JNetworkError:
                 return
             except Py4JError as error:
@@ -64,11 +62,18 @@ def _watch(
         return
 
 
-def _count(tracker: Any, store: Any, number: int) -> StageCount | None:
-    info = tracker.getStageInfo(number)
-    try:
-        shuffles = store.lastStageAttempt(number).shuffleWriteBytes() > 0
-    except Py4JError:
-        # A stage that has just begun is not in the store yet.
-        return None
-    return None if info is None else StageCount(number, info.numTasks, info.numCompletedTasks, shuffles)
+def _active(store: Any) -> list[StageCount]:
+    """The stages at work, as Spark's own progress bar sees them."""
+    live = store.activeStages()
+    stages = [live.apply(index) for index in range(live.size())]
+    return [
+        StageCount(
+            stage.stageId(),
+            stage.numTasks(),
+            stage.numCompleteTasks(),
+            shuffles=stage.shuffleWriteBytes() > 0,
+        )
+        for stage in stages
+        # One that failed stays while its tasks still run.
+        if stage.status().toString() == "ACTIVE"
+    ]

@@ -19,10 +19,12 @@ from typing import IO, Final, Self
 
 from spark_backfill.errors import BackfillError
 
-_GRACE_S: Final = 8.0
+_GRACE_S: Final = 8
 _LOOK_S: Final = 0.05
 _WATCH: Final = (
-    'read -r _; kill -s TERM -- "-$1" 2>/dev/null; sleep 8; kill -s KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
+    'read -r _; kill -s TERM -- "-$1" 2>/dev/null; grace=$3; '
+    'while [ "$grace" -gt 0 ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 1; grace=$((grace - 1)); done; '
+    'kill -s KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
 )
 
 
@@ -47,7 +49,7 @@ class Submission:
         except OSError as error:
             raise BackfillError(f"{line[0]} cannot be started: {error.strerror}; reinstall pyspark") from None
         self._watch = subprocess.Popen(  # noqa: S603 (a fixed script)
-            ["/bin/sh", "-c", _WATCH, "dedup-watch", str(self._process.pid), str(folder)],
+            ["/bin/sh", "-c", _WATCH, "dedup-watch", str(self._process.pid), str(folder), str(_GRACE_S)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 

@@ -44,6 +44,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
+        # What Spark stores of its stages is then written as they begin and end only, as it may happen where tasks end together.
+        "spark.ui.liveUpdate.period": "-1",
+        "spark.executor.heartbeatInterval": "100s",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name in (

@@ -20,13 +20,14 @@ from dedup_sdk.testing import free_port
 from spark_backfill import launch
 from spark_backfill.errors import BackfillError
 from tests.support.producing import with_ids
+from tests.support.spark_cluster import is_alive, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -62,7 +63,7 @@ def submit(tmp_path: Path, *job_arguments: str) -> subprocess.CompletedProcess[s
 def ours(stderr: str) -> list[str]:
     """The job's own lines, but for those about its progress: a slow machine gets one every half a minute."""
     lines = [line for line in stderr.splitlines() if line.startswith("backfill: ")]
-    return [line for line in lines if not line.startswith("backfill: reading: ")]
+    return [line for line in lines if not line.startswith(("backfill: reading: ", "backfill: writing: "))]
 
 
 def test_spark_submit_makes_a_snapshot(
@@ -112,32 +113,56 @@ def test_the_launcher_finds_everything_itself(
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
     assert json.loads(line)["marks"] == 2
-    assert err == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
+    assert ours(err) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
     assert verify_snapshot("snapshot").topic == topic
     assert list(tmp_path.iterdir()) == [tmp_path / "snapshot"]
+
+
+# An ID that is never found, and the command with more time for a driver to clean up than a user would grant.
+ENDLESS = """
+import time
+from pathlib import Path
+def wait(record):
+    Path(__file__).with_name("at work").touch()
+    while True:
+        time.sleep(1)
+"""
+PATIENT = """
+import sys
+from dedup_sdk.cli import main
+from spark_backfill import submission
+submission._GRACE_S = 60
+sys.exit(main())
+"""
 
 
 def test_ctrl_c_ends_a_real_run(
     broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], tmp_path: Path
 ) -> None:
-    """While Spark starts or works: one line, status 130 within seconds, no JVM, nothing in the output's or the temporary folder."""
+    """While a task works that would never end: one line, status 130, no JVM, nothing in the output's or the temporary folder."""
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
     place, scratch = tmp_path / "place", tmp_path / "scratch"
     place.mkdir()
     scratch.mkdir()
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    given = arguments(broker.bootstrap, topic, place / "snapshot", "--id", "py:endless:wait")
     process = subprocess.Popen(
-        [sys.executable, "-m", "dedup_sdk.cli", "backfill", *arguments(broker.bootstrap, topic, place / "snapshot")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
+        [sys.executable, "-c", PATIENT, "backfill", *given],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline() == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
+    wait_for((tmp_path / "at work").exists, 120)
     family = psutil.Process(process.pid).children(recursive=True)
-    assert any(each.name() == "java" for each in family)
+    machines = {each.pid for each in family if each.name() == "java"}
+    assert machines
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "backfill: interrupted; nothing was written\n")
-    assert not any(each.is_running() and each.name() == "java" for each in family)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, ours(err)) == (130, "", ["backfill: interrupted; nothing was written"])
+    assert not any(is_alive(each) for each in family if each.pid in machines)
+    wait_for(lambda: not any(map(is_alive, family)), 60)
     assert list(place.iterdir()) == []
     assert list(scratch.iterdir()) == []
 

@@ -16,7 +16,7 @@ from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.store.snapshot_reader import read_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
-from tests.support.consuming import make_consumer, poll_quiet, values
+from tests.support.consuming import make_consumer, poll_through, run_through, values
 from tests.support.naive_fold import as_dictionary, live
 from tests.support.naive_id_cache import NaiveIdCache
 from tests.support.producing import Outgoing
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SIZE = 7
 PARTITIONS = (0, 1)
-IDLE_S = 3.0
+IDLE_S = 0.5
 GIVEN_UP = range(40, 300, 60)
 
 
@@ -111,7 +111,7 @@ def test_a_consumers_rings_are_rebuilt(
         broker.bootstrap, group, tmp_path / "store", dedup=dedup, idle_timeout=IDLE_S
     ) as consumer:
         consumer.subscribe([topic])
-        consumer.run(handle, on_error="dead-letter", attempts=1)
+        run_through(consumer, topic, handle, on_error="dead-letter", attempts=1)
         given_up = consumer.counters.dead_lettered
     taken = accepted(caches, ids, 0)
     assert sorted(handled) == sorted(value for value in taken if int(value.partition("/")[2]) not in GIVEN_UP)
@@ -140,7 +140,7 @@ def test_a_consumers_rings_are_rebuilt(
     options: dict[str, Any] = {"dedup": dedup, "snapshot": folder}
     with make_consumer(broker.bootstrap, group, RocksStore(tmp_path / "new"), **options) as consumer:
         consumer.subscribe([topic])
-        came = values(poll_quiet(consumer))
+        came = values(poll_through(consumer, topic))
         assert [consumer._session.assigned[topic, number].replayed for number in PARTITIONS] == [0, 0]
         assert sorted(came) == sorted(accepted(caches, more, 300))
         assert consumer.counters.verdicts["duplicate"] > 0

@@ -19,7 +19,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
-from tests.support.consuming import make_consumer, poll_quiet, values
+from tests.support.consuming import make_consumer, poll_through, run_through, values
 from tests.support.producing import outgoing
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BASE_MS = 1_700_000_000_000
-IDLE_S = 3.0
+IDLE_S = 0.5
 SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
 LAST = LastId(id=header("gtid"), order=orders.mysql_gtid(), lane=header("producer"), reorder_depth=6)
 SAID = ("--id", "header:gtid", "--order", "mysql-gtid", "--lane", "header:producer", "--reorder-depth", "6")
@@ -128,7 +128,7 @@ def test_a_consumers_lanes_are_rebuilt(
 
         with make_consumer(broker.bootstrap, group, store, dedup=LAST, idle_timeout=IDLE_S) as consumer:
             consumer.subscribe([topic])
-            consumer.run(handle, on_error="dead-letter", attempts=1)
+            run_through(consumer, topic, handle, on_error="dead-letter", attempts=1)
             assert consumer.counters.dead_lettered == len(poison)
         own = snapshot_store(list_partitions(store), store, tmp_path / group / "own")
         rebuilt = run(topic, "--group", group, "--source", source)
@@ -144,7 +144,7 @@ def test_a_consumers_lanes_are_rebuilt(
     options: dict[str, Any] = {"dedup": LAST, "snapshot": tmp_path / "snapshot"}
     with make_consumer(broker.bootstrap, f"{topic}-dead", tmp_path / "new", **options) as consumer:
         consumer.subscribe([topic])
-        came = values(poll_quiet(consumer))
+        came = values(poll_through(consumer, topic))
         assert [consumer._session.assigned[topic, number].replayed for number in (0, 1)] == [0, 0]
         assert "snapshot of 3 marks" in consumer._session.assigned[topic, 0].note
         assert Counter(came) == Counter(delivered(reference, more))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,7 @@ def when_told(told: Path, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.Reco
         yield batch
 
 
+@pytest.mark.timeout(420)
 def test_a_real_run_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
     """From Spark's own counts: reading comes first, tasks that are over grow, writing is seen, and nothing is told afterwards."""
     told: list[Progress] = []
@@ -125,5 +127,8 @@ def test_a_spark_that_does_not_answer_costs_nothing() -> None:
     told: list[Progress] = []
     silent: Any = object()
     with watched_stages(silent, 10, told.append):
-        time.sleep(0.1)
+        for each in threading.enumerate():
+            if each.name == "dedup-progress":
+                each.join(60)
+                assert not each.is_alive()
     assert told == []

@@ -26,7 +26,7 @@ from spark_backfill.partitioner import partitions_of
 from spark_backfill.reshard import Reshard
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import kafka_table, write_parquet
-from tests.support.consuming import make_consumer, poll_quiet, poll_some, values
+from tests.support.consuming import make_consumer, poll_some, poll_through, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,12 +109,12 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     send(broker, topic, [*NAMES, "new-1", "new-2"], partitioner=partitioner)
     with make_consumer(broker.bootstrap, group, tmp_path / "two", snapshot=tmp_path / "snapshot") as consumer:
         consumer.subscribe([topic])
-        assert sorted(values(poll_quiet(consumer))) == ["new-1", "new-2"]
+        assert sorted(values(poll_through(consumer, topic))) == ["new-1", "new-2"]
         assert consumer.counters.verdicts["duplicate"] == 40
         assert consumer.counters.verdicts["unverified"] == 0
     with closing(make_consumer(broker.bootstrap, f"{group}-control", tmp_path / "three")) as control:
         control.subscribe([topic])
-        assert len(poll_quiet(control)) == 41 + report.moved + 2
+        assert len(poll_through(control, topic)) == 41 + report.moved + 2
 
 
 def test_a_partitioner_that_is_not_the_producers_is_told(
@@ -167,7 +167,7 @@ def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
     expected = sorted([*NAMES[20:], *(name for name in elsewhere if name in NAMES[20:])])
     with make_consumer(broker.bootstrap, group, tmp_path / "two", snapshot=tmp_path / "snapshot") as consumer:
         consumer.subscribe([topic])
-        assert sorted(values(poll_quiet(consumer))) == expected
+        assert sorted(values(poll_through(consumer, topic))) == expected
 
 
 def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) -> Any:

@@ -20,7 +20,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
-from tests.support.consuming import make_consumer, poll_quiet, values
+from tests.support.consuming import make_consumer, poll_through, run_through, values
 from tests.support.producing import outgoing
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import record_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BASE_MS = 1_700_000_000_000
-IDLE_S = 3.0
+IDLE_S = 0.5
 COMMITTED = ("--archive-isolation", "read_committed")
 JSON = ("--format", "json", "--columns", "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64")  # fmt: skip
 WINDOWS = ["1h", "40n", "1h+40n"]
@@ -136,7 +136,7 @@ def test_what_a_consumers_units_left_is_rebuilt(
     options: dict[str, Any] = {"dedup": lookup}
     with make_consumer(broker.bootstrap, group, store, idle_timeout=IDLE_S, **options) as consumer:
         consumer.subscribe([topic])
-        consumer.run(lambda _message: None)
+        run_through(consumer, topic, lambda _message: None)
         assert consumer.counters.verdicts["duplicate"] > 0
     own = snapshot_store(list_partitions(store), store, tmp_path / "own")
     rebuilt = run(topic, "--group", group, "--source", source, *said(window))
@@ -151,7 +151,7 @@ def test_what_a_consumers_units_left_is_rebuilt(
     options["snapshot"] = tmp_path / "snapshot"
     with make_consumer(broker.bootstrap, group, tmp_path / "new", **options) as consumer:
         consumer.subscribe([topic])
-        came = values(poll_quiet(consumer))
+        came = values(poll_through(consumer, topic))
         assert [consumer._session.assigned[topic, number].replayed for number in (0, 1)] == [0, 0]
         assert "snapshot of" in consumer._session.assigned[topic, 0].note
         again = {text for text in came if text in before}
@@ -189,7 +189,7 @@ def test_what_was_given_up_leaves_nothing(
     options: dict[str, Any] = {"dedup": strategy("1h")}
     with make_consumer(broker.bootstrap, group, store, idle_timeout=IDLE_S, **options) as consumer:
         consumer.subscribe([topic])
-        consumer.run(handle, on_error="dead-letter", attempts=1)
+        run_through(consumer, topic, handle, on_error="dead-letter", attempts=1)
         assert consumer.counters.dead_lettered == 1
     own = snapshot_store(list_partitions(store), store, tmp_path / "own")
     rebuilt = run(topic, "--group", group, *said("1h"))

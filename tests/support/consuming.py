@@ -85,6 +85,36 @@ def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
         assert heard - began < PATIENCE_S, f"it does not come to rest: {values(got)[:20]}"
 
 
+def poll_through(consumer: Any, topic: str) -> list[Any]:
+    """Poll until every record that a topic has now is judged, and what follows from that has come; its log has no holes."""
+    ends = _ends(consumer, topic)
+    got = wait_for(consumer, lambda: _judged(consumer) == ends, f"a look at all of {topic}, up to {ends}")
+    return got + poll_quiet(consumer)
+
+
+def run_through(consumer: Any, topic: str, handler: Callable[[Any], Any], **options: Any) -> None:
+    """Have a consumer with an ``idle_timeout`` handle all that a topic has now; its log has no holes."""
+    ends, judged, until = _ends(consumer, topic), False, time.monotonic() + PATIENCE_S
+    # Once more than was needed: what was judged at the very end of a silence has not been handed out.
+    while not judged:
+        judged = _judged(consumer) == ends
+        consumer.run(handler, **options)
+        assert time.monotonic() < until, f"of {topic}, up to {ends}, it read up to {_judged(consumer)}"
+
+
+def _ends(consumer: Any, topic: str) -> dict[int, int]:
+    """By partition of a topic, where its log ends now."""
+    return {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
+        for number in consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    }
+
+
+def _judged(consumer: Any) -> dict[int, int | None]:
+    """By partition in hand, up to where its records are judged."""
+    return {status.partition: status.position for status in consumer.partition_statuses}
+
+
 def _read_to_the_end(consumer: Any) -> bool:
     """Whether the client has had every record that it knows of; never so where a log ends in holes, or a partition is paused."""
     for status in consumer.partition_statuses:

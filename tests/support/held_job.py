@@ -1,7 +1,8 @@
 """The job, with writing tasks that wait for the test: ``spark-submit held_job.py FOLDER FIRST OPTIONS...``.
 
 The first attempt of each task from number FIRST on writes its files, says so by a file in FOLDER, named by its process, and
-goes on when there is a file ``go``. So a test knows that it comes in the middle of the writing.
+goes on when there is a file ``go``. So a test knows that it comes in the middle of the writing. A later attempt, e.g. a
+speculative copy, waits until the first one has told of itself.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Held:
 
         context = TaskContext.get()
         assert context is not None
+        while context.attemptNumber() and not self._first_told(context.partitionId()):
+            time.sleep(0.05)
         outcomes = list(self._task(batches))
         name = f"{context.partitionId()}-{context.attemptNumber()}-{os.getpid()}"
         told = {"code": spark_backfill.__file__, "python": sys.executable, "cwd": str(Path.cwd())}
@@ -49,6 +52,10 @@ class Held:
         ):
             time.sleep(0.05)
         yield from outcomes
+
+    def _first_told(self, number: int) -> bool:
+        folder = Path(self._folder)
+        return (folder / "go").exists() or any(folder.glob(f"{number}-0-*.json"))
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ class SparkCluster:
 
     def _status(self) -> dict[str, Any]:
         page = f"http://127.0.0.1:{self._ports[1]}/json/"
-        with urllib.request.urlopen(page, timeout=10) as answer:
+        with urllib.request.urlopen(page, timeout=START_S) as answer:
             content: dict[str, Any] = json.load(answer)
         return content
 
@@ -119,6 +119,14 @@ def kill_tree(process: psutil.Process) -> None:
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(family, timeout=30)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs; one that is over and that nobody has asked for does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for(happened: Callable[[], bool], timeout_s: float) -> None:
