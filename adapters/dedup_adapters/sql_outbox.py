@@ -47,10 +47,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateTable
 
+from dedup_adapters.sql.tables import DIALECTS
 from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKeys
 from dedup_sdk.producer import Outgoing, Step, Stored, as_bytes, pack_headers, pairs, why_unusable
 
-DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
 _TOPIC_CHARACTERS: Final = 249
 _IDS_A_STATEMENT: Final = 500
 _FIELDS: Final = Outgoing._fields

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
 from testcontainers.community.postgres import PostgresContainer
 
 from dedup_sdk.testing import free_port
@@ -26,16 +27,42 @@ HAS_MARIADB = shutil.which("mariadbd") is not None
 _PATIENCE_S = 60.0
 
 
+class PostgreSQL:
+    """One in a container, on 127.0.0.1, under the same address from its start to its end; a context manager.
+
+    ``url`` is of SQLAlchemy's kind.
+    """
+
+    def __init__(self) -> None:
+        port = free_port()
+        made = PostgresContainer(os.environ.get("DEDUP_TEST_POSTGRES_IMAGE", "postgres:15"), driver=None)
+        # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
+        made.ports["5432/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
+        self.url = f"postgresql+psycopg://{made.username}:{made.password}@127.0.0.1:{port}/{made.dbname}"
+        self._container = made
+
+    def __enter__(self) -> Self:
+        self._container.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._container.stop()
+
+    def kill(self) -> None:
+        """End it with SIGKILL; its data stays."""
+        self._container.get_wrapped_container().kill()
+
+    def start_again(self) -> None:
+        """Start a killed one and wait until it answers."""
+        self._container.get_wrapped_container().start()
+        _wait(self.url)
+
+
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Start one in a container, on 127.0.0.1; yield its URL, of SQLAlchemy's kind."""
-    port = free_port()
-    container = PostgresContainer(os.environ.get("DEDUP_TEST_POSTGRES_IMAGE", "postgres:15"), driver=None)
-    # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
-    container.ports["5432/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
-    with container:
-        user, password, name = container.username, container.password, container.dbname
-        yield f"postgresql+psycopg://{user}:{password}@127.0.0.1:{port}/{name}"
+    """Start one in a container; yield its URL."""
+    with PostgreSQL() as started:
+        yield started.url
 
 
 @contextmanager
@@ -88,7 +115,8 @@ def _wait(url: str) -> None:
 @contextmanager
 def database_of(url: str, name: str) -> Iterator[str]:
     """Make a database of that name in a server; yield its URL, and remove it afterwards."""
-    server = create_engine(url, isolation_level="AUTOCOMMIT")
+    # Without connections that are kept: the server may be started anew meanwhile.
+    server = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     force = " WITH (FORCE)" if server.dialect.name == "postgresql" else ""
     with server.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))

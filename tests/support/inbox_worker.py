@@ -15,7 +15,7 @@ from dedup_adapters.sql import Inbox, KeptOffsets
 from dedup_sdk import DedupConsumer, Lookup, Window, header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection as Pipe
 
     from sqlalchemy import Connection, Engine
@@ -28,9 +28,43 @@ WORK = Table(
     Column("number", Integer, primary_key=True, autoincrement=True),
     Column("body", String(200)),
 )
-_QUIET_S = 1.0
+_BREATH_S = 0.1
+_ASK_S = 60.0
 _BATCH = 7
 _driver: list[Pipe] = []
+
+
+class Source:
+    """What a consumer has to handle, up to where the log ends now."""
+
+    def __init__(self, consumer: Any, begun: list[TopicPartition]) -> None:
+        self.consumer = consumer
+        self._ends = [Consumer.get_watermark_offsets(consumer, each, timeout=_ASK_S)[1] for each in begun]
+        known = Consumer.committed(consumer, PARTITIONS, timeout=_ASK_S)
+        self._begins = [
+            max(each.offset if each.offset >= 0 else at.offset, 0)
+            for each, at in zip(begun, known, strict=True)
+        ]
+
+    def one_by_one(self) -> Iterator[Any]:
+        """Yield messages."""
+        return self._until_the_end(lambda: self.consumer.poll(_BREATH_S))
+
+    def in_batches(self) -> Iterator[list[Any]]:
+        """Yield lists of messages."""
+        return self._until_the_end(lambda: self.consumer.consume(_BATCH, _BREATH_S))
+
+    def _until_the_end(self, take: Callable[[], Any]) -> Iterator[Any]:
+        more = True
+        while more:
+            # One call more than brings the last: what it brings may have to be asked for again.
+            more = self._is_there_more()
+            while got := take():
+                yield got
+
+    def _is_there_more(self) -> bool:
+        places = zip(Consumer.position(self.consumer, PARTITIONS), self._begins, self._ends, strict=True)
+        return any(max(at.offset, begin) < end for at, begin, end in places)
 
 
 def step() -> None:
@@ -54,56 +88,56 @@ def transact(engine: Engine, inbox: Inbox, messages: list[Any]) -> None:
                 work(connection, message)
 
 
-def ids(consumer: Any, engine: Engine, inbox: Inbox) -> None:
+def ids(source: Source, engine: Engine, inbox: Inbox) -> None:
     """The plain client; the offset is committed when the transaction is."""
-    while message := consumer.poll(_QUIET_S):
+    for message in source.one_by_one():
         transact(engine, inbox, [message])
         step()
-        consumer.commit(message, asynchronous=False)
+        source.consumer.commit(message, asynchronous=False)
 
 
-def in_batches(consumer: Any, engine: Engine, inbox: Inbox) -> None:
+def in_batches(source: Source, engine: Engine, inbox: Inbox) -> None:
     """The same with several messages a transaction."""
-    while messages := consumer.consume(_BATCH, _QUIET_S):
+    for messages in source.in_batches():
         transact(engine, inbox, messages)
         step()
-        consumer.commit(asynchronous=False)
+        source.consumer.commit(asynchronous=False)
 
 
-def dedup(consumer: Any, engine: Engine, inbox: Inbox) -> None:
+def dedup(source: Source, engine: Engine, inbox: Inbox) -> None:
     """The drop-in consumer in front."""
-    while (message := consumer.poll(_QUIET_S)) is not None:
+    for message in source.one_by_one():
         transact(engine, inbox, [message])
         step()
 
 
-def offset_first(consumer: Any, engine: Engine, inbox: Inbox) -> None:
+def offset_first(source: Source, engine: Engine, inbox: Inbox) -> None:
     """Broken where the inbox keeps no offsets: what was committed in Kafka does not come again."""
-    while message := consumer.poll(_QUIET_S):
-        consumer.commit(message, asynchronous=False)
+    for message in source.one_by_one():
+        source.consumer.commit(message, asynchronous=False)
         step()
         transact(engine, inbox, [message])
 
 
-def id_apart(consumer: Any, engine: Engine, inbox: Inbox) -> None:
+def id_apart(source: Source, engine: Engine, inbox: Inbox) -> None:
     """Broken: the ID is kept before the work is."""
-    while message := consumer.poll(_QUIET_S):
+    for message in source.one_by_one():
         with engine.begin() as connection, inbox.once(connection, message) as first:
             pass
         if first:
             with engine.begin() as connection:
                 work(connection, message)
-        consumer.commit(message, asynchronous=False)
+        source.consumer.commit(message, asynchronous=False)
 
 
-WAYS: dict[str, Callable[[Any, Engine, Inbox], None]] = {
+WAYS: dict[str, Callable[[Source, Engine, Inbox], None]] = {
     "ids": ids, "batches": in_batches, "dedup": dedup,
     "offsets": offset_first, "offset-first": offset_first, "id-apart": id_apart,
 }  # fmt: skip
 
 
 def main(driver: Pipe, way: str, bootstrap: str, url: str, store: str) -> None:
-    """Handle what there is, and end when nothing has come for a second."""
+    """Handle what there is."""
     _driver.append(driver)
     engine = create_engine(url)
     config: dict[str, Any] = {
@@ -122,6 +156,7 @@ def main(driver: Pipe, way: str, bootstrap: str, url: str, store: str) -> None:
         )
     else:
         consumer = Consumer({**config, "enable.auto.commit": False})
-    consumer.assign(PARTITIONS if kept is None else kept.begin(consumer, PARTITIONS))
-    WAYS[way](consumer, engine, inbox)
+    begun = PARTITIONS if kept is None else kept.begin(consumer, PARTITIONS)
+    consumer.assign(begun)
+    WAYS[way](Source(consumer, begun), engine, inbox)
     consumer.close()

@@ -23,9 +23,8 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.exc import DBAPIError
 
-from dedup_adapters.sql import Inbox, InboxError, is_retryable
+from dedup_adapters.sql import Inbox, InboxError
 from dedup_sdk import ConfigurationError, Record, key
 from dedup_sdk.ids import digest_one
 from tests.integration.sql.conftest import SERVERS
@@ -257,75 +256,6 @@ def wait_until_somebody_waits(engine: Engine) -> None:
                 return
         threading.Event().wait(0.01)
     raise AssertionError("nobody waits")
-
-
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_a_deadlock_is_told_as_one_that_passes(engine: Engine, inbox: Inbox) -> None:
-    """Two transactions that take two IDs crosswise: one goes through, the other's error is retryable, and its messages come again."""
-    barrier = threading.Barrier(2)
-
-    def crosswise(*ids: bytes) -> str:
-        try:
-            with engine.begin() as connection:
-                for place, each in enumerate(ids):
-                    with inbox.once(connection, message(each)):
-                        if place == 0:
-                            barrier.wait(30)
-        except DBAPIError as error:
-            return "again" if is_retryable(error) else repr(error)
-        return "through"
-
-    with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(crosswise, b"a", b"b"), pool.submit(crosswise, b"b", b"a")]
-        assert sorted(each.result(60) for each in ends) == ["again", "through"]
-    assert handle(engine, inbox, message(b"a"), message(b"b")) == [False, False]
-
-
-@pytest.mark.parametrize("server", [SERVERS[0]], indirect=True)
-def test_a_serialisation_failure_passes(engine: Engine, inbox: Inbox) -> None:
-    """At REPEATABLE READ an ID that was committed since the transaction's snapshot is no duplicate that could be seen: an error, which passes."""
-    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        with connection.begin():
-            connection.execute(text("SELECT 1 FROM dedup_inbox"))
-            handle(engine, inbox, message(b"a"))
-            with pytest.raises(DBAPIError) as raised, inbox.once(connection, message(b"a")):
-                raise AssertionError("it was told")
-            assert is_retryable(raised.value)
-        with connection.begin(), inbox.once(connection, message(b"a")) as first:
-            assert not first
-
-
-def test_a_lock_that_takes_too_long_passes(url: str, engine: Engine, inbox: Inbox) -> None:
-    """Also SQLite's: one writer at a time."""
-    impatient = {
-        "sqlite": {"timeout": 0.1},
-        "postgresql": {"options": "-c lock_timeout=100"},
-        "mysql": {"init_command": "SET innodb_lock_wait_timeout=1"},
-    }[engine.dialect.name]
-    other = create_engine(url, connect_args=impatient)
-    late = Inbox(other, group="billing")
-    with (
-        engine.begin() as connection,
-        inbox.once(connection, message(b"a")),
-        pytest.raises(DBAPIError) as raised,
-        other.begin() as second,
-        late.once(second, message(b"a")),
-    ):
-        raise AssertionError("it was told")
-    assert is_retryable(raised.value)
-    other.dispose()
-
-
-def test_other_errors_do_not_pass(engine: Engine, inbox: Inbox) -> None:
-    """A statement that is wrong stays wrong."""
-    with (
-        pytest.raises(DBAPIError) as raised,
-        engine.begin() as connection,
-        inbox.once(connection, message(b"a")),
-    ):
-        connection.execute(text("SELECT * FROM nowhere"))
-    assert not is_retryable(raised.value)
-    assert not is_retryable(ValueError("40001"))
 
 
 def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 import time
@@ -16,6 +15,7 @@ from sqlalchemy import select
 from dedup_adapters.sql import Inbox
 from dedup_sdk.testing import MockKafka
 from tests.support import inbox_worker
+from tests.support.forks import FORKS
 from tests.support.inbox_worker import GROUP, WORK
 from tests.support.producing import Outgoing, produce
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-FORKS = multiprocessing.get_context("forkserver")
-"""Its processes have everything imported when they begin."""
-FORKS.set_forkserver_preload(["tests.support.inbox_worker"])
 KILLS = 12
 MESSAGES = 90
 _PATIENCE_S = 60.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, insert, select, text
 
 from dedup_adapters.sql_outbox import SqlOutbox
 from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKey
@@ -154,6 +154,31 @@ def test_a_table_that_is_none_is_told(engine: Engine) -> None:
         SqlOutbox(engine).open()
     assert "\n" not in str(raised.value)
     assert "CREATE TABLE dedup_outbox" in SqlOutbox(engine).ddl()
+
+
+def test_rows_of_another_program_are_sent_as_they_are_or_named(
+    kafka: MockKafka, engine: Engine, outbox: SqlOutbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any bytes are a key; a row that is no message stays with the reason, is counted, and holds up nobody."""
+    good = {
+        "dedup_id": b"\xff of another producer",
+        "topic": "orders",
+        "partition": -1,
+        "value": b"good",
+        "timestamp_ms": 1,
+    }
+    with engine.begin() as connection:
+        connection.execute(insert(outbox.table), {**good, "topic": ""})
+        connection.execute(insert(outbox.table), {**good, "partition": -7})
+        connection.execute(insert(outbox.table), {**good, "headers": b"\xff\xff\xff"})
+        connection.execute(insert(outbox.table), good)
+    with make_producer(kafka.bootstrap, outbox) as producer:
+        poll_until(producer, lambda: producer.counters.confirmed == 1, "the one that is a message")
+        poll_until(producer, lambda: producer.counters.unreadable == 3, "those that are none")
+    [sent] = records(kafka.bootstrap, "orders")
+    assert (sent.dedup_id, sent.value) == (good["dedup_id"], b"good")
+    assert [reason.split(":")[0] for _, reason in left(engine, outbox)] == ["unreadable"] * 3
+    assert caplog.text.count("is no message") == 3
 
 
 @pytest.mark.parametrize("wrong", [{"topic": ""}, {"partition": -2}, {"timestamp": -1}])

@@ -1,0 +1,8 @@
+"""Processes for a test to kill: everything is imported when they begin."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.support.inbox_worker", "tests.support.sql_outbox_worker"])
