@@ -13,6 +13,7 @@ from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
 from dedup_sdk.testing.broker_probe import create_topic
 from tests.chaos.forgetful import LOGGER
 from tests.chaos.options import SESSION_MS, Broker
+from tests.support.databases import PostgreSQL
 from tests.support.kafka_container import KafkaContainer, engine_trouble
 
 CONSUMER_PROXIES: Final = 5
@@ -117,6 +118,7 @@ class Bed:
         )
         self._ports, self._seed = ports, seed
         self._open = ExitStack()
+        self._database: PostgreSQL | None = None
 
     def __enter__(self) -> Self:
         self.kafka.start()
@@ -127,6 +129,15 @@ class Bed:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    @property
+    def database(self) -> PostgreSQL:
+        """PostgreSQL in a container, started when it is first asked for. Raises `KafkaHelperError` where no engine answers."""
+        if self._database is None:
+            if (trouble := engine_trouble()) is not None:
+                raise KafkaHelperError(f"{trouble}; start one, or play another scenario")
+            self._database = self._open.enter_context(PostgreSQL())
+        return self._database
 
     def _proxy(self, listener: str, every: int = 0) -> CuttingProxy:
         proxy = CuttingProxy(

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from tests.chaos.small_disk import small_disks
 from tests.chaos.stage import Choice, Disks, Stage
 from tests.chaos.topic_log import read_log
 from tests.chaos.watch import CommitWatch
+from tests.chaos.work_table import work_table
 
 logger = logging.getLogger("chaos")
 
@@ -58,11 +60,16 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         with (
             CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch,
             small_disks(disks, mount=choice.mount) as mounted,
+            work_table(bed.database) if scenario.database else nullcontext() as database,
         ):
-            options = replace(_options(scenario, choice, topic), piped=bool(disks) and not mounted)
+            options = replace(
+                _options(scenario, choice, topic),
+                piped=bool(disks) and not mounted,
+                database="" if database is None else database.url,
+            )
             stage = Stage(
                 choice, bed, folder, sender, watch,
-                options=options, disks=_disks(scenario, choice), proxied=scenario.proxied,
+                options=options, disks=_disks(scenario, choice), proxied=scenario.proxied, database=database,
             )  # fmt: skip
             try:
                 history, stuck = _play(scenario, stage)
@@ -130,6 +137,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         recent_marks=scenario.recent_marks,
         on_full_disk=scenario.on_full_disk,
         broken=choice.broken,
+        kept_offsets=scenario.kept_offsets,
     )
 
 
@@ -161,7 +169,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         stage.start(0)
         stage.sleep(_SECOND_LOOK_S)
         stage.crew.stop()
-    calls, notices = stage.crew.history()
+    calls, notices = stage.handled(), stage.crew.history()[1]
     calls = [call._replace(partition=_lived(stage, call.partition, call.ended_ns)) for call in calls]
     notices = [
         each._replace(
@@ -178,7 +186,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         calls=calls,
         window_ms=_window_ms(scenario),
         notices=notices,
-        samples=samples,
+        # Where the database has the offsets, what is committed in Kafka means nothing.
+        samples=() if scenario.kept_offsets else samples,
         excuses=stage.excuses,
         skips=stage.skips,
         settled=settled,
@@ -187,6 +196,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
+        exactly=scenario.database,
         persisted=stage.sender.persisted() if isinstance(stage.sender, OutboxSender) else None,
     )
     return history, stuck
@@ -248,11 +258,10 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
     ends = _ends(stage)
     grown, moved = 0, time.monotonic()
     while True:
-        size = stage.crew.handled_bytes()
+        size = stage.progress()
         if size > grown:
             grown, moved = size, time.monotonic()
-            calls = stage.crew.history()[0]
-            done = {(_lived(stage, call.partition, call.ended_ns), call.offset) for call in calls}
+            done = {(_lived(stage, call.partition, call.ended_ns), call.offset) for call in stage.handled()}
             if open_messages <= {message_of.get(place, place) for place in done}:
                 return True
         idle_s = time.monotonic() - moved

@@ -139,6 +139,8 @@ class History:
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
+        exactly: whether work and ID are in one transaction, so that no fault explains that something is there twice, and one who has
+            lost a partition may begin what it cannot end.
         now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
         told: what the runs' consumers logged.
         persisted: the IDs that were ever in the sender's outbox; None: it has none.
@@ -155,6 +157,7 @@ class History:
     settled: Mapping[int, int] | None = None
     ordered: bool = True
     threads: bool = False
+    exactly: bool = False
     now_ms: int = 2**62
     told: Sequence[Line] = ()
     persisted: Collection[bytes] | None = None

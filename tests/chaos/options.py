@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
 Broker = Literal["jars", "container"]
-Mode = Literal["iterate", "consume", "workers", "run", "letters"]
+Mode = Literal["iterate", "consume", "workers", "run", "letters", "inbox"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
 BROKERS: Final[tuple[Broker, ...]] = ("jars", "container")
@@ -33,12 +33,14 @@ class WorkerOptions:
     Attributes:
         mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order from threads
             of its own, ``run`` leaves the threads to the consumer, in the order of each key, and fails now and then, ``letters`` is
-            the same with dead letters for messages that always fail until they are sent again.
+            the same with dead letters for messages that always fail until they are sent again, ``inbox`` works in a database.
         work_ms: what handling takes on average, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
         on_full_disk: as of `DedupConsumer`.
         snapshot: where snapshots are; empty: nowhere.
+        database: the URL of the database that the work is in; empty: it is in none.
+        kept_offsets: whether the offsets are there, too.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
@@ -59,6 +61,8 @@ class WorkerOptions:
     broken: str = ""
     on_full_disk: Literal["pause", "unverified"] = "pause"
     snapshot: str = ""
+    database: str = ""
+    kept_offsets: bool = False
     piped: bool = False
 
     def client(self) -> dict[str, Any]:

@@ -107,10 +107,12 @@ def judge(history: History) -> Judgement:
     for call in sorted(history.calls, key=lambda each: each.ended_ns):
         by_run[call.run].append(call)
     safety = Safety(history)
-    at_risk = [_at_risk(history, excuse, safety, message_of, by_run) for excuse in history.excuses]
-    at_risk += _outlived(history, message_of, by_run)
-    at_risk += _put_out(history, safety, message_of, by_run)
-    at_risk += _late(history, message_of)
+    at_risk: list[set[Place]] = []
+    if not history.exactly:
+        at_risk = [_at_risk(history, excuse, safety, message_of, by_run) for excuse in history.excuses]
+        at_risk += _outlived(history, message_of, by_run)
+        at_risk += _put_out(history, safety, message_of, by_run)
+        at_risk += _late(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
     regressed = _regressed(history)
@@ -119,7 +121,7 @@ def judge(history: History) -> Judgement:
         "unexplained": sorted(unexplained),
         "disordered": _disordered(history, calls) if history.ordered else [],
         "premature": _premature(history, message_of, calls, skipped | set(history.given_up)),
-        "trespassed": _trespassed(history),
+        "trespassed": [] if history.exactly else _trespassed(history),
         "unsettled": _unsettled(history),
         "regressed": [(sample.partition, sample.offset) for sample in regressed],
         "unpersisted": [

@@ -6,12 +6,14 @@ Each is what a naive consumer does. The oracle has to notice; a check that canno
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import TopicPartition
 
+from dedup_adapters.sql import Inbox
 from dedup_sdk import DedupConsumer
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
@@ -226,6 +228,21 @@ def _install_unchecked() -> None:
     _replace(Partition, "install", make)
 
 
+def _keep_the_id_apart() -> None:
+    """The ID is stored, and the offset moved, in a transaction before that of the work."""
+
+    def make(once: Any) -> Any:
+        @contextmanager
+        def apart(self: Inbox, _connection: Any, message: Any) -> Iterator[bool]:
+            with self._engine.begin() as own, once(self, own, message) as first:
+                pass
+            yield first
+
+        return apart
+
+    _replace(Inbox, "once", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -244,6 +261,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "trim-without-room": _trim_without_room,
     "install-unchecked": _install_unchecked,
     "send-before-persist": send_before_persist,
+    "id-apart": _keep_the_id_apart,
 }
 """Every way to break a worker, by name."""
 

@@ -24,11 +24,12 @@ from dedup_sdk.store.paths import list_partitions
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
 from tests.chaos.damage import flip_bytes
-from tests.chaos.history import Crash, Excuse, LogRecord, Outage, Skip, Takeover
+from tests.chaos.history import Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
 from tests.chaos.small_disk import allow_writing, fill, forbid_writing, make_room
 from tests.chaos.watch import CommitWatch
+from tests.chaos.work_table import WorkTable
 
 logger = logging.getLogger("chaos")
 
@@ -67,6 +68,7 @@ class Stage:
         options: of all workers; addresses, stores and seeds are filled in here.
         disks: ``own``: each host has a disk; ``shared``: they are processes of one machine.
         proxied: whether consumers reach the broker through a proxy each.
+        database: where the work is; None: in the workers' journals.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class Stage:
         options: WorkerOptions,
         disks: Disks,
         proxied: bool,
+        database: WorkTable | None = None,
     ) -> None:
         self.choice, self.bed, self.folder = choice, bed, folder
         self.sender, self.watch = sender, watch
         self.topic, self.disks = options.topic, disks
+        self._database = database
         self.random = random.Random(choice.seed)
         self.crew = Crew(folder)
         self.faults: Counter[str] = Counter()
@@ -189,6 +193,17 @@ class Stage:
         alive = [run for run in self.crew.alive if not at_work or run.idle_s() == 0]
         return self.random.choice(alive) if alive else None
 
+    # --- what was handled --------------------------------------------------------------------------------------------
+
+    def handled(self) -> list[Call]:
+        """Return the calls that count: what is in the database, where the work is there, else what the workers wrote."""
+        return self.crew.history()[0] if self._database is None else self._database.calls()
+
+    def progress(self) -> int:
+        """Return a number that grows as long as something is handled."""
+        rows = 0 if self._database is None else self._database.count()
+        return self.crew.handled_bytes() + rows
+
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def kill(self, run: Run, *, fault: str = "kill") -> None:
@@ -287,6 +302,22 @@ class Stage:
     def _sleep_blind(seconds: float) -> None:
         """Sleep without looking after workers: there is no broker to ask what is committed."""
         time.sleep(seconds)
+
+    def restart_database(self, seconds: float) -> None:
+        """SIGKILL for the database's server, and a start after some time."""
+        self._work_table.restart(seconds)
+        self.faults["database-kill"] += 1
+
+    def cut_database(self) -> None:
+        """End all connections to the database."""
+        self._work_table.cut()
+        self.faults["database-cut"] += 1
+
+    @property
+    def _work_table(self) -> WorkTable:
+        if self._database is None:
+            raise TypeError("this scenario has no database")
+        return self._database
 
     def cut(self, run: Run) -> None:
         """Cut all of a worker's connections."""

@@ -12,6 +12,7 @@ from tests.chaos.cluster_faults import (
     NETWORK,
     STORE_DELETED,
 )
+from tests.chaos.inbox_faults import INBOX, INBOX_OFFSETS
 from tests.chaos.letter_faults import DEAD_LETTERS
 from tests.chaos.outbox_faults import OUTBOX
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
@@ -41,6 +42,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         CLOCK,
         HOSTILE_IDS,
         OUTBOX,
+        INBOX,
+        INBOX_OFFSETS,
         SOAK,
     )
 }

@@ -325,3 +325,16 @@ def test_what_an_outbox_had_is_in_the_log_and_nothing_else() -> None:
     assert broken(records, calls, persisted=[b"x", b"y", b"z"]) == {"unsent": 1}
     assert broken(records, calls, persisted=[b"y"]) == {"unpersisted": 2}
     assert broken(records, calls) == {}
+
+
+def test_in_the_transaction_of_its_id_nothing_is_doubled() -> None:
+    """What explains a second call elsewhere explains none there; and who lost a partition may begin what it cannot end."""
+    records = log("x", "y")
+    calls = [call(0, 10), call(1, 11), call(1, 30, run="b")]
+    crash = Crash(run="a", at_ns=12 * _MS)
+    lost = Notice("b", "lost", frozenset({0}), 5 * _MS)
+    assert broken(records, calls, excuses=[crash]) == {}
+    assert broken(records, calls, excuses=[crash], exactly=True) == {"unexplained": 1}
+    assert broken(records, calls[:2], notices=[lost], exactly=True) == {}
+    assert broken(records, [calls[0], call(1, 30, run="b")], notices=[lost]) == {"trespassed": 1}
+    assert broken(records, [calls[0], call(1, 30, run="b")], notices=[lost], exactly=True) == {}

@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
+from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal
 from tests.chaos.options import ID_HEADER, REACH_S, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
 from tests.chaos.sabotage import sabotage
@@ -60,6 +61,7 @@ class Worker:
         self._slow = self._stopped = False
         self._in_hand: Any = None
         self._verdicts: dict[tuple[int, int], str] = {}
+        self._inbox = InboxLoop(options, self._journal, self._random) if options.mode == "inbox" else None
         self.consumer = self._make_consumer()
 
     def _make_consumer(self) -> DedupConsumer:
@@ -98,7 +100,7 @@ class Worker:
         with self.consumer:
             self.consumer.subscribe(
                 [self._options.topic],
-                on_assign=lambda _, tps: self._journal.notice("assigned", [tp.partition for tp in tps]),
+                on_assign=self._assigned,
                 on_revoke=lambda _, tps: self._journal.notice("revoked", [tp.partition for tp in tps]),
                 on_lost=lambda _, tps: self._journal.notice("lost", [tp.partition for tp in tps]),
             )
@@ -108,8 +110,18 @@ class Worker:
                 "workers": self._share,
                 "run": self._run,
                 "letters": self._give_up,
+                "inbox": self._keep_in_database,
             }
             loops[self._options.mode]()
+
+    def _assigned(self, consumer: Any, partitions: Any) -> None:
+        self._journal.notice("assigned", [tp.partition for tp in partitions])
+        if self._inbox is not None and self._inbox.kept is not None:
+            self._inbox.kept.on_assign(consumer, partitions)
+
+    def _keep_in_database(self) -> None:
+        if self._inbox is not None:
+            self._inbox.handle_all(self.consumer, lambda: self._stopped)
 
     def _iterate(self) -> None:
         while not self._stopped:

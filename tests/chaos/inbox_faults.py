@@ -1,0 +1,68 @@
+"""Scenarios in which the work lives in the user's database, by the inbox: exactly once, whatever dies."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from tests.chaos.options import SESSION_MS
+from tests.chaos.scenario import Scenario
+from tests.chaos.sender import plain
+from tests.chaos.stage import Stage
+from tests.support.producing import Outgoing
+
+_FROZEN_S: Final = 1.5 * SESSION_MS / 1000 + 1.0
+_DOWN_S: Final = 1.0
+_FAULTS: Final = ("kill", "cut", "kill", "freeze", "restart", "cut")
+_NAMELESS: Final = 10
+
+
+def sometimes_nameless(number: int, chosen: random.Random) -> Outgoing:
+    """Every tenth message without an ID: only its offset tells that it was handled."""
+    message = plain(number, chosen)
+    return Outgoing(key=message.key, value=message.value) if number % _NAMELESS == 0 else message
+
+
+def _inbox(stage: Stage) -> None:
+    turn = 0
+    while stage.left_s > 0:
+        stage.await_work()
+        stage.about(0.3)
+        fault, run = _FAULTS[turn % len(_FAULTS)], stage.some_run()
+        turn += 1
+        if fault == "cut":
+            stage.cut_database()
+        elif fault == "restart":
+            stage.restart_database(_DOWN_S)
+        elif run is not None and fault == "freeze":
+            stage.freeze(run, _FROZEN_S)
+        elif run is not None:
+            stage.kill(run)
+            stage.about(0.3)
+            stage.start(run.host)
+
+
+INBOX: Final = Scenario(
+    name="inbox",
+    summary="work in PostgreSQL with `Inbox`; workers are killed and stopped, the database is killed, connections are cut",
+    play=_inbox,
+    broken="id-apart",
+    mode="inbox",
+    database=True,
+    per_second=60.0,
+    work_ms=4.0,
+    short_s=20.0,
+)
+INBOX_OFFSETS: Final = Scenario(
+    name="inbox-offsets",
+    summary="the same with `KeptOffsets`, and messages without an ID",
+    play=_inbox,
+    broken="id-apart",
+    mode="inbox",
+    database=True,
+    kept_offsets=True,
+    recipe=sometimes_nameless,
+    per_second=60.0,
+    work_ms=4.0,
+    short_s=20.0,
+)
