@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         ("corruption", "cooperative", 5),
         ("topic-changes", "consumer", 6),
         ("outbox", "classic", 7),
+        pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -56,6 +57,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("hostile-ids", "consumer", 6),
         ("snapshots", "classic", 7),
         ("outbox", "cooperative", 8),
+        pytest.param("inbox", "classic", 9, marks=pytest.mark.container),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
