@@ -50,7 +50,7 @@ INBOX: Final = Scenario(
     mode="inbox",
     database=True,
     per_second=60.0,
-    work_ms=4.0,
+    work_ms=25.0,
     short_s=20.0,
 )
 INBOX_OFFSETS: Final = Scenario(
@@ -63,6 +63,6 @@ INBOX_OFFSETS: Final = Scenario(
     kept_offsets=True,
     recipe=sometimes_nameless,
     per_second=60.0,
-    work_ms=4.0,
+    work_ms=25.0,
     short_s=20.0,
 )
