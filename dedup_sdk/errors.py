@@ -53,12 +53,12 @@ class StoreLockedError(StoreError):
 class ForeignStoreError(StoreError):
     """The store on disk belongs to something else than what opens it; the message names both values.
 
-    ``field`` is the part of the identity that differs, empty where it is the format; ``stored`` what the store has there.
+    ``field`` is the part of the identity that differs, empty where it is the format.
     """
 
-    def __init__(self, message: str, *, field: str = "", stored: object = None) -> None:
+    def __init__(self, message: str, *, field: str = "") -> None:
         super().__init__(message)
-        self.field, self.stored = field, stored
+        self.field = field
 
 
 class StoreCorruptError(StoreError):

@@ -24,6 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.metadata import topic_id_of
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0
@@ -113,7 +114,7 @@ class KafkaLog:
     def _ask_topic_id(self) -> str:
         try:
             described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
-            return str(described[self.topic].result(_TIMEOUT_S + 1).topic_id)
+            return topic_id_of(described[self.topic].result(_TIMEOUT_S + 1))
         except TimeoutError as error:
             raise self._trouble("describing the topic", error) from None
         except KafkaException as error:

@@ -129,8 +129,6 @@ class Assigned:
     """Whether the group knows where its history begins."""
     log: str = ""
     """Which log its offsets are of (`dedup_sdk.kafka.metadata.log_name`); empty until recovery has asked."""
-    log_before: str = ""
-    """Which log the store on this disk was of, where that was a topic of this name that was deleted."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
     aborted: int | None = None

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.metadata import topic_id_of
 from dedup_sdk.kafka.mixed_reader import MixedReader
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.questions import Asked, Knock, Questions
@@ -238,7 +239,7 @@ class Client:
 
     def _answer(self, topic: str) -> str:
         try:
-            return str(self._described[topic].answer.result(self.readers.answer_s).topic_id or "")
+            return topic_id_of(self._described[topic].answer.result(self.readers.answer_s))
         except TimeoutError:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
         except KafkaException as error:

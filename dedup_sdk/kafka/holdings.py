@@ -205,9 +205,10 @@ class Holdings:
         if assigned.held is not None:
             lane = assigned.held.lane
             return assigned.metadata(lane), lane.high
-        if assigned.start is not None and assigned.start.metadata is not None:
-            return assigned.start.metadata, assigned.start.offset
-        return None
+        start = assigned.start
+        if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
+            return None
+        return start.metadata, start.offset
 
     def _begin_again(
         self, assigned: Assigned, start: Start | None, *, requested: int | None = None, write: bool = True

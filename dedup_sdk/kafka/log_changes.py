@@ -75,8 +75,9 @@ def start_in_the_log(
     same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
         if same_until is None and settings.reset == "error":
+            what = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
-                f"{held.topic}[{held.partition}]: the group committed {start.offset}, but the log ends at {end}; was it "
+                f"{held.topic}[{held.partition}]: the group committed {start.offset}, but {what}; was it "
                 "truncated or made anew? Reset the group's offsets"
             )
         common = first if same_until is None else same_until
@@ -85,7 +86,8 @@ def start_in_the_log(
             held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until
         )
         held.loaded = _cut_back(held, loaded, common)
-    offset = min(start.offset, common)
+    # Of a log of which nothing is known all is read, also where it begins behind the place in the one before it.
+    offset = common if loaded is None and same_until is None else min(start.offset, common)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"

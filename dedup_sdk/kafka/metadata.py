@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc buried=1188 by=5d0c77e1 aborted=1200 units=90c2e5d1
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc84d2e6f7 buried=1188 by=5d0c77e1 aborted=1200 units=90c2e5d1
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -16,7 +16,8 @@ processed without a gap, so that a consumer on any machine knows what it may tak
     knows whether the log still has them. (Not the field that Kafka has for it: what refuses a commit there is of no use.)
 ``log``
     which log these offsets are of (`log_name`), left out where nobody says: a tool that copies a group to another cluster
-    (MirrorMaker 2) translates the offset and leaves the text as it is.
+    (MirrorMaker 2) translates the offset and leaves the text as it is; and a consumer that has not heard that its topic was made anew
+    commits in the new one what it knows of the old.
 ``buried``
     the offset after the last record that the group gave up, left out where it never did: what it names is in the group's dead-letter
     topic, so that one that is not to be found is a doubt.
@@ -38,14 +39,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any, Final
+
+from confluent_kafka import Uuid
 
 _FORM = re.compile(
-    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=([0-9a-f]{8}))?"
+    r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=((?:[0-9a-f]{8}){1,2}))?"
     r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?"
     r"(?: units=([0-9a-f]{8}))?",
     re.ASCII,
 )
 _MAX_OFFSET = 2**63 - 1
+_DIGITS = 8
+_NO_ID: Final = str(Uuid(0, 0))
 _NAMELESS = ("", "unnamed")
 """What stands for the ID of a cluster that has none."""
 
@@ -79,13 +85,33 @@ class CommitMetadata:
         return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{told}"
 
     def is_of(self, log: str) -> bool:
-        """Whether these offsets are of this log (`log_name`); true where either side does not say."""
-        return not self.log or not log or self.log == log
+        """Whether these offsets are of this log; see `is_one_log`."""
+        return is_one_log(self.log, log)
+
+    def is_of_one_before(self, log: str) -> bool:
+        """Whether these offsets are of another topic of this log's cluster: beside a commit, of the one that had its name before."""
+        return not self.is_of(log) and self.log[:_DIGITS] == log[:_DIGITS]
+
+
+def topic_id_of(description: Any) -> str:
+    """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have none, for which the client shows one of zeros."""
+    topic_id = str(description.topic_id or _NO_ID)
+    return "" if topic_id == _NO_ID else topic_id
 
 
 def log_name(cluster: str, topic_id: str) -> str:
-    """Return eight hexadecimal digits that tell a topic's log from others, by the IDs that its brokers gave; empty without a cluster's."""
-    return sha256(f"{cluster}/{topic_id}".encode()).hexdigest()[:8] if cluster not in _NAMELESS else ""
+    """Return hexadecimal digits that tell a topic's log from others, by the IDs that its brokers gave: eight of its cluster, and eight of the topic.
+
+    Without the latter where the brokers have no topic IDs; empty without a cluster's.
+    """
+    named = [cluster, f"{cluster}/{topic_id}"] if topic_id else [cluster]
+    return "".join(sha256(name.encode()).hexdigest()[:_DIGITS] for name in named if cluster not in _NAMELESS)
+
+
+def is_one_log(one: str, other: str) -> bool:
+    """Whether two names (`log_name`) are of one log, as far as both of them say."""
+    known = min(len(one), len(other))
+    return one[:known] == other[:known]
 
 
 def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitMetadata | None:

@@ -231,7 +231,7 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
     assigned.log = log_name(client.cluster_id(), client.topic_id(assigned.topic))
     if start.metadata is None or start.metadata.is_of(assigned.log):
         return start
-    if assigned.log_before and start.metadata.is_of(assigned.log_before):
+    if start.metadata.is_of_one_before(assigned.log):
         # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
         return replace(start, metadata=None, at_once=True, before_us=True, suspect=True, same_until=None)
     logger.warning(
@@ -326,7 +326,6 @@ def _set_aside_the_old_topics(
     """Keep the store of a topic that was deleted apart: its offsets mean nothing in the one of the same name."""
     topic, partition = assigned.topic, assigned.partition
     kept = engine.set_aside(topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id())
-    assigned.log_before = log_name(client.cluster_id(), str(error.stored or ""))
     offset = -1 if assigned.start is None else assigned.start.offset
     engine.tell(PartitionEvent("topic-recreated", topic, partition, offset, f"{error}; it is kept as {kept}"))
 

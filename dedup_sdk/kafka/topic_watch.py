@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assigned import Assigned, State
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.metadata import log_name
+from dedup_sdk.kafka.metadata import is_one_log, log_name, topic_id_of
 from dedup_sdk.kafka.questions import Asked
 
 LOOK_EVERY_S: Final = 30.0
@@ -47,8 +47,8 @@ class TopicWatch:
             return []
         asked, self._asked = self._asked, {}
         logs = {topic: self._log_of(each) for topic, each in asked.items()}
-        others = [each for each in reading if logs.get(each.topic) not in {None, "", each.log}]
-        before, self._seen = self._seen, {each.topic: logs[each.topic] or "" for each in others}
+        others = [each for each in reading if not is_one_log(logs.get(each.topic, ""), each.log)]
+        before, self._seen = self._seen, {each.topic: logs[each.topic] for each in others}
         if self._seen:
             self._look_at = self._clock() + LOOK_SOON_S
         return [each for each in others if before.get(each.topic) == logs[each.topic]]
@@ -58,12 +58,12 @@ class TopicWatch:
         if topics:
             self._asked = self._client.ask_anew(topics)
 
-    def _log_of(self, asked: Asked) -> str | None:
-        """Return which log a topic is now; None where nobody can say."""
+    def _log_of(self, asked: Asked) -> str:
+        """Return which log a topic is now; empty where nobody can say."""
         try:
-            topic_id = str(asked.answer.result().topic_id or "")
+            topic_id = topic_id_of(asked.answer.result())
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 self._look_at = self._clock() + LOOK_SOON_S
-            return None
-        return log_name(self._client.cluster_id(), topic_id) if topic_id else None
+            return ""
+        return log_name(self._client.cluster_id(), topic_id)

@@ -69,7 +69,7 @@ def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
         old, new = getattr(stored, entry.name), getattr(wanted, entry.name)
         if old != new:
             message = f"{where} belongs to {entry.name}={old!r}, not {new!r}; give this consumer another store, or move that one away"
-            raise ForeignStoreError(message, field=entry.name, stored=old)
+            raise ForeignStoreError(message, field=entry.name)
 
 
 def check_numbered(*, stored: bool, window: Window, where: str) -> None:

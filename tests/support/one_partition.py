@@ -29,6 +29,7 @@ class Cluster:
     """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
 
     ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes commits now.
+    ``first``: where the log begins by now. ``topic_id`` is empty where the broker has none.
     ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where what was written up to them ends; of others it is the log's end.
     """
 
@@ -38,6 +39,8 @@ class Cluster:
     writable: bool = True
     ends: dict[int, int] = field(default_factory=dict)
     undecided_from: int | None = None
+    first: int = 0
+    topic_id: str = "T"
 
     @property
     def decided(self) -> int:
@@ -72,7 +75,7 @@ class ListReader(TailReader):
 
     def bounds(self) -> tuple[int, int]:
         """See `TailReader`."""
-        return 0, self._world.decided
+        return self._world.first, self._world.decided
 
     def log_end(self) -> int:
         """See `TailReader`."""
@@ -137,7 +140,8 @@ class ListClient(UndescribedClient):
 
     def topic_id(self, topic: str) -> str:
         """See `Client`."""
-        return f"id of {topic}"
+        del topic
+        return self._world.topic_id
 
     def cluster_id(self) -> str:
         """See `Client`."""
@@ -164,7 +168,7 @@ class ListClient(UndescribedClient):
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `Client`."""
         del topic, partition
-        return 0, self._world.decided
+        return self._world.first, self._world.decided
 
     def log_end(self, topic: str, partition: int) -> int:
         """See `Client`."""

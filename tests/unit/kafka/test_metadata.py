@@ -11,7 +11,7 @@ ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 
 @given(
     st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text(),
-    st.none() | st.integers(0, 2**63 - 1), st.just("") | st.text("0123456789abcdef", min_size=8, max_size=8),
+    st.text(), st.none() | st.integers(0, 2**63 - 1), st.just("") | st.text("0123456789abcdef", min_size=8, max_size=8),
 )  # fmt: skip
 def test_what_is_written_is_read(
     low: int,
@@ -19,12 +19,13 @@ def test_what_is_written_is_read(
     complete: bool,  # noqa: FBT001
     epoch: int | None,
     cluster: str,
+    topic_id: str,
     aborted: int | None,
     units: str,
 ) -> None:
     """Every value comes back from the text beside an offset, which is short and plain ASCII."""
     metadata = CommitMetadata(
-        low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, ""), aborted=aborted,
+        low=low, era=era, complete=complete, epoch=epoch, log=log_name(cluster, topic_id), aborted=aborted,
         units=units,
     )  # fmt: skip
 
@@ -45,7 +46,8 @@ def test_the_form_does_not_change_unseen() -> None:
     assert str(CommitMetadata(low=0, by="5d0c77e1")) == "dedup/1 low=0 era= complete=0 by=5d0c77e1"
     assert str(CommitMetadata(low=0, aborted=12)) == "dedup/1 low=0 era= complete=0 aborted=12"
     assert str(CommitMetadata(low=0, units="90c2e5d1")) == "dedup/1 low=0 era= complete=0 units=90c2e5d1"
-    assert log_name("kraft-1", "topic-1") == "35e4bcb8"
+    assert log_name("kraft-1", "topic-1") == "286eb19735e4bcb8"
+    assert log_name("kraft-1", "") == "286eb197"
 
 
 def test_a_text_is_of_one_log() -> None:
@@ -56,6 +58,17 @@ def test_a_text_is_of_one_log() -> None:
     assert [metadata.is_of(name) for name in (here, there, anew, "")] == [True, False, False, True]
     assert CommitMetadata(low=0).is_of(there)
     assert log_name("", "t1") == log_name("unnamed", "t1") == ""
+    nameless = log_name("one", "")
+    assert [metadata.is_of(nameless), CommitMetadata(low=0, log=nameless).is_of(anew)] == [True, True]
+    assert not metadata.is_of(log_name("two", ""))
+
+
+def test_a_text_tells_a_topic_of_the_same_cluster_from_a_copied_group() -> None:
+    """The one had the name before, and its offsets are none of this log; the other's were translated."""
+    metadata = CommitMetadata(low=0, log=log_name("one", "t1"))
+    names = [log_name("one", "t2"), log_name("one", "t1"), log_name("two", "t2"), log_name("one", ""), ""]
+    assert [metadata.is_of_one_before(name) for name in names] == [True, False, False, False, False]
+    assert not CommitMetadata(low=0).is_of_one_before(log_name("one", "t2"))
 
 
 def test_a_history_that_begins_beyond_its_commit_is_not_ours() -> None:

@@ -8,7 +8,7 @@ from gc import collect
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import questions
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Described:
     """What a broker says of a topic."""
 
-    topic_id = "its ID"
+    def __init__(self, topic_id: Any = "its ID") -> None:
+        self.topic_id = topic_id
 
 
 class Admin:
@@ -88,6 +89,14 @@ def test_a_broker_that_does_not_say_is_asked_again(
     assert (len(Admin.asked), Admin.made) == (2, 2)
     Admin.asked[1]["orders"].set_result(Described())
     assert client.topic_id("orders") == "its ID"
+
+
+@pytest.mark.parametrize("told", [Uuid(0, 0), None])
+def test_an_id_of_zeros_is_none(client: Client, told: Any) -> None:
+    """So the client shows what brokers say that have no topic IDs; kept as one it would make another topic of each when they get them."""
+    client.describe(["orders"])
+    Admin.asked[0]["orders"].set_result(Described(told))
+    assert client.topic_id("orders") == ""
 
 
 def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.kafka.assigned import Assigned, State
 from dedup_sdk.kafka.client import Client
@@ -103,6 +103,16 @@ def test_a_broker_that_is_behind_is_not_believed() -> None:
     assert world.look(LOOK_SOON_S) == []
     world.brokers.ids["a"] = "a-0"
     assert world.look(LOOK_EVERY_S) == []
+
+
+def test_brokers_without_topic_ids_say_nothing() -> None:
+    """The client shows an ID of zeros for none, also while some of them have IDs and others do not yet; that one is told at last is no other topic."""
+    world = World(a=str(Uuid(0, 0)))
+    for known in ("a-1", ""):
+        world.partitions[0].log = log_name("c", known)
+        assert [world.look(LOOK_EVERY_S), world.look(LOOK_SOON_S)] == [[], []]
+    world.brokers.ids["a"] = "a-1"
+    assert [world.look(LOOK_EVERY_S), world.look(LOOK_SOON_S), world.look(LOOK_EVERY_S)] == [[], [], []]
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.TOPIC_AUTHORIZATION_FAILED])
