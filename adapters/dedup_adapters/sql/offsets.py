@@ -9,7 +9,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import Any, Final, Literal
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -28,6 +28,7 @@ _PAUSE_S: Final = 0.1
 _COORDINATOR_MOVES: Final = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )  # fmt: skip
+_NO_ID: Final = str(Uuid(0, 0))
 _TRIES: Final = 3
 _MOST_TURNS: Final = 100
 Coordinates = tuple[str, int]
@@ -198,7 +199,9 @@ class KeptOffsets:
         if (consumer.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
             return dict.fromkeys(topics, "")
         answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
-        return {topic: str(answers[topic].result(_ASK_S).topic_id or "") for topic in topics}
+        told = {topic: str(answers[topic].result(_ASK_S).topic_id or _NO_ID) for topic in topics}
+        # An ID of zeros is the client's for none; were it kept, brokers that tell IDs some day would seem to have made the topic anew.
+        return {topic: "" if topic_id == _NO_ID else topic_id for topic, topic_id in told.items()}
 
     # --- messages ------------------------------------------------------------------------------------------------
 
