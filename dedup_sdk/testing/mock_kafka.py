@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import KafkaError
@@ -36,6 +37,7 @@ API_KEYS: Final = {
 """Requests that can be made to fail, by their names in Kafka's protocol."""
 
 ALL_BROKERS: Final = -1
+_ASLEEP_S: Final = 0.002
 
 
 class MockKafka:
@@ -46,8 +48,9 @@ class MockKafka:
     records are delivered), compaction and retention, topic identity, missing topics (they are made with 4 partitions
     when asked for). A partition keeps 5 MB or 100,000 records. Java clients cannot use it. For all that: `LocalKafka`.
 
-    Groups elect at once. Later rebalances wait for the members' ``session.timeout.ms`` minus a second: set it to 1000
-    and ``heartbeat.interval.ms`` to 100 in tests.
+    Groups elect at once. Later rebalances wait for the members' ``session.timeout.ms`` minus a second: set it to 2000
+    and ``heartbeat.interval.ms`` to 100 in tests. With 1000 or less they wait for the whole session, and a member that
+    joins may be put out before it is over, and never hear of it.
 
     Args:
         brokers: how many, numbered from 1.
@@ -89,6 +92,7 @@ class MockKafka:
         """End the cluster; all clients lose it. Does nothing the second time."""
         if self._open:
             self._open = False
+            time.sleep(_ASLEEP_S)
             self._library.call("rd_kafka_mock_cluster_destroy", self._cluster)
             self._library.call("rd_kafka_destroy", self._client)
 
@@ -147,6 +151,8 @@ class MockKafka:
         return self._cluster
 
     def _do(self, function: str, *arguments: bytes | int) -> None:
+        # A thread of the cluster's does it. Asked again before it has gone back to sleep, it may not wake up for a second.
+        time.sleep(_ASLEEP_S)
         code = self._library.call(f"rd_kafka_mock_{function}", self._alive(), *arguments)
         if code:
             shown = ", ".join(repr(each) for each in arguments)

@@ -11,6 +11,7 @@ from tests.chaos import watch as watching
 from tests.chaos.sender import Sender
 from tests.chaos.topic_log import read_log
 from tests.chaos.watch import CommitWatch
+from tests.support.consuming import PATIENCE_S
 
 _TOPIC = "t"
 
@@ -26,7 +27,9 @@ def test_a_sender_whose_client_forgot_every_broker_takes_another(monkeypatch: py
             **sending._SETTINGS, "bootstrap.servers": f"127.0.0.1:{free_port()}",
         })  # fmt: skip
         sender.start()
-        time.sleep(1.0)
+        until = time.monotonic() + PATIENCE_S
+        while not sender.sent and time.monotonic() < until:
+            time.sleep(0.1)
         sender.stop()
         assert {record.ident for record in read_log(kafka.bootstrap, _TOPIC, 1)} == {
             b"id-%d" % number for number in range(sender.sent)
@@ -43,4 +46,4 @@ def test_a_watch_whose_client_forgot_every_broker_takes_another(monkeypatch: pyt
         deaf = CommitWatch(f"127.0.0.1:{free_port()}", "g", _TOPIC, 1)
         deaf._config = {**deaf._config, "bootstrap.servers": kafka.bootstrap}
         with deaf as watch:
-            assert watch.patiently(20.0) == {}
+            assert watch.patiently(PATIENCE_S) == {}

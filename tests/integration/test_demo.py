@@ -36,10 +36,10 @@ FLIGHTS = 5_000
 PATIENCE_S = 120
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *arguments: str, flights: int = FLIGHTS) -> subprocess.Popen[str]:
     """Start the demo with a temporary folder of its own, so that what it leaves behind can be seen."""
     return subprocess.Popen(
-        [sys.executable, "-m", "dedup_sdk.cli", "demo", "--records", str(FLIGHTS), *arguments],
+        [sys.executable, "-m", "dedup_sdk.cli", "demo", "--records", str(flights), *arguments],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -81,18 +81,21 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
 )
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, sign: str) -> None:
     """Ctrl-C and SIGTERM among workers or Spark end every child, remove all files, and print no traceback."""
-    with start(tmp_path) as demo:
+    with start(tmp_path, flights=4 * FLIGHTS) as demo:
         wait_for(tmp_path, sign)
+        # It may not come to its end meanwhile.
+        demo.send_signal(signal.SIGSTOP)
         # Some of them have a Java to start first, and that its files.
         time.sleep(1)
         children = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(number)
+        demo.send_signal(signal.SIGCONT)
         stdout, stderr = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 128 + number
     assert stdout == ""
     assert "Traceback" not in stderr
     assert len(children) > 2
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     assert list(tmp_path.iterdir()) == []
 

@@ -14,8 +14,10 @@ from tests.support import consuming
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUICK_CLIENT = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
-"""The mock cluster neither wakes a fetch that waits nor rebalances before the session is over."""
+QUICK_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
+"""The mock cluster wakes no fetch that waits, and rebalances a second before a session is over: who joins waits for that."""
+SHARED_GROUP = {**QUICK_CLIENT, "session.timeout.ms": 4000}
+"""Where partitions change hands: members that have not joined again by then, three seconds here, are put out, and lose theirs."""
 _FLUSH_S = 30.0
 
 
@@ -38,7 +40,8 @@ class Send(Protocol):
 @pytest.fixture
 def send(kafka: MockKafka) -> Send:
     """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+    # Nothing goes before the flush: what is sent by one call comes in one batch.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 60_000, "log_level": 0})
 
     def send(*ids: str, topic: str = "orders", partition: int = 0) -> None:
         for each in ids:

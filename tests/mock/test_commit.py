@@ -241,11 +241,16 @@ def test_nothing_is_delivered_before_the_group_knows_where_it_begins(
 ) -> None:
     """A refused first commit is asked for again; a crash before it would make the group look new, and double everything."""
     send("a", "b")
-    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 2)
+    kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1_000)
     consumer = make("orders", config={"auto.commit.interval.ms": 60_000})
 
-    early = [m for m in (consumer.poll(0.05) for _ in range(10)) if m is not None]
+    waiting = [("beginning",)]
+    early = wait_for(
+        consumer, lambda: [each.hindrances for each in consumer.partition_statuses] == waiting, "it waits"
+    )
+    early += [m for m in (consumer.poll(0.05) for _ in range(10)) if m is not None]
     assert early == []
+    kafka.clear_errors("OffsetCommit")
     assert values(poll_some(consumer, 1)) == ["a"]
     assert committed_metadata(kafka.bootstrap, "g", "orders") == CommitMetadata(low=0, complete=True)
     assert offset_of(kafka) == 0

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
 from dedup_sdk.kafka import session
-from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -155,7 +155,7 @@ def test_without_an_id_a_strict_consumer_stops_and_loses_nothing(
 
     got = poll_some(consumer, 2)
     with pytest.raises(MissingIdError, match=r"orders\[0\]@2"):
-        consumer.poll(5)
+        consumer.poll(PATIENCE_S)
     consumer.close()
 
     assert values(got) == ["a", "b"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dedup_sdk.kafka.crew import Crew
-from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def test_a_message_that_no_worker_has_taken_comes_again(
         handled.append(message.value().decode())
 
     monkeypatch.setattr(Crew, "take", take)
-    with make("orders", idle_timeout=2) as consumer:
+    with make("orders") as consumer:
         with pytest.raises(Interrupted):
             consumer.run(handle)
         if after == "run":
-            consumer.run(handle)
+            run_all(consumer, handle)
         elif after == "poll":
             handled += values(poll_quiet(consumer))
     handled += values(poll_quiet(make("orders")))
@@ -50,6 +50,13 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
     """The winding up is interrupted where they are in no queue."""
     send(*"abcdef")
     real, raised, handled = Crew.withdraw, list[int](), list[str]()
+    take, taken, all_taken = Crew.take, list[Any](), threading.Event()
+
+    def noted(crew: Crew, message: Any) -> None:
+        take(crew, message)
+        taken.append(message)
+        if len(taken) == 6:
+            all_taken.set()
 
     def withdraw(crew: Crew, partitions: Any = None) -> Any:
         withdrawn = real(crew, partitions)
@@ -61,9 +68,10 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
     def handle(message: Any) -> None:
         handled.append(message.value().decode())
         if len(handled) == 2:
-            time.sleep(0.3)
+            assert all_taken.wait(PATIENCE_S)
             consumer.stop()
 
+    monkeypatch.setattr(Crew, "take", noted)
     monkeypatch.setattr(Crew, "withdraw", withdraw)
     consumer = make("orders")
     with pytest.raises(Interrupted):

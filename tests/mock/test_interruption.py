@@ -255,7 +255,7 @@ def test_what_is_over_when_a_run_is_interrupted_is_completed(
             raise ValueError("no")
 
     monkeypatch.setattr(owner, name, heard)
-    consumer = make("orders")
+    consumer = make("orders", revoke_deadline=600)
     with pytest.raises(Interrupted):
         consumer.run(handle, on_error=on_error, attempts=1)
 
@@ -311,9 +311,9 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
 
     monkeypatch.setattr(Session, "give_back", torn)
     consumer.unsubscribe()
-    for _ in range(40):
+    for _ in range(400):
         try:
-            consumer.poll(0.05)
+            consumer.poll(0.1)
         except Interrupted:
             break
     assert raised

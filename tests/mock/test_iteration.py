@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
+IDLE_S = 4.0
+"""So long that a machine which stands still for a moment has not been without messages for it."""
+
 
 def test_the_loop_of_the_readme(make: Make, send: Send) -> None:
     """Iteration yields each logical message once, and ends after the time without one."""
     send("a", "b", "a")
-    consumer = make("orders", idle_timeout=1.5)
+    consumer = make("orders", idle_timeout=IDLE_S)
 
     assert values(consumer) == ["a", "b"]
     send("b", "c")
@@ -43,7 +46,7 @@ def test_stop_ends_after_the_message_in_hand(make: Make, send: Send, kafka: Mock
 def test_stop_before_the_loop_ends_it_at_once(make: Make, send: Send) -> None:
     """A signal that comes while the program still prepares is not forgotten; a later loop runs again."""
     send("a")
-    consumer = make("orders", idle_timeout=1.5)
+    consumer = make("orders", idle_timeout=IDLE_S)
     consumer.stop()
 
     assert list(consumer) == []
@@ -67,7 +70,7 @@ def test_fatal_errors_are_raised(make: Make, send: Send, kafka: MockKafka) -> No
 def test_other_errors_are_logged(make: Make, send: Send, caplog: pytest.LogCaptureFixture) -> None:
     """What the plain client would hand out as an event is a line in the log, and the loop goes on."""
     send("a")
-    consumer = make("orders", config={"enable.partition.eof": True}, idle_timeout=1.5)
+    consumer = make("orders", config={"enable.partition.eof": True}, idle_timeout=IDLE_S)
 
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
         assert values(consumer) == ["a"]

@@ -9,7 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import ConfigurationError, LastId, Lookup, MemoryStore, Window, header, key, orders
 from dedup_sdk.cli.handler import run
-from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.consuming import poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
-
-IDLE_S = 2.0
 
 
 def last_id(**settings: Any) -> LastId:
@@ -72,9 +70,9 @@ def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None
         if message.value() == b"4":
             raise ValueError("no")
 
-    with make("orders", dedup=last_id(), store=MemoryStore(), idle_timeout=IDLE_S) as consumer:
+    with make("orders", dedup=last_id(), store=MemoryStore()) as consumer:
         send("1", "2", "5", "3", "2", "4")
-        consumer.run(handle, on_error="dead-letter", attempts=1)
+        run_all(consumer, handle, on_error="dead-letter", attempts=1)
         assert consumer.counters.dead_lettered == 1
     send("5", "3", "1", "4", "6")
     again = make("orders", dedup=last_id(), store=MemoryStore())
@@ -232,9 +230,9 @@ def test_what_was_given_up_is_no_second_opinion(make: Make, send_pairs: Callable
         if message.key() == b"x":
             raise ValueError("no")
 
-    with make("orders", dedup=with_opinion(), store=MemoryStore(), idle_timeout=IDLE_S) as consumer:
+    with make("orders", dedup=with_opinion(), store=MemoryStore()) as consumer:
         send_pairs("1 a", "x b", "2 c")
-        consumer.run(handle, on_error="dead-letter", attempts=1)
+        run_all(consumer, handle, on_error="dead-letter", attempts=1)
     send_pairs("y b", "y a")
     with make("orders", dedup=with_opinion(), store=MemoryStore()) as consumer:
         assert values(poll_quiet(consumer)) == ["y b"]

@@ -9,12 +9,12 @@ from confluent_kafka import Message, cimpl
 from dedup_sdk import Lookup, Window
 from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
+from tests.support.consuming import run_all
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 
-_IDLE_S = 4.0
 _TIMES_TO_BE_FAST = 100
 """Python makes a call fast after some times; a fast one looks less at what it gets."""
 _PRODUCER, _FLUSH_MS = 0, 10_000
@@ -57,8 +57,8 @@ def test_a_header_name_that_is_not_utf_8_costs_only_itself(
 
     for _ in range(_TIMES_TO_BE_FAST):
         as_record(Message(topic="orders", headers=[("dedup-id", b"1")]))
-    consumer = make("orders", idle_timeout=_IDLE_S, dedup=Lookup(id=by, window=Window(days=7)))
-    consumer.run(handle, on_error="dead-letter", attempts=1)
+    consumer = make("orders", dedup=Lookup(id=by, window=Window(days=7)))
+    run_all(consumer, handle, on_error="dead-letter", attempts=1)
 
     (sent,) = dead_letters(kafka)
     assert [*(sent.headers() or ())][:2] == [("dedup-id", b"7"), ("trace", b"<NULL>")]

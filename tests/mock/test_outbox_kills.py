@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make
 
 _LIVES = 8
+_LEAST_LINES = 3
+"""So many times persist() has returned before a life may end."""
 _MOST_LIFE_S = 0.4
 _TRIES = 3
 
@@ -41,7 +43,7 @@ def live(kafka: MockKafka, folder: Path, source: random.Random, *, broken: bool)
         ]
         worker = subprocess.Popen([*command, "broken" if broken else ""], cwd=Path(__file__).parents[2])
         until = time.monotonic() + PATIENCE_S
-        while not (journal.exists() and journal.stat().st_size):
+        while not (journal.exists() and journal.read_bytes().count(b"\n") >= _LEAST_LINES):
             assert worker.poll() is None, "a worker ended by itself"
             assert time.monotonic() < until, "a worker does not come to work"
             time.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
+from dedup_sdk.kafka import session
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
@@ -126,7 +127,7 @@ def test_a_revoke_ends_at_its_deadline(
     began = time.monotonic()
     consumer.unassign()
     # The client by itself asks for a minute.
-    assert time.monotonic() - began < PATIENCE_S
+    assert time.monotonic() - began < 45
     assert "commit on revoke failed" in caplog.text
     assert ("abandoned after the revoke deadline of 0.0 s" in caplog.text) == (deadline_s == 0)
     kafka.set_broker_up()
@@ -162,6 +163,8 @@ def test_many_partitions_come_up_to_date_together(
         groups.append(len(finished))
         activate(session, finished)
 
+    # However long the recoveries of a slow machine take.
+    monkeypatch.setattr(session, "TOGETHER_S", PATIENCE_S)
     monkeypatch.setattr(Client, "wake", counted_wake)
     monkeypatch.setattr(Session, "_activate", counted_activate)
     second = make("many")

@@ -101,7 +101,7 @@ def test_a_slow_handler_stays_in_the_group(make: Make, send: Send) -> None:
     """The group hears from a consumer that takes long over each message of a batch."""
     send(*map(str, range(8)))
     lost: list[list[TopicPartition]] = []
-    consumer = make(config={"max.poll.interval.ms": 1000})
+    consumer = make(config={"max.poll.interval.ms": 4000})
     consumer.subscribe(["orders"], on_lost=lambda _, partitions: lost.append(partitions))
 
     got: list[Message] = []
@@ -110,7 +110,7 @@ def test_a_slow_handler_stays_in_the_group(make: Make, send: Send) -> None:
         message = consumer.poll(0.5)
         if message is not None:
             got.append(message)
-            time.sleep(0.35)
+            time.sleep(0.6)
 
     assert values(got) == list(map(str, range(8)))
     assert lost == []

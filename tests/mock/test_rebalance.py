@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.settings import Reset
+from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def test_a_member_that_joins_and_leaves_doubles_nothing(
     make: Make, send: Send, tmp_path: Path, strategy: str
 ) -> None:
     """Partitions change hands in the middle of a batch; each message is handled once, and the duplicates never."""
-    config = {"partition.assignment.strategy": strategy}
+    config = {**SHARED_GROUP, "partition.assignment.strategy": strategy}
     sent = {partition: both(partition, 120) for partition in (0, 1)}
     for partition, ids in sent.items():
         send(*ids[:80], *ids[:20], topic="pairs", partition=partition)
@@ -69,7 +70,8 @@ def test_in_flight_messages_of_a_revoked_partition_come_to_its_next_owner(make: 
     """With explicit completion: what was not completed comes again, what was does not, late completions are counted."""
     for partition in (0, 1):
         send(*both(partition, 6), topic="pairs", partition=partition)
-    first, second = make("pairs", completion="explicit"), make(completion="explicit")
+    first, second = (make(completion="explicit", config=SHARED_GROUP) for _ in range(2))
+    first.subscribe(["pairs"])
     held = poll_some(first, 12)
     for message in held:
         if message.offset() < 3:
@@ -93,13 +95,16 @@ def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kaf
     """A handler that outlives the group's patience: the event comes, then on_lost; what was in hand comes again."""
     lost: list[list[TopicPartition]] = []
     send("a", "b")
-    consumer = make(config={"max.poll.interval.ms": 1000}, completion="explicit")
+    config = {"max.poll.interval.ms": 2000, "auto.commit.interval.ms": 600_000}
+    consumer = make(config=config, completion="explicit")
     consumer.subscribe(["orders"], on_lost=lambda _, partitions: lost.append(partitions))
     first, second = poll_some(consumer, 2)
     consumer.complete(first)
-    time.sleep(1.7)
+    events: list[Any] = []
+    while not lost:
+        time.sleep(2.7)
+        events += [event for event in [consumer.poll(0.1)] if event is not None]
 
-    events = wait_for(consumer, lambda: bool(lost), "on_lost")
     assert [event.error().code() for event in events if event.error() is not None] == [
         KafkaError._MAX_POLL_EXCEEDED
     ]

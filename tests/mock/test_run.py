@@ -10,23 +10,23 @@ from confluent_kafka import KafkaException, Producer
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.kafka import running
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
-
-IDLE_S = 0.6
 
 
 class Handled:
     """A handler that notes what it was given, and how many run at the same time."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, work: Callable[[], object] = lambda: None) -> None:
         self.values: list[str] = []
         self.most_at_once = 0
-        self._seconds = seconds
+        self._work = work
         self._at_once = 0
         self._lock = threading.Lock()
 
@@ -35,7 +35,7 @@ class Handled:
         with self._lock:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-        time.sleep(self._seconds)
+        self._work()
         with self._lock:
             self._at_once -= 1
             self.values.append(message.value().decode())
@@ -46,8 +46,8 @@ def test_each_message_is_handled_once(make: Make, send: Send, kafka: MockKafka, 
     """Whatever the completion mode: duplicates do not reach the handler, and all of it is completed and committed."""
     send(*map(str, range(50)), *map(str, range(50)))
     handled = Handled()
-    with make("orders", completion=completion, idle_timeout=IDLE_S) as consumer:
-        consumer.run(handled, workers=4)
+    with make("orders", completion=completion) as consumer:
+        run_all(consumer, handled, workers=4)
 
     assert sorted(handled.values, key=int) == [str(number) for number in range(50)]
     assert committed(kafka.bootstrap, "g", "orders").offset == 100
@@ -57,8 +57,9 @@ def test_each_message_is_handled_once(make: Make, send: Send, kafka: MockKafka, 
 def test_workers_work_at_the_same_time(make: Make, send: Send) -> None:
     """So many handlers run at once as there are workers, and no more."""
     send(*map(str, range(30)))
-    handled = Handled(0.01)
-    make("orders", idle_timeout=IDLE_S).run(handled, workers=3)
+    together = threading.Barrier(3, timeout=PATIENCE_S)
+    handled = Handled(together.wait)
+    run_all(make("orders"), handled, workers=3)
 
     assert handled.most_at_once == 3
     assert len(handled.values) == 30
@@ -90,7 +91,7 @@ def test_the_order_of_each_key_is_kept(make: Make, kafka: MockKafka) -> None:
         handled[key].append(message.value().decode())
         at_work.discard(key)
 
-    make("orders", idle_timeout=IDLE_S).run(handle, workers=8)
+    run_all(make("orders"), handle, workers=8)
 
     assert handled == {f"key{number}": [f"key{number}-{count}" for count in range(20)] for number in range(5)}
 
@@ -103,7 +104,7 @@ def test_without_order_nothing_waits(
     send_keyed(kafka, keys)
     together = threading.Barrier(4, timeout=PATIENCE_S)
 
-    make("orders", idle_timeout=IDLE_S).run(lambda _: together.wait(), workers=4, order=order)
+    run_all(make("orders"), lambda _: together.wait(), workers=4, order=order)
 
     assert together.n_waiting == 0
     assert not together.broken
@@ -117,20 +118,33 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
     monkeypatch.setattr(running, "_MOST_FETCHED", 3)
     send(*map(str, range(40)))
     go_on = threading.Event()
-    # So short that without being served the group would drop this member.
-    short = {"max.poll.interval.ms": 1_000}
-    consumer = make("orders", idle_timeout=2.5, config=short)
+    consumer = make("orders")
     started: list[str] = []
+    listened, listen = list[float](), consumer._listen
+
+    def counted(wait_s: float) -> None:
+        listened.append(wait_s)
+        listen(wait_s)
+
+    monkeypatch.setattr(consumer, "_listen", counted)
 
     def handle(message: Any) -> None:
         started.append(message.value().decode())
         if not go_on.is_set():
             assert go_on.wait(PATIENCE_S)
 
+    def wait_until(condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.01)
+
     def look() -> None:
-        time.sleep(2.5)
-        send(*map(str, range(40, 80)))
-        time.sleep(0.5)
+        wait_until(lambda: len(started) == 2)
+        # The client is served as long as this lasts, or the group would drop the member.
+        for more in (0, 40):
+            send(*map(str, range(40 + more, 40 + more + 40)))
+            served = len(listened)
+            wait_until(lambda served=served: len(listened) >= served + 20)  # type: ignore[misc]
         seen.append(
             (len(started), len(consumer._fetched), consumer._engine.partitions["orders", 0].lane.position)
         )
@@ -139,22 +153,30 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
     seen: list[tuple[int, int, int]] = []
     looking = threading.Thread(target=look)
     looking.start()
-    consumer.run(handle, workers=2, max_in_flight=5, order="none")
+    run_all(consumer, handle, workers=2, max_in_flight=5, order="none")
     looking.join()
 
     [(running_now, fetched, position)] = seen
     assert running_now == 2
     assert position <= 40
     assert fetched <= 4
-    assert sorted(started, key=int) == [str(number) for number in range(80)]
+    assert len(listened) >= 40
+    assert sorted(started, key=int) == [str(number) for number in range(120)]
 
 
 def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
     """A twin of a message that a worker has is judged when that one is over, and is a duplicate then."""
     send("a", "a", "b")
-    handled = Handled(0.05)
-    consumer = make("orders", idle_timeout=IDLE_S)
-    consumer.run(handled, workers=4)
+    consumer = make("orders")
+
+    def twin_is_in() -> None:
+        until = time.monotonic() + PATIENCE_S
+        while consumer._engine.partitions["orders", 0].lane.position < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    handled = Handled(twin_is_in)
+    run_all(consumer, handled, workers=4)
 
     assert sorted(handled.values) == ["a", "b"]
     assert consumer.counters.verdicts["duplicate"] == 1
@@ -200,7 +222,7 @@ def test_what_was_handed_back_is_not_completed_with_its_batch(
 def test_a_run_may_follow_another(make: Make, send: Send) -> None:
     """What one run left the next one handles."""
     send(*map(str, range(10)))
-    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer = make("orders")
     handled = Handled()
 
     def one(message: Any) -> None:
@@ -208,7 +230,7 @@ def test_a_run_may_follow_another(make: Make, send: Send) -> None:
         consumer.stop()
 
     consumer.run(one)
-    consumer.run(handled)
+    run_all(consumer, handled)
     assert sorted(handled.values, key=int) == [str(number) for number in range(10)]
 
 
@@ -217,11 +239,11 @@ def test_what_came_before_a_run_ends_by_the_offsets_after_it(
 ) -> None:
     """Also what had been released and handed out again: a commit completes it, and does not stand before it for ever."""
     send("a", "b")
-    consumer = make("orders", config={"enable.auto.commit": False}, idle_timeout=IDLE_S)
+    consumer = make("orders", config={"enable.auto.commit": False})
     consumer.release(poll_some(consumer, 1)[0])
     assert values(poll_some(consumer, 2)) == ["a", "b"]
     send("c")
-    handled = Handled()
+    handled = Handled(consumer.stop)
     consumer.run(handled)
     consumer.commit(asynchronous=False)
 
@@ -232,7 +254,7 @@ def test_what_came_before_a_run_ends_by_the_offsets_after_it(
 def test_what_a_run_hands_back_is_not_ended_by_offsets(make: Make, send: Send, kafka: MockKafka) -> None:
     """What the application had released, and released again before the run, waits in the run's queue: a commit passes neither."""
     send("a", "b")
-    consumer = make("orders", config={"enable.auto.commit": False}, idle_timeout=IDLE_S)
+    consumer = make("orders", config={"enable.auto.commit": False})
     consumer.release(poll_some(consumer, 1)[0])
     first, _ = poll_some(consumer, 2)
     consumer.release(first)
@@ -252,19 +274,22 @@ def test_commits_stop_at_what_is_in_flight(make: Make, send: Send, kafka: MockKa
     """While one handler is busy the others go on, and the committed offset stays below its message."""
     send(*map(str, range(30)))
     others = threading.Semaphore(0)
-    consumer = make("orders", config={"auto.commit.interval.ms": 50}, idle_timeout=IDLE_S)
+    consumer = make("orders", config={"auto.commit.interval.ms": 50})
     seen: list[int] = []
 
     def handle(message: Any) -> None:
         if message.offset() == 10:
             for _ in range(29):
                 assert others.acquire(timeout=PATIENCE_S)
-            time.sleep(0.3)
+            until = time.monotonic() + PATIENCE_S
+            while committed(kafka.bootstrap, "g", "orders").offset < 10 and time.monotonic() < until:
+                pass
+            time.sleep(QUIET_S)
             seen.append(committed(kafka.bootstrap, "g", "orders").offset)
         else:
             others.release()
 
-    consumer.run(handle, workers=3)
+    run_all(consumer, handle, workers=3)
 
     assert seen == [10]
     consumer.close()
@@ -274,21 +299,21 @@ def test_commits_stop_at_what_is_in_flight(make: Make, send: Send, kafka: MockKa
 def test_a_handler_may_ask_and_commit(make: Make, send: Send) -> None:
     """A handler may use the consumer: verdicts, counters, commits, pauses."""
     send("a", "b", "c")
-    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer = make("orders")
     verdicts = []
 
     def handle(message: Any) -> None:
         verdicts.append(consumer.verdict(message))
         consumer.commit()
 
-    consumer.run(handle, workers=2)
+    run_all(consumer, handle, workers=2)
     assert [verdict.kind.value for verdict in verdicts if verdict] == ["fresh"] * 3
 
 
 def test_one_run_at_a_time(make: Make, send: Send) -> None:
     """A second run() of a consumer that is at work is an error, and the first goes on."""
     send("a")
-    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer = make("orders")
     caught: list[str] = []
 
     def handle(_: Any) -> None:
@@ -297,7 +322,7 @@ def test_one_run_at_a_time(make: Make, send: Send) -> None:
         except RuntimeError as error:
             caught.append(str(error))
 
-    consumer.run(handle)
+    run_all(consumer, handle)
     assert len(caught) == 1
     assert "at work already" in caught[0]
 

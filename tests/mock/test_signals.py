@@ -69,7 +69,7 @@ def test_signals_at_any_time_cost_no_message(make: Make, send: Send, monkeypatch
     message = None
 
     with Nuisance():
-        until = time.monotonic() + 3 * PATIENCE_S
+        until = time.monotonic() + 2 * PATIENCE_S
         while (len(got) < len(sent) or interruptions < _LEAST) and time.monotonic() < until:
             try:
                 try:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from dedup_sdk.kafka import session, uncompleted
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.store.rocks import RocksStore
-from tests.support.consuming import commit_plainly, poll_quiet, poll_some, wait_for
+from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
     monkeypatch.setattr(uncompleted, "MANY", 5)
     send(*map(str, range(20)))
     consumer = make("orders")
-    assert len(consumer.consume(20, 10)) == 20
+    assert len(consumer.consume(20, PATIENCE_S)) == 20
     consumer._tidy()
     assert only(consumer).hindrances == ()
 

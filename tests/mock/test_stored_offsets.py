@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -96,8 +96,8 @@ def test_what_was_stored_outlives_a_crash(make: Make, send: Send, durability: An
 def test_handlers_of_run_need_not_store(make: Make, send: Send, kafka: MockKafka) -> None:
     """In run() a message is completed when its handler returns, whatever the offsets say."""
     send("a", "b")
-    consumer = make("orders", config=STORED, idle_timeout=1)
-    consumer.run(lambda _: None)
+    consumer = make("orders", config=STORED)
+    run_all(consumer, lambda _: None)
     consumer.close()
 
     assert offset_of(kafka) == 2

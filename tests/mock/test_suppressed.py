@@ -10,13 +10,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 
 from dedup_sdk import MemoryStore, Window
 from dedup_sdk.kafka.metadata import CommitMetadata
-from tests.support.consuming import lookup, poll_quiet, values
+from tests.support.consuming import lookup, poll_quiet, run_all, values
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
 
-IDLE_S = 2.0
 A_NEW_ERA = str(CommitMetadata(low=0, era="back"))
 
 
@@ -28,7 +27,7 @@ def give_up(consumer: DedupConsumer, *bad: str) -> None:
             raise ValueError("no")
 
     before = consumer.counters.dead_lettered
-    consumer.run(handle, on_error="dead-letter", attempts=1)
+    run_all(consumer, handle, on_error="dead-letter", attempts=1)
     assert consumer.counters.dead_lettered == before + len(bad)
 
 
@@ -46,7 +45,6 @@ def test_what_was_given_up_is_handed_out_again(make: Make, send: Send, metadata:
     options: dict[str, Any] = {
         "dedup": lookup(window=window),
         "on_rewind": "suppress",
-        "idle_timeout": IDLE_S,
     }
     send(*"abcde")
     with make("orders", **options) as consumer:
@@ -67,7 +65,7 @@ def test_what_was_given_up_is_handed_out_again(make: Make, send: Send, metadata:
 def test_a_seek_back_hands_out_what_was_given_up(make: Make, send: Send) -> None:
     """Its dead letter was sent a moment ago, by the same consumer."""
     send(*"abc")
-    consumer = make("orders", on_rewind="suppress", idle_timeout=IDLE_S)
+    consumer = make("orders", on_rewind="suppress")
     give_up(consumer, "b")
 
     consumer.seek(TopicPartition("orders", 0, OFFSET_BEGINNING))
@@ -80,7 +78,6 @@ def test_what_is_hidden_stays_so_when_marks_are_flushed(make: Make, send: Send, 
     options: dict[str, Any] = {
         "dedup": lookup(window=window),
         "on_rewind": "suppress",
-        "idle_timeout": IDLE_S,
     }
     send(*"abcd")
     with make("orders", **options) as consumer:
@@ -97,7 +94,6 @@ def test_what_was_sent_again_and_handled_stays_hidden(make: Make, send: Send, *,
     """The message was handled, by another record: whether its mark is in the journal or in a sorted file."""
     options: dict[str, Any] = {
         "on_rewind": "suppress",
-        "idle_timeout": IDLE_S,
         "recent_marks": 1 if flushed else 9,
     }
     send("a", "b")
@@ -116,7 +112,7 @@ def test_where_nobody_knows_what_was_given_up_nothing_before_it_is_hidden(
 ) -> None:
     """The dead-letter topic is another one now: everything before the last that was given up comes again, and one line says so."""
     send(*"abcd")
-    with make("orders", idle_timeout=IDLE_S) as consumer:
+    with make("orders") as consumer:
         give_up(consumer, "b")
         set_back(consumer)
 
@@ -128,10 +124,10 @@ def test_where_nobody_knows_what_was_given_up_nothing_before_it_is_hidden(
 def test_a_machine_that_only_heard_of_it_hands_it_out_too(make: Make, send: Send) -> None:
     """Another one gave it up; this one replayed the tail around it."""
     send("a")
-    with make("orders", idle_timeout=IDLE_S) as consumer:
+    with make("orders") as consumer:
         give_up(consumer)
     send("b", "c")
-    with make("orders", store=MemoryStore(), idle_timeout=IDLE_S) as consumer:
+    with make("orders", store=MemoryStore()) as consumer:
         give_up(consumer, "b")
     with make("orders") as consumer:
         assert poll_quiet(consumer) == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.consuming import committed, values
+from tests.support.consuming import PATIENCE_S, committed, run_all, values
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -30,7 +30,7 @@ def test_a_message_that_its_handler_released_comes_once(make: Make, send: Send) 
     send(*"abc")
     consumer = make("orders")
     fail_once(consumer)
-    assert sorted(values(consumer.consume(3, 10))) == ["a", "b", "c"]
+    assert sorted(values(consumer.consume(3, PATIENCE_S))) == ["a", "b", "c"]
 
 
 def test_a_message_that_its_handler_released_takes_no_other_along(
@@ -42,7 +42,7 @@ def test_a_message_that_its_handler_released_takes_no_other_along(
     fail_once(consumer)
     given: list[str] = []
     while "b" not in given:
-        given += values(consumer.consume(1 if given else 2, 10))
+        given += values(consumer.consume(1 if given else 2, PATIENCE_S))
     consumer.commit(asynchronous=False)
     assert committed(kafka.bootstrap, "g", "orders").offset <= len(set(given))
 
@@ -50,7 +50,7 @@ def test_a_message_that_its_handler_released_takes_no_other_along(
 def test_a_message_that_its_handler_released_is_tried_again_once(make: Make, send: Send) -> None:
     """Its end is what the handler returns or raises: the release is counted, and changes nothing."""
     send(*"abc")
-    consumer = make("orders", idle_timeout=1.0)
+    consumer = make("orders")
     calls: list[str] = []
     done: list[str] = []
 
@@ -61,6 +61,6 @@ def test_a_message_that_its_handler_released_is_tried_again_once(make: Make, sen
                 raise ValueError("no")
             done.append(calls[-1])
 
-    consumer.run(handle, on_error="retry", wait_initial=0.2)
+    run_all(consumer, handle, on_error="retry", wait_initial=0.2)
     assert sorted(done) == ["a", "b", "c"]
     assert consumer.counters.stale >= 1

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Unit, Window, header
 from dedup_sdk.kafka.metadata import parse_metadata
-from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.consuming import iterate_all, lookup, poll_quiet, poll_some, run_all, values
 from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SOON_S = 0.3
 """A unit that does not become whole within this has failed."""
-IDLE_S = 2.0
 
 
 @pytest.fixture
@@ -95,12 +94,12 @@ def test_units_by_consume(make: Make, send: SendUnits, count: int) -> None:
 def test_units_by_iteration_and_by_workers(make: Make, send: SendUnits) -> None:
     """The usual loop, and one with threads."""
     send("a", "x/U", "b", "y/U.", "x")
-    with make("orders", dedup=units(), idle_timeout=IDLE_S) as consumer:
-        assert values(consumer) == ["a", "x/U", "b", "y/U."]
+    with make("orders", dedup=units()) as consumer:
+        assert values(iterate_all(consumer)) == ["a", "x/U", "b", "y/U."]
     send("p/V", "q/V", "y", "r/V:3", "p")
     handled: list[str] = []
-    with make("orders", dedup=units(), idle_timeout=IDLE_S) as consumer:
-        consumer.run(lambda message: handled.append(message.value().decode()), workers=2)
+    with make("orders", dedup=units()) as consumer:
+        run_all(consumer, lambda message: handled.append(message.value().decode()), workers=2)
     assert sorted(handled) == ["p/V", "q/V", "r/V:3"]
 
 
@@ -134,7 +133,7 @@ KILLED = """
     bootstrap, store = sys.argv[1:]
     consumer = DedupConsumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
-         "session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
+         "session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
         dedup=Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit")), store=store, completion="explicit",
     )
     consumer.subscribe(["orders"])
@@ -248,8 +247,8 @@ def test_a_member_that_is_given_up(make: Make, send: SendUnits) -> None:
             raise ValueError("no")
 
     send("x/U", "y/U.", "a")
-    with make("orders", dedup=units(), idle_timeout=IDLE_S) as consumer:
-        consumer.run(handle, on_error="dead-letter", attempts=1)
+    with make("orders", dedup=units()) as consumer:
+        run_all(consumer, handle, on_error="dead-letter", attempts=1)
         assert consumer.counters.dead_lettered == 1
         consumer.commit(asynchronous=False)
         assert committed(consumer) == 3
@@ -271,11 +270,12 @@ def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: SendUnits) ->
 
 def test_a_paused_partition_waits_for_its_unit(make: Make, send: SendUnits) -> None:
     """Nothing can come of it meanwhile."""
-    consumer = make("orders", dedup=units(SOON_S))
+    soon_s = 3.0
+    consumer = make("orders", dedup=units(soon_s))
     send("x/U", "a")
     assert values(poll_some(consumer, 1)) == ["a"]
     consumer.pause([TopicPartition("orders", 0)])
-    assert values(poll_quiet(consumer, 3 * SOON_S)) == []
+    assert values(poll_quiet(consumer, soon_s + 1)) == []
     send("y/U.")
     consumer.resume([TopicPartition("orders", 0)])
     assert values(poll_some(consumer, 2)) == ["x/U", "y/U."]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
-JOIN_S = 10.0
+JOIN_S = 40.0
 
 
 class Helper:
@@ -55,7 +55,6 @@ def test_on_revoke_may_wait_for_threads_that_complete(make: Make, send: Send, ka
     assert values(poll_quiet(make("orders"))) == ["c"]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_on_revoke_may_wait_for_threads_that_commit(
     make: Make, send: Send, kafka: MockKafka, *, asynchronous: bool
@@ -77,7 +76,6 @@ def test_on_revoke_may_wait_for_threads_that_commit(
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
 
 
-@pytest.mark.timeout(60)
 def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
@@ -96,7 +94,6 @@ def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
 
 
-@pytest.mark.timeout(60)
 def test_a_seek_while_a_callback_runs_is_done_afterwards(make: Make, send: Send) -> None:
     """A thread that a callback waits for may seek; of a partition that is not ours it is an error, as ever."""
     send("a", "b", "c")
@@ -199,6 +196,6 @@ def test_a_group_that_does_not_settle_is_not_waited_for_long(
     began = time.monotonic()
     consumer.close()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE_S / 2
     kafka.clear_errors("OffsetCommit")
     assert committed(kafka.bootstrap, "g", "orders").offset == 0

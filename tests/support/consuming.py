@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Window, header
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from dedup_sdk import PartitionStatus
     from dedup_sdk.store.protocol import KeyStore
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Seconds after which something that has to come is taken for lost."""
 QUIET_S = 0.4
 """Seconds in which something that must not come would have come."""
 SILENT_S = 4.0
-"""The same where the client has not been told yet what there is: a busy machine, a log that ends in holes."""
+"""The same where nobody can tell that the client has had all there is: a log that ends in holes, a place that is not known yet."""
+_LOOK_S = 0.1
+_ANSWER_S = 1.0
 
 
 def lookup(**settings: Any) -> Lookup:
@@ -72,17 +76,21 @@ def poll_some(consumer: Any, count: int, *, patience_s: float = PATIENCE_S) -> l
 def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
     """Poll until a partition is ours, read to its end, and nothing has come for some time; return what came."""
     got: list[Any] = []
-    heard = began = time.monotonic()
+    silent_s, until = 0.0, time.monotonic() + PATIENCE_S
     while True:
-        message = consumer.poll(0.1)
-        now = time.monotonic()
+        began = time.monotonic()
+        message = consumer.poll(_LOOK_S)
+        # Of a machine that stood still only what the client could use of it counts.
+        silent_s += min(time.monotonic() - began, _LOOK_S)
         if message is not None:
             got.append(message)
         if message is not None or consumer._session.recovering or not consumer._session.assigned:
-            heard = now
-        if now - heard >= (seconds if _read_to_the_end(consumer) else max(seconds, SILENT_S)):
+            silent_s = 0.0
+        elif silent_s >= max(seconds, SILENT_S) or (silent_s >= seconds and _read_to_the_end(consumer)):
             return got
-        assert heard - began < PATIENCE_S, f"it does not come to rest: {values(got)[:20]}"
+        if message is not None:
+            until = time.monotonic() + PATIENCE_S
+        assert time.monotonic() < until, f"it does not come to rest: {values(got)[:20]}"
 
 
 def poll_through(consumer: Any, topic: str) -> list[Any]:
@@ -116,13 +124,67 @@ def _judged(consumer: Any) -> dict[int, int | None]:
 
 
 def _read_to_the_end(consumer: Any) -> bool:
-    """Whether the client has had every record that it knows of; never so where a log ends in holes, or a partition is paused."""
-    for status in consumer.partition_statuses:
-        at = TopicPartition(status.topic, status.partition)
-        _, end = Consumer.get_watermark_offsets(consumer, at, cached=True)
-        if end < 0 or max(Consumer.position(consumer, [at])[0].offset, status.position or 0) < end:
-            return False
-    return True
+    """Whether the client has had every record of each partition that it may read; never so where a log ends in holes."""
+    return all(
+        {"paused", "backlog"} & {*status.hindrances} or _is_read(consumer, status)
+        for status in consumer.partition_statuses
+    )
+
+
+def _is_read(consumer: Any, status: PartitionStatus) -> bool:
+    at = TopicPartition(status.topic, status.partition)
+    _, end = Consumer.get_watermark_offsets(consumer, at, cached=True)
+    if end < 0 or max(Consumer.position(consumer, [at])[0].offset, status.position or 0) < end:
+        return False
+    try:
+        # What was sent after the last answer is not known to the client yet.
+        _, end = Consumer.get_watermark_offsets(consumer, at, timeout=_ANSWER_S)
+    except KafkaException:
+        return True
+    return max(Consumer.position(consumer, [at])[0].offset, status.position or 0) >= end
+
+
+def run_all(consumer: DedupConsumer, handler: Callable[[Any], object], **settings: Any) -> None:
+    """Run until everything that lies in the consumer's partitions is completed, or until the run ends by itself."""
+    with ending_with_the_log(consumer):
+        consumer.run(handler, **settings)
+
+
+def iterate_all(consumer: DedupConsumer) -> list[Any]:
+    """Iterate until everything that lies in the consumer's partitions is completed; return what came."""
+    with ending_with_the_log(consumer):
+        return list(consumer)
+
+
+@contextmanager
+def ending_with_the_log(consumer: Any) -> Iterator[None]:
+    """Have a loop of the consumer's end, as by `stop`, when everything that lies in its partitions is completed."""
+    poll = consumer.poll
+
+    def poll_and_look(timeout: float) -> Any:
+        message = poll(timeout)
+        if message is None and _is_completed(consumer):
+            consumer.stop()
+        return message
+
+    consumer.poll = poll_and_look
+    try:
+        yield
+    finally:
+        del consumer.poll
+
+
+def _is_completed(consumer: Any) -> bool:
+    ours = [TopicPartition(*each) for each in consumer._session.assigned]
+    return (
+        bool(ours)
+        and not consumer._session.recovering
+        and all(
+            (consumer._engine.next_offset(at.topic, at.partition) or 0)
+            >= Consumer.get_watermark_offsets(consumer, at, timeout=PATIENCE_S)[1]
+            for at in ours
+        )
+    )
 
 
 def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[Any]:

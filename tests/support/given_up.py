@@ -10,15 +10,13 @@ from confluent_kafka import Producer
 from dedup_sdk import DeadLetter
 from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.dead_letter_log import GivenUp
-from tests.support.consuming import PATIENCE_S
+from tests.support.consuming import PATIENCE_S, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
-
-IDLE_S = 2.0
 
 
 def fail_for(*bad: str) -> Any:
@@ -33,8 +31,8 @@ def fail_for(*bad: str) -> Any:
 
 def give_up(make: Make, *bad: str, **options: Any) -> None:
     """Handle what is there; some of it becomes dead letters."""
-    with make("orders", idle_timeout=IDLE_S, **options) as consumer:
-        consumer.run(fail_for(*bad), on_error="dead-letter", attempts=1)
+    with make("orders", **options) as consumer:
+        run_all(consumer, fail_for(*bad), on_error="dead-letter", attempts=1)
         assert consumer.counters.dead_lettered == len(bad)
 
 

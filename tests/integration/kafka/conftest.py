@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
-QUICK_GROUP = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
+QUICK_GROUP = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200}
 
 
 class World:

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer
 
 from dedup_sdk import DeadLetter
 from dedup_sdk.kafka.dead_letters import original_headers
-from tests.support.consuming import PATIENCE_S, values
+from tests.support.consuming import PATIENCE_S, iterate_all, run_all, values
 from tests.support.stored import snapshot_of, stored_marks
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tests.integration.kafka.conftest import World
     from tests.support.brokers import Broker
-
-IDLE_S = 2.0
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +33,8 @@ def run(world: World, disk: str, *, failing: tuple[str, ...] = (), **options: An
             raise ConnectionError("the bank is closed")
         handled.append(message.value().decode())
 
-    with world.consumer(disk, idle_timeout=IDLE_S, **options) as consumer:
-        consumer.run(handle, on_error="dead-letter", attempts=2, wait_initial=0.01, workers=2)
+    with world.consumer(disk, **options) as consumer:
+        run_all(consumer, handle, on_error="dead-letter", attempts=2, wait_initial=0.01, workers=2)
     return handled
 
 
@@ -120,9 +118,8 @@ def test_marks_of_what_was_given_up_are_erased_from_a_snapshot(world: World, tmp
     world.send("a", "b", "c")
     run(world, "one", failing=("b",))
     # A group that handled all of it makes the snapshot.
-    with world.consumer("maker", group=f"{world.group}-maker", idle_timeout=IDLE_S) as maker:
-        for _ in maker:
-            pass
+    with world.consumer("maker", group=f"{world.group}-maker") as maker:
+        iterate_all(maker)
     snapshot = snapshot_of(world.disk("maker"), tmp_path / "snapshot", high=3, group=world.group)
     drive_again(world)
     world.send("a")

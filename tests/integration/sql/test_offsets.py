@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from dedup_adapters.sql import Inbox, InboxError, KeptOffsets, OutOfOrderError
 from dedup_sdk import ConfigurationError, KafkaHelperError, MemoryStore, Record
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import PATIENCE_S, commit_plainly, make_consumer, values
+from tests.support.consuming import PATIENCE_S, commit_plainly, ending_with_the_log, make_consumer, values
 from tests.support.databases import Statements
 from tests.support.producing import Outgoing, produce, with_ids
 
@@ -68,7 +68,7 @@ def handle(engine: Engine, inbox: Inbox, consumer: Any, count: int) -> list[str]
     """Handle so many messages one by one; return those that were first."""
     got = []
     while count:
-        message = consumer.poll(10)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, "nothing comes"
         assert message.error() is None, message.error()
         with engine.begin() as connection, inbox.once(connection, message) as first:
@@ -256,7 +256,7 @@ def test_a_subscription_begins_there_too(engine: Engine, bootstrap: str, *, drop
     """With the drop-in consumer and the plain one; a rebalance later the same."""
     for expected in (["0", "1", "2"], ["3", "4", "5"]):
         inbox = keeping(engine, bootstrap)
-        quick = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "enable.auto.commit": False}
+        quick = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "enable.auto.commit": False}
         consumer: Any = (
             make_consumer(bootstrap, "g", MemoryStore(), quick)
             if drop_in
@@ -281,14 +281,15 @@ def test_a_known_duplicate_costs_no_query(engine: Engine, bootstrap: str) -> Non
     produce(bootstrap, "orders", with_ids("a", "b", "a", "b", "a", "end"))
     inbox = Inbox(engine, group="g")
     inbox.create()
-    consumer = make_consumer(bootstrap, "g", MemoryStore(), idle_timeout=1)
+    consumer = make_consumer(bootstrap, "g", MemoryStore())
     consumer.assign([TopicPartition("orders", 0, 10)])
     statements = Statements(engine)
     came = []
-    for message in consumer:
-        came.append(message)
-        with engine.begin() as connection, inbox.once(connection, message) as first:
-            assert first
+    with ending_with_the_log(consumer):
+        for message in consumer:
+            came.append(message)
+            with engine.begin() as connection, inbox.once(connection, message) as first:
+                assert first
     assert values(came) == ["a", "b", "end"]
     assert sum("INSERT" in each for each in statements.sent) == 3
     assert (inbox.counts.first, inbox.counts.duplicate) == (3, 0)
@@ -304,7 +305,7 @@ def test_a_released_message_comes_again(engine: Engine, bootstrap: str) -> None:
     consumer.assign([TopicPartition("orders", 0)])
     attempts: list[tuple[int | None, bool]] = []
     while len(attempts) < 3:
-        message = consumer.poll(10)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None
         with (
             suppress(DBAPIError),

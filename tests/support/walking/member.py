@@ -29,7 +29,7 @@ STOP_S = 3.0
 PATIENCE_S = 0.25
 """Seconds in which a step waits for a message."""
 QUICK = {
-    "session.timeout.ms": 1000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 20, "socket.timeout.ms": 4000,
+    "session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 20, "socket.timeout.ms": 4000,
 }  # fmt: skip
 """The mock cluster leaves a request of a rebalance unanswered now and then."""
 

@@ -11,6 +11,7 @@ from dedup_sdk.demo.flights import Flight
 from dedup_sdk.demo.oracle import read_handled
 from dedup_sdk.demo.producer import RetryingProducer
 from dedup_sdk.testing import MockKafka
+from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,16 +33,16 @@ def options(bootstrap: str, store: Path, **changed: str) -> dict[str, str]:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Return when it is done, at most 30 s later."""
-    deadline = time.monotonic() + 30
+    """Return when it is done, at most a minute later."""
+    deadline = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def watch(crew: Crew) -> None:
-    """Check the workers for 30 s."""
-    deadline = time.monotonic() + 30
+    """Check the workers for a minute."""
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         crew.check()
         time.sleep(0.02)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from functools import partial
 from threading import Event, Lock
 
@@ -40,10 +39,9 @@ def test_all_are_done_a_few_at_a_time() -> None:
 def test_a_step_is_short() -> None:
     """Who asks is never held up by a slow task."""
     counted = Counted()
-    steps = in_parallel([partial(counted.run, 30.0)])
-    began = time.monotonic()
+    # Longer than a test may take.
+    steps = in_parallel([partial(counted.run, 3600.0)])
     next(steps)
-    assert time.monotonic() - began < 5
     steps.close()  # type: ignore[attr-defined]
     assert counted.stopped == 1
 

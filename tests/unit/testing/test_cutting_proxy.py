@@ -11,6 +11,7 @@ import pytest
 
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, free_port
+from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,13 @@ class EchoBroker:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._server.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def wait_for(self, count: int) -> None:
+        """Return when it has taken so many requests."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.taken) < count:
+            assert time.monotonic() < deadline, f"{self.taken} came"
+            time.sleep(0.01)
 
     def close(self) -> None:
         """Accept no more."""
@@ -71,7 +79,7 @@ class Client:
         if self._connection:
             self._connection.close()
 
-    def ask(self, api: int, timeout_s: float = 10) -> bool:
+    def ask(self, api: int, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the request was answered; False: the connection was cut, or nothing came in time."""
         self._correlation += 1
         if self._connection is None:
@@ -160,10 +168,11 @@ def test_answers_can_be_held_back(upstream: EchoBroker) -> None:
         assert client.ask(PRODUCE)
         proxy.stall("responses")
         assert not client.ask(PRODUCE, timeout_s=0.3)
+        upstream.wait_for(2)
         assert upstream.taken == [1, 2]
         proxy.flow()
         assert client._connection is not None
-        client._connection.settimeout(10)
+        client._connection.settimeout(PATIENCE_S)
         assert _read(client._connection, 8) == struct.pack(">II", 4, 2)
 
 
@@ -174,9 +183,7 @@ def test_requests_can_be_held_back(upstream: EchoBroker) -> None:
         assert not client.ask(PRODUCE, timeout_s=0.3)
         assert upstream.taken == []
         proxy.flow()
-        deadline = time.monotonic() + 10
-        while not upstream.taken and time.monotonic() < deadline:
-            time.sleep(0.01)
+        upstream.wait_for(1)
         assert upstream.taken == [1]
 
 

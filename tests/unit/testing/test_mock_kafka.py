@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import MockKafka
 from dedup_sdk.testing.librdkafka import MockLibrary
+from tests.support.consuming import PATIENCE_S
 from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:
@@ -32,25 +33,30 @@ def _consumer(kafka: MockKafka, **settings: Any) -> Consumer:
         "auto.offset.reset": "earliest",
         "log_level": 0,
     }
-    return Consumer({**common, "session.timeout.ms": 1000, "heartbeat.interval.ms": 100, **settings})
+    return Consumer({**common, "session.timeout.ms": 2000, "heartbeat.interval.ms": 100, **settings})
 
 
 def test_a_group_reads_what_was_produced(kafka: MockKafka) -> None:
     """A consumer group works at once: no wait for more members before the first assignment."""
     produce(kafka.bootstrap, "orders", with_ids("a", "b", "c"))
-    consumer = _consumer(kafka)
-    try:
-        consumer.subscribe(["orders"])
-        began = time.monotonic()
-        first = consumer.poll(10)
-        waited = time.monotonic() - began
-        rest = consumer.consume(2, 10)
-    finally:
-        consumer.close()
+    waited = []
+    # A machine may stand still for a while, but not each time.
+    for group in range(5):
+        consumer = _consumer(kafka, **{"group.id": f"{group}"})
+        try:
+            consumer.subscribe(["orders"])
+            began = time.monotonic()
+            first = consumer.poll(PATIENCE_S)
+            waited.append(time.monotonic() - began)
+            rest = consumer.consume(2, PATIENCE_S)
+        finally:
+            consumer.close()
 
-    assert first is not None
-    assert [message.value() for message in [first, *rest]] == [b"a", b"b", b"c"]
-    assert waited < 2.5, "the mock's own initial delay is 3 s"
+        assert first is not None
+        assert [message.value() for message in [first, *rest]] == [b"a", b"b", b"c"]
+        if waited[-1] < 2.5:
+            return
+    pytest.fail(f"the first message came after {waited} s each; the mock's own initial delay is 3 s")
 
 
 def test_a_topic_has_the_partitions_it_was_given(kafka: MockKafka) -> None:
