@@ -40,7 +40,7 @@ def test_what_is_overdue_ends_and_says_where_it_stood() -> None:
     """A block that takes too long ends by an error with the time and the place; one that does not is left alone."""
     done = _play(_SOFT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("not over after 1.0 s; it stood at <string>:6 <module>")
+    assert done.stdout.startswith("not over after 1 s; it stood at <string>:6 <module>")
 
 
 def test_what_does_not_end_by_an_error_ends_the_process() -> None:
