@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Self
 from dedup_sdk.checks import callables, flag, whole
 from dedup_sdk.engine.crossing import claims_elsewhere, fail_crossing
 from dedup_sdk.engine.foresight import columns_of, looked_up
+from dedup_sdk.engine.news import News
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk.engine.upkeep import Upkeep
@@ -23,7 +23,7 @@ from dedup_sdk.lane.chunk import Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.marks import Int64s
-from dedup_sdk.observe import Counters, Observer, PartitionEvent
+from dedup_sdk.observe import Observer
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.forgetful import ForgetfulStore
@@ -33,13 +33,11 @@ from dedup_sdk.strategy import Lookup, Strategy
 from dedup_sdk.units.gathering import UNFINISHED
 from dedup_sdk.units.unit import UNIT_TIMEOUT_S, Unit
 
-logger = logging.getLogger("dedup_sdk")
-
 RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
 
 
-class Deduplicator(Upkeep):
+class Deduplicator(Upkeep, News):
     """Gives each record a verdict, and remembers what is completed.
 
     Records of a partition are admitted in offset order. A record that is to be delivered is *in flight* until
@@ -85,12 +83,11 @@ class Deduplicator(Upkeep):
             recent_marks=whole("recent_marks", recent_marks, advice=advice),
             forgets_unwritten=forgets_unwritten,
         )
+        News.__init__(self, callables("observers", observers))
         self.strategy = strategy
-        self.counters = Counters()
         self._cluster = cluster
         self._group = group
         self._isolation = isolation
-        self._observers: list[Observer] = callables("observers", observers)
         self._clock = clock
         self._bears_full_disk = bears_full_disk
         self._late: StoreError | None = None
@@ -230,25 +227,6 @@ class Deduplicator(Upkeep):
             for topic, partition in list(self.partitions):
                 closing.callback(self.close, topic, partition)
 
-    def tell(self, event: PartitionEvent) -> None:
-        """Count an event, write it to the log, and tell the observers that want to know."""
-        self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
-        logger.warning(
-            "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
-        )  # fmt: skip
-        self.inform(event)
-
-    def inform(self, event: PartitionEvent) -> None:
-        """Tell the observers that want to know, and nobody else."""
-        for observer in self._observers:
-            listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
-            if listen is not None:
-                try:
-                    listen(event)
-                except Exception:
-                    self.counters.observer_errors += 1
-                    logger.exception("an observer failed at %s; going on", event.name)
-
     # --- records -------------------------------------------------------------------------------------------------
 
     def admit(self, records: Sequence[Record]) -> list[Verdict]:
@@ -342,8 +320,7 @@ class Deduplicator(Upkeep):
     def refuse_crossing(self, held: Partition) -> None:
         """Let units fail that have records in this partition and in another one."""
         for event in fail_crossing(held, list(self.partitions.values())):
-            self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
-            self.inform(event)
+            self.count(event)
 
     @property
     def unit_timeout_s(self) -> float:

@@ -208,7 +208,7 @@ class Pipeline:
             self._outbox.close()
         except OutboxError as error:
             self.failed = self.failed or error
-        self._end_marks(self._why_ended())
+        self._batch.end_marks(self._why_ended())
         while self.queue:
             item = self.queue.popleft()
             if isinstance(item, Mark):
@@ -219,21 +219,17 @@ class Pipeline:
 
     def _is_written(self) -> bool:
         """Whether an ending thread may go: nothing is owed to the outbox, or it cannot be written."""
-        owed = (
-            self.queue
-            or self._confirmed
-            or self._refused
-            or any((self._batch.queued, self._batch.removed, self._batch.refused))
-        )
+        owed = self.queue or self._confirmed or self._refused or self._batch
         return not owed or self._trouble is not None
 
     def _write(self) -> None:
         """Bring what is queued, and what is delivered, into the outbox."""
-        batch = self._gather()
+        batch = self._batch
+        batch.take(self.queue, self._confirmed, self._refused)
         now = time.monotonic()
         due = len(batch.removed) >= _REMOVE_AT or now >= self._remove_by or self._ending
         if not (batch.queued or batch.refused or (batch.removed and due)):
-            self._end_marks(None)
+            self._batch.end_marks(None)
             return
         if now < self._write_again and not self._ending:
             return
@@ -244,7 +240,7 @@ class Pipeline:
             if self._trouble is None:
                 log.warning("outbox: %s", error)
             self._trouble, self._write_again = error, now + _AGAIN_S
-            self._end_marks(error)
+            self._batch.end_marks(error)
             return
         if self._trouble is not None:
             log.info("outbox: written again")
@@ -254,26 +250,7 @@ class Pipeline:
         self._taken.difference_update(number for number, _ in batch.refused)
         self._stored(batch.queued, numbers)
         batch.queued, batch.removed, batch.refused = [], [], []
-        self._end_marks(None)
-
-    def _gather(self) -> Batch:
-        batch = self._batch
-        while self.queue and len(batch.queued) < _MOST_BATCH:
-            item = self.queue.popleft()
-            if isinstance(item, Mark):
-                batch.marks.append(item)
-                break  # what comes later need not be waited for
-            batch.queued.append(item)
-        while self._confirmed and len(batch.removed) < _MOST_BATCH:
-            batch.removed.append(self._confirmed.popleft())
-        while self._refused:
-            batch.refused.append(self._refused.popleft())
-        return batch
-
-    def _end_marks(self, error: OutboxError | None) -> None:
-        for mark in self._batch.marks:
-            mark.end(error)
-        self._batch.marks = []
+        self._batch.end_marks(None)
 
     def _stored(self, queued: Sequence[Queued], numbers: Sequence[int]) -> None:
         """Make ready what is on disk now; what finds no room in memory is read again later."""
