@@ -13,8 +13,10 @@ from tests.support.producing import Outgoing
 
 _FROZEN_S: Final = 1.5 * SESSION_MS / 1000 + 1.0
 _DOWN_S: Final = 1.0
-_FAULTS: Final = ("kill", "cut", "kill", "freeze", "restart", "cut")
+_FAULTS: Final = ("kill", "cut", "restart", "freeze", "kill", "cut")
 _NAMELESS: Final = 10
+_AT_WORK_BYTES: Final = 500
+"""What is written of some five calls."""
 
 
 def sometimes_nameless(number: int, chosen: random.Random) -> Outgoing:
@@ -26,8 +28,8 @@ def sometimes_nameless(number: int, chosen: random.Random) -> Outgoing:
 def _inbox(stage: Stage) -> None:
     turn = 0
     while stage.left_s > 0:
-        stage.await_work()
-        stage.about(0.3)
+        stage.await_work(_AT_WORK_BYTES)
+        stage.about(0.2)
         fault, run = _FAULTS[turn % len(_FAULTS)], stage.some_run()
         turn += 1
         if fault == "cut":
@@ -51,7 +53,7 @@ INBOX: Final = Scenario(
     database=True,
     per_second=60.0,
     work_ms=25.0,
-    short_s=20.0,
+    short_s=15.0,
 )
 INBOX_OFFSETS: Final = Scenario(
     name="inbox-offsets",
@@ -64,5 +66,5 @@ INBOX_OFFSETS: Final = Scenario(
     recipe=sometimes_nameless,
     per_second=60.0,
     work_ms=25.0,
-    short_s=20.0,
+    short_s=15.0,
 )

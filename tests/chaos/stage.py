@@ -124,10 +124,10 @@ class Stage:
             time.sleep(min(_BREATH_S, left_s))
             self.lift_fallen()
 
-    def await_work(self) -> None:
-        """Let the workers come so far that their handlers are at it again; return after a while also when they do not."""
+    def await_work(self, size: int = _AT_WORK_BYTES) -> None:
+        """Let the workers come so far that their handlers have written so many bytes; return after a while also when they do not."""
         before, deadline = self.crew.handled_bytes(), time.monotonic() + _AT_WORK_S
-        while self.crew.handled_bytes() < before + _AT_WORK_BYTES and time.monotonic() < deadline:
+        while self.crew.handled_bytes() < before + size and time.monotonic() < deadline:
             self.sleep(_BREATH_S)
 
     def about(self, seconds: float) -> None:
