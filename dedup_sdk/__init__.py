@@ -12,8 +12,11 @@
 What is not exported here may change between versions.
 """
 
+from dedup_sdk.bridge.bridge import Bridge
+from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import (
+    BridgeError,
     ConfigurationError,
     DeadLetterError,
     DedupError,
@@ -54,6 +57,9 @@ from dedup_sdk.window import Window
 from dedup_sdk.windows import Windows
 
 __all__ = [
+    "Bridge",
+    "BridgeCounters",
+    "BridgeError",
     "Claim",
     "ClaimKind",
     "ClaimStore",

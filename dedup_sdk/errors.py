@@ -17,6 +17,7 @@
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
     ├── DeadLetterError         a message was given up, and its dead letter could not be delivered
+    ├── BridgeError             a bridge cannot go on: its ends, or a record that the target refuses
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
 Every message says what happened, the value, and what to do next:
@@ -103,6 +104,10 @@ class RecoveryError(DedupError):
 
 class DeadLetterError(DedupError):
     """A message was given up and its dead letter could not be delivered; the message comes again."""
+
+
+class BridgeError(DedupError):
+    """A bridge cannot go on: one of its ends is not there or refuses it, or the target does not take a record as it is."""
 
 
 class KafkaHelperError(DedupError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from dedup_sdk.cli.backfill import backfill
+from dedup_sdk.cli.bridge import bridge
 from dedup_sdk.cli.demo import demo
 from dedup_sdk.cli.dump import dump
 from dedup_sdk.cli.lookup import lookup
@@ -55,6 +56,7 @@ app.command()(snapshot)
 app.add_typer(snapshots_app, name="snapshots")
 app.command()(rewind)
 app.command()(window_check)
+app.command()(bridge)
 app.command()(dump)
 app.command()(lookup)
 app.command()(stats)

@@ -12,17 +12,17 @@ from dedup_sdk.errors import ConfigurationError
 
 
 @contextmanager
-def settings_refused(config: Mapping[str, Any]) -> Generator[None]:
-    """Raise `ConfigurationError` for settings of which no client can be made."""
+def settings_refused(config: Mapping[str, Any], option: str = "--config") -> Generator[None]:
+    """Raise `ConfigurationError` for settings of which no client can be made; ``option`` is how messages name where they were given."""
     try:
         yield
     except KafkaException as error:
-        raise ConfigurationError(f"the client refuses its settings: {text_of(error)}; see --config") from None
+        raise ConfigurationError(f"the client refuses its settings: {text_of(error)}; see {option}") from None
     except (TypeError, ValueError, AttributeError, SystemError) as error:
         # Their names alone: a value may be a password.
         names = ", ".join(sorted(config.keys() - {"log_level", "bootstrap.servers"}))
         raise ConfigurationError(
-            f"the client refuses its settings ({type(error).__name__}): one of {names} cannot be given as text; see --config"
+            f"the client refuses its settings ({type(error).__name__}): one of {names} cannot be given as text; see {option}"
         ) from None
 
 

@@ -12,6 +12,8 @@ from rich.console import Console
 
 import dedup_sdk
 from dedup_sdk import (
+    Bridge,
+    BridgeCounters,
     ConfigurationError,
     Counters,
     DedupConsumer,
@@ -102,7 +104,9 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     assert set(real) <= set(dedup_sdk.__all__)
 
 
-@pytest.mark.parametrize("made", [DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator])
+@pytest.mark.parametrize(
+    "made", [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator]
+)
 def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
     """Each keyword of the constructor is explained where `help()` shows it."""
     names = [p.name for p in inspect.signature(made).parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -143,6 +147,19 @@ def test_settings_of_the_producer_are_in_their_page() -> None:
         shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
         assert parameter.name in ("outbox", "keys") or any(text and text in row for text in shown), row
     assert set(OutboxCounters().as_dict()) <= codes(text_of("producer.md"))
+
+
+def test_settings_of_the_bridge_are_in_their_page() -> None:
+    """docs/bridge.md has each setting of Bridge in its table, with its default, and each of its counters."""
+    table = text_of("bridge.md").partition("| setting | option | default | |")[2].partition("\n\n")[0]
+    for parameter in inspect.signature(Bridge).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        row = next(line for line in table.splitlines() if line.startswith(f"| `{parameter.name}`"))
+        default = parameter.default
+        shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
+        assert any(text and text in row for text in shown), row
+    assert set(BridgeCounters().as_dict()) <= codes(text_of("bridge.md"))
 
 
 def test_what_is_set_by_us_is_what_is_documented() -> None:

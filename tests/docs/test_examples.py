@@ -30,6 +30,14 @@ charge order-2: 12 (offset 1)
 charge order-3: 99 (offset 3)
 6 records, 3 of them duplicates
 """,
+    "bridge.py": """\
+3 copied, 2 of them given an ID
+3 copied, 2 of them given an ID
+handle order-1 (order-1)
+handle order-2 (orders-0-1)
+handle order-3 (orders-0-2)
+duplicates: 3
+""",
     "cmq_producer.py": """\
 the first producer: 0 unconfirmed, 3 confirmed
 the next one found 3 in the outbox, and sent 4

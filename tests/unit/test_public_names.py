@@ -14,6 +14,9 @@ import dedup_sdk.testing
 import spark_backfill
 
 PUBLIC = [
+    "Bridge",
+    "BridgeCounters",
+    "BridgeError",
     "Claim",
     "ClaimKind",
     "ClaimStore",

@@ -1,0 +1,358 @@
+"""`Bridge`: moves records from topics to topics, each with one dedup ID however often it is sent."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Literal
+from zlib import crc32
+
+from confluent_kafka import KafkaException
+
+from dedup_sdk.bridge.counters import BridgeCounters
+from dedup_sdk.bridge.naming import Names, source_id
+from dedup_sdk.bridge.routes import Routes, coordinates, topic_list
+from dedup_sdk.bridge.settings import source_settings, target_settings
+from dedup_sdk.bridge.source import Place, Source, as_positions
+from dedup_sdk.bridge.target import (
+    START_S,
+    Commit,
+    Copy,
+    DoubtfulError,
+    FailedError,
+    RefusedError,
+    Target,
+    Transactions,
+)
+from dedup_sdk.checks import choice, flag, seconds, whole
+from dedup_sdk.errors import BridgeError, ConfigurationError
+from dedup_sdk.ids.spec import IdSpec, id_spec
+from dedup_sdk.kafka.error_text import masked_text
+from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.refusals import text_of
+
+log = logging.getLogger("dedup_sdk")
+
+Partitions = Literal["key", "same"]
+OnRefused = Literal["fail", "skip"]
+BATCH_RECORDS: Final = 10_000
+_FIRST_PAUSE_S: Final = 0.2
+_MOST_PAUSE_S: Final = 5.0
+_ASK_AGAIN_S: Final = 0.5
+_SINGLY: Final = 200
+"""Records of a batch that is written one by one, at most: a transaction has its time."""
+_FORMER_KEY: Final = "dedup-former-key"
+
+
+class Bridge:
+    """Moves records from topics to topics: of one cluster, or of two.
+
+        Bridge(
+            {"bootstrap.servers": "old:9092"}, {"bootstrap.servers": "new:9092"}, topics=["orders"],
+        ).run()
+
+    Headers, key, value (null too) and timestamp stay. A record without a dedup ID gets one that says where it lay, so that it is the same when
+    the record is sent again: the `DedupConsumer` of the target sees each once, however often the bridge was killed. Several bridges with the same
+    arguments share the work.
+
+    Args:
+        source: as of `confluent_kafka.Consumer`.
+        target: as of `confluent_kafka.Producer`.
+        topics: names, and patterns that begin with ``^``; default: all but those that begin with two underscores.
+        rename: a topic's name there; ``{topic}`` stands for the name here.
+        id: what a record's ID is; where there is none it is added, which takes ``header:NAME``.
+        use_duplicate_detection: whether IDs are added.
+        rekey_by_id: whether the ID becomes the record's key, so that equal IDs come to one partition.
+        partitions: ``key``: where the target's partitioner puts the key, and without one where the ID says; ``same``: the same number.
+        transactions: ``auto``: a batch is one transaction where the target allows it; ``always``; ``never``.
+        on_refused: what becomes of a record that the target will not take as it is (too large, a timestamp that it refuses): ``fail``: the bridge
+            ends, and names it; ``skip``: it is left out, counted, and named in the log.
+        group: the consumer group; default: ``group.id`` of ``source``, else one that is made of the target's cluster and ``rename``.
+        batch_records: records of a batch, at most.
+
+    Raises `ConfigurationError` for settings that contradict each other or a promise.
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, Any],
+        target: Mapping[str, Any],
+        *,
+        topics: str | Iterable[str] = "^.*",
+        rename: str = "{topic}",
+        id: str | IdSpec = "header:dedup-id",  # noqa: A002 (as everywhere in this package)
+        use_duplicate_detection: bool = True,
+        rekey_by_id: bool = False,
+        partitions: Partitions = "key",
+        transactions: Transactions = "auto",
+        on_refused: OnRefused = "fail",
+        group: str | None = None,
+        batch_records: int = BATCH_RECORDS,
+    ) -> None:
+        choice("partitions", partitions, ("key", "same"))
+        choice("transactions", transactions, ("auto", "always", "never"))
+        choice("on_refused", on_refused, ("fail", "skip"))
+        flag("use_duplicate_detection", use_duplicate_detection)
+        flag("rekey_by_id", rekey_by_id)
+        if rekey_by_id and partitions == "same":
+            raise ConfigurationError(
+                'rekey_by_id=True goes where the ID says, partitions="same" where the record lay; choose one'
+            )
+        self._batch_records = whole("batch_records", batch_records, advice="give a number of records, e.g. 10_000")  # fmt: skip
+        self._topics = topic_list(topics)
+        self._names = Names(id_spec(id), adds=use_duplicate_detection)
+        self._source_config, self._group = dict(source), group or source.get("group.id")
+        self._target_settings = target_settings(target)
+        # What is wrong shows where the bridge is made.
+        source_settings(self._source_config, str(self._group or "bridge"), told_of_ends=False)
+        Routes(self._topics, rename, lambda _: 0)
+        self._rename, self._transactions, self._on_refused = rename, transactions, on_refused
+        self._adds, self._rekeys, self._keeps_partition = (
+            use_duplicate_detection,
+            rekey_by_id,
+            partitions == "same",
+        )
+        self.counters = BridgeCounters()
+        self._ending = threading.Event()
+        self._source: Source | None = None
+        self._skipped: set[tuple[str, int, int]] = set()
+        self._careful: dict[Place, int] = {}
+        """Up to where records are written one by one, because the target refused some of them."""
+        self._too_large_together = False
+        self._cluster = ""
+        self._atomic = False
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        until_end: bool = False,
+        report: Callable[[Bridge], None] | None = None,
+        report_every: float = 10.0,
+    ) -> None:
+        """Move records until `stop`; may be called again.
+
+        Args:
+            until_end: end by itself when the group has copied all that the topics held at the start.
+            report: is called now and then, e.g. to print `counters` and `lag`.
+            report_every: seconds between two calls.
+
+        Raises `BridgeError` in one line for what does not pass by itself. While an end is away the bridge waits, and says so in the log.
+        """
+        report_every_s = seconds("report_every", report_every)
+        flag("until_end", until_end)
+        self._ending.clear()
+        target = Target(self._target_settings, self._ending.is_set)
+        try:
+            source = self._open(target, told_of_ends=until_end)
+            ends = self._asked("source", lambda: source.ends(source.partitions(self._routes.reads))) if until_end else None  # fmt: skip
+            self._move(source, target, report or (lambda _: None), report_every_s, ends)
+        except _EndingError:
+            pass  # before it began
+        finally:
+            target.close()
+            if self._source is not None:
+                self._source.close()
+                self._source = None
+
+    def stop(self) -> None:
+        """Have `run` end after the batch in hand; from any thread, or a signal's handler."""
+        self._ending.set()
+
+    def lag(self) -> int:
+        """Return how many offsets this bridge has before it, as far as it has heard; 0 while it does not run."""
+        return 0 if self._source is None else self._source.lag()
+
+    def _open(self, target: Target, *, told_of_ends: bool) -> Source:
+        there = self._asked("target", target.cluster_id)
+        group = str(self._group or f"dedup-bridge-{there}-{self._rename}")
+        source = Source(source_settings(self._source_config, group, told_of_ends=told_of_ends), self._topics)
+        self._source = source
+        self._cluster = self._asked("source", source.cluster_id)
+        one_cluster = self._cluster == there
+        self._routes = Routes(self._topics, self._rename, target.topics.count)
+        self._routes.one_cluster = one_cluster
+        found = {topic for topic, _ in self._asked("source", lambda: source.partitions(self._routes.reads))}
+        for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
+            if topic not in found:
+                raise BridgeError(f"the source has no topic {topic!r}; name one that is there, or a pattern such as '^{topic}'")  # fmt: skip
+            self._asked("target", partial(self._routes.target_of, topic))
+        why = target.open(self._transactions)
+        self._atomic = one_cluster and target.is_transactional
+        log.info(
+            "bridge: group %s, %s, %s", group, "one cluster" if one_cluster else "two clusters",
+            "batches and offsets in transactions" if self._atomic
+            else "batches in transactions, offsets after them" if target.is_transactional
+            else f"no transactions{': ' if why else ''}{masked_text(why)}",
+        )  # fmt: skip
+        return source
+
+    def _asked(self, end: str, ask: Callable[[], Any]) -> Any:
+        """Return what one of the ends answers, which may take a while when it has just started."""
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if not passes(error) or time.monotonic() > until:
+                    raise BridgeError(
+                        f"the {end} does not answer: {text_of(error)}; check its bootstrap servers and settings"
+                    ) from None
+                if self._ending.wait(_ASK_AGAIN_S):
+                    raise _EndingError from None
+
+    def _move(
+        self, source: Source, target: Target, report: Callable[[Bridge], None], report_every_s: float,
+        ends: dict[Place, int] | None,
+    ) -> None:  # fmt: skip
+        pause_s, next_report = _FIRST_PAUSE_S, time.monotonic() + report_every_s
+        while not self._ending.is_set():
+            self._careful = {
+                place: next_one for place, next_one in self._careful.items() if source.has(place)
+            }
+            batch = source.read(min(self._batch_records, _SINGLY) if self._careful else self._batch_records)
+            if not batch:
+                source.copied({}, committed=True)
+            elif self._copy(source, target, batch):
+                pause_s = _FIRST_PAUSE_S
+            else:
+                self._ending.wait(pause_s)
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            if time.monotonic() >= next_report:
+                report(self)
+                next_report = time.monotonic() + report_every_s
+            if ends is not None and not batch and source.has_reached(ends):
+                return
+
+    # --- a batch ---------------------------------------------------------------------------------------------------
+
+    def _copy(self, source: Source, target: Target, batch: list[Any]) -> bool:
+        """Write a batch, and have the group's offsets follow it; false where it has to be read again."""
+        offsets = {(each.topic(), each.partition()): each.offset() + 1 for each in batch}
+        singly = bool(self._careful)
+        try:
+            copies, named = self._copies(target, batch)
+            commit = Commit(as_positions(offsets), source.member) if self._atomic else None
+            target.write(copies, commit, singly=singly)
+        except KafkaException as error:
+            if not passes(error):
+                raise BridgeError(f"an end of the bridge does not answer: {text_of(error)}; see to it") from None  # fmt: skip
+            self._give_up(source, target, batch, FailedError(error.args[0]))
+            return False
+        except (FailedError, RefusedError) as failed:
+            self._give_up(source, target, batch, failed)
+            return isinstance(failed, RefusedError)
+        source.copied(offsets, committed=self._atomic)
+        self._note(batch, named)
+        if singly:
+            self._careful = {p: o for p, o in self._careful.items() if offsets.get(p, -1) < o}
+            if not self._careful and self._too_large_together:
+                self._too_large_together = False
+                target.shrink()
+        return True
+
+    def _give_up(
+        self, source: Source, target: Target, batch: list[Any], failed: FailedError | RefusedError
+    ) -> None:
+        self.counters.repeated += 1
+        if isinstance(failed, RefusedError):
+            self._refuse(failed)
+        elif isinstance(failed, DoubtfulError):
+            self._doubt(batch)
+            self._too_large_together = failed.is_size
+        log.log(
+            logging.DEBUG if self._ending.is_set() or isinstance(failed, RefusedError | DoubtfulError) else logging.WARNING,
+            "bridge: a batch of %d records is sent again: %s", len(batch), masked_text(str(failed)),
+        )  # fmt: skip
+        while True:
+            try:
+                target.abandon(failed)
+            except FailedError as still:
+                if not passes(KafkaException(still.error)):
+                    raise BridgeError(f"the target's transactions cannot be used any more: {still}; see to it") from None  # fmt: skip
+                failed = still
+                if self._ending.wait(_FIRST_PAUSE_S):
+                    return
+            else:
+                break
+        source.step_back(batch, to_committed=self._atomic)
+
+    def _doubt(self, batch: list[Any]) -> None:
+        for place, offset in ((((each.topic(), each.partition())), each.offset()) for each in batch):
+            self._careful[place] = max(offset + 1, self._careful.get(place, -1))
+
+    def _refuse(self, refused: RefusedError) -> None:
+        message = refused.message
+        self._too_large_together = False
+        said = (
+            f"the target refuses {coordinates(message)} ({len(message)} bytes, "
+            f"key of {len(message.key() or b'')}): {masked_text(str(refused))}"
+        )
+        if self._on_refused == "fail":
+            raise BridgeError(
+                f"{said}; raise what the target allows (max.message.bytes of its topic, message.max.bytes of the bridge's settings), or leave such records out: --on-refused skip"
+            )
+        log.warning("bridge: %s; it is left out", said)
+        self._skipped.add((message.topic(), message.partition(), message.offset()))
+
+    def _note(self, batch: list[Any], named: int) -> None:
+        counters = self.counters
+        left_out = 0
+        if self._skipped:
+            passed = {(each.topic(), each.partition(), each.offset()) for each in batch} & self._skipped
+            left_out = len(passed)
+            self._skipped -= passed
+        counters.batches += 1
+        counters.skipped += left_out
+        counters.copied += len(batch) - left_out
+        counters.named += named
+
+    def _copies(self, target: Target, batch: list[Any]) -> tuple[list[Copy], int]:
+        """Return what is sent, and to how many of them an ID was added."""
+        all_headers, digests = self._names.read(batch)
+        adds, rekeys, keeps = self._adds, self._rekeys, self._keeps_partition
+        id_header, cluster, skipped = self._names.header or "", self._cluster, self._skipped
+        routes: dict[str, tuple[str, int]] = {}
+        copies: list[Copy] = []
+        named = 0
+        for message, given, digest in zip(batch, all_headers, digests, strict=True):
+            if skipped and (message.topic(), message.partition(), message.offset()) in skipped:
+                continue
+            headers, key, place = given, message.key(), digest
+            topic, count = routes.get(message.topic()) or self._route(target, message.topic(), routes)
+            if place is None:
+                place = source_id(cluster, message)
+                if adds:
+                    headers = [*(given or ()), (id_header, place)]
+                    named += 1
+            if rekeys and (adds or digest is not None):
+                former, key = key, self._names.key_of(headers or (), place)
+                if former is not None and former != key:
+                    headers = [*(headers or ()), (_FORMER_KEY, former)]
+            partition = -1
+            if keeps:
+                partition = message.partition()
+                if partition >= count:
+                    raise BridgeError(
+                        f"{coordinates(message)} has no partition {partition} in the target's {topic!r}, which has {count}; add partitions there, or give --partitions key"
+                    )
+            elif key is None or (not key and target.scatters_empty_keys):
+                partition = crc32(place) % count
+            copies.append(Copy(message, topic, partition, key, headers))
+        return copies, named
+
+    def _route(self, target: Target, topic: str, routes: dict[str, tuple[str, int]]) -> tuple[str, int]:
+        name = self._routes.target_of(topic)
+        count = target.topics.count(name)
+        if not count:
+            raise BridgeError(f"the target's topic {name!r} is gone; create it again")
+        routes[topic] = name, count
+        return routes[topic]
+
+
+class _EndingError(Exception):
+    """The bridge was asked to end while it waited for an answer."""

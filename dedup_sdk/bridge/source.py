@@ -1,0 +1,258 @@
+"""The end that records come from: a member of a group, what it was given, and how far that was read."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk.bridge.topics import Topics
+from dedup_sdk.errors import BridgeError
+from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.refusals import settings_refused, text_of
+
+log = logging.getLogger("dedup_sdk")
+
+Place = tuple[str, int]
+"""Topic and partition."""
+_SLICE: Final = 1_000
+_MOST_BYTES: Final = 32 * 2**20
+_WAIT_S: Final = 0.2
+_ASK_S: Final = 5.0
+_COMES_BACK: Final = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError._RESOLVE})  # noqa: SLF001 (those are their public names)
+"""The group put a member out that was silent for long: it joins again. A name server that is away is asked again."""
+_SEEK_TRIES: Final = 50
+_SEEK_PAUSE_S: Final = 0.02
+
+
+class Source:
+    """Reads batches. For one thread, which hears of rebalances inside `read`: no batch is in hand then.
+
+    Args:
+        config: of the client, see `source_settings`.
+        topics: names, and patterns that begin with ``^``.
+    """
+
+    def __init__(self, config: dict[str, Any], topics: list[str]) -> None:
+        self._config, self._topics = config, topics
+        self._assigned: set[Place] = set()
+        self._joined = False
+        self._batch: list[Any] = []
+        self._at: dict[Place, int] = {}
+        """How far partitions of ours were copied, or have no more: the next offset."""
+        self._uncommitted: dict[Place, int] = {}
+        self._ends_heard: dict[Place, int] = {}
+        """Where partitions have no more, told beside the records in hand: true once these are copied."""
+        self._consumer = self._make()
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, most: int) -> list[Any]:
+        """Return records of partitions that are ours, in their order, at most ``most`` (and about 32 MiB); none after a short while.
+
+        Raises `BridgeError` for what does not pass by itself.
+        """
+        self._batch = []
+        self._take(1, _WAIT_S)
+        size = 0
+        while self._batch and len(self._batch) < most and size < _MOST_BYTES:
+            before = len(self._batch)
+            # With a timeout the client would wait for a full list.
+            if not self._take(min(_SLICE, most - before), 0.0):
+                break
+            size += sum(map(len, self._batch[before:]))
+        batch, self._batch = self._batch, []
+        return batch
+
+    def _take(self, most: int, wait_s: float) -> bool:
+        try:
+            found = self._consumer.consume(most, wait_s)
+        except KafkaException as error:
+            self._hear(error.args[0])
+            return False
+        assigned = self._assigned
+        for message in found:
+            told = message.error()
+            if told is not None:
+                self._hear(told, message)
+            elif (message.topic(), message.partition()) in assigned:
+                self._batch.append(message)
+        return bool(found)
+
+    def _hear(self, error: KafkaError, message: Any = None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
+            place = (message.topic(), message.partition())
+            if place in self._assigned:
+                self._ends_heard[place] = message.offset()
+        elif error.code() in _COMES_BACK or passes(KafkaException(error)):
+            log.debug("bridge: the source says: %s", error.str())
+        else:
+            raise BridgeError(
+                f"the source cannot be read: {error.str()}; see to it, and start the bridge again"
+            )
+
+    # --- the group -------------------------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> object:
+        """Who this is to the group, for a transaction."""
+        return self._consumer.consumer_group_metadata()
+
+    def copied(self, offsets: dict[Place, int], *, committed: bool) -> None:
+        """Note how far was copied; ``committed``: in one transaction with that. Called with nothing when there was nothing to copy.
+
+        What is not committed is committed now. Where that is not possible it is tried again later, and may come twice until then.
+        """
+        self._at |= offsets
+        if not committed:
+            self._uncommitted |= offsets
+        for place, offset in self._ends_heard.items():
+            if offset > self._at.get(place, -1):
+                self._at[place] = self._uncommitted[place] = offset
+        self._ends_heard.clear()
+        if self._uncommitted:
+            self._commit()
+
+    def _commit(self) -> None:
+        try:
+            self._consumer.commit(offsets=as_positions(self._uncommitted), asynchronous=False)
+        except KafkaException as error:
+            if not passes(error):
+                raise BridgeError(
+                    f"the source does not take the group's commit: {text_of(error)}; may the group be written?"
+                ) from None
+            log.info("bridge: the group's commit waits: %s", text_of(error))
+        else:
+            self._uncommitted.clear()
+
+    def step_back(self, batch: Iterable[Any], *, to_committed: bool) -> None:
+        """Read a batch again, from its first records, or from what is committed by now; what went to others stays with them."""
+        self._ends_heard.clear()
+        firsts: dict[Place, int] = {}
+        for message in batch:
+            firsts.setdefault((message.topic(), message.partition()), message.offset())
+        targets = {place: offset for place, offset in firsts.items() if place in self._assigned}
+        try:
+            if to_committed and targets:
+                asked = [TopicPartition(*place) for place in targets]
+                stands = self._consumer.committed(asked, timeout=_ASK_S)
+                _raise_first_error(stands)
+                targets |= {(tp.topic, tp.partition): tp.offset for tp in stands if tp.offset >= 0}
+            for place, offset in targets.items():
+                self._seek(place, offset)
+        except KafkaException as error:
+            # Nothing that was read may be passed over: a member that joins anew begins with what is committed.
+            log.info("bridge: joins its group anew: %s", text_of(error))
+            self._consumer.close()
+            self._forget()
+            self._consumer = self._make()
+
+    def _seek(self, place: Place, offset: int) -> None:
+        for left in reversed(range(_SEEK_TRIES)):
+            try:
+                self._consumer.seek(TopicPartition(*place, offset))
+            except KafkaException as error:
+                # A partition that was assigned a moment ago cannot be moved yet.
+                if not left or error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (as above)
+                    raise
+                time.sleep(_SEEK_PAUSE_S)
+            else:
+                return
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._uncommitted:
+            with suppress(BridgeError):
+                self._commit()
+        self._consumer.close()
+
+    def has(self, place: Place) -> bool:
+        """Whether a partition is ours."""
+        return place in self._assigned
+
+    # --- how far ---------------------------------------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        """Return the cluster's ID; raises `KafkaException`."""
+        return self._consumer.list_topics(timeout=_ASK_S).cluster_id or ""
+
+    def partitions(self, reads: Callable[[str], bool]) -> list[Place]:
+        """Return the partitions of all topics that are read; raises `KafkaException`."""
+        counts = Topics(self._consumer.list_topics).all()
+        return [(topic, number) for topic, count in counts.items() if reads(topic) for number in range(count)]
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return where the logs end now, of those that have anything; raises `KafkaException`."""
+        bounds = {
+            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ASK_S)
+            for place in places
+        }
+        return {place: high for place, (low, high) in bounds.items() if high > low}
+
+    def has_reached(self, ends: dict[Place, int]) -> bool:
+        """Whether the group has copied all up to some ends; those that are reached are taken out of them."""
+        for place in [place for place in ends if self._at.get(place, -1) >= ends[place]]:
+            del ends[place]
+        if not ends or not self._joined or any(place in self._assigned for place in ends):
+            # A member that is about to join does not leave: its client may wait for long then.
+            return not ends and self._joined
+        # What another member has is asked for when all that is ours is done.
+        try:
+            stands = self._consumer.committed([TopicPartition(*place) for place in ends], timeout=_ASK_S)
+        except KafkaException as error:
+            log.debug("bridge: the group's offsets cannot be asked for: %s", text_of(error))
+            return False
+        for tp in stands:
+            if tp.error is None and tp.offset >= ends[tp.topic, tp.partition]:
+                del ends[tp.topic, tp.partition]
+        return not ends
+
+    def lag(self) -> int:
+        """Return how many offsets the partitions of this member have before them, as far as the client has heard."""
+        total = 0
+        for place in self._assigned:
+            with suppress(KafkaException):
+                high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)[1]
+                total += max(0, high - self._at.get(place, high))
+        return total
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _make(self) -> Consumer:
+        with settings_refused(self._config, "--from"):
+            consumer = Consumer(self._config)
+        self._forget()
+        consumer.subscribe(self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+        return consumer
+
+    def _forget(self) -> None:
+        self._joined = False
+        self._assigned, self._at, self._uncommitted, self._ends_heard = set(), {}, {}, {}
+
+    def _assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._joined = True
+        self._assigned |= {(tp.topic, tp.partition) for tp in partitions}
+
+    def _revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {(tp.topic, tp.partition) for tp in partitions}
+        self._assigned -= gone
+        self._batch = [each for each in self._batch if (each.topic(), each.partition()) not in gone]
+        for place in gone:
+            self._at.pop(place, None)
+            self._uncommitted.pop(place, None)
+            self._ends_heard.pop(place, None)
+
+
+def as_positions(offsets: dict[Place, int]) -> list[TopicPartition]:
+    """Return offsets as the client has them."""
+    return [TopicPartition(*place, offset) for place, offset in offsets.items()]
+
+
+def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
+    for tp in answers:
+        if tp.error is not None:
+            raise KafkaException(tp.error)

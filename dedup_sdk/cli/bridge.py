@@ -1,0 +1,210 @@
+"""``dedup bridge``: moves records from topics to topics, each with one dedup ID however often it is sent."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import typer
+
+from dedup_sdk.bridge.bridge import BATCH_RECORDS, Bridge
+from dedup_sdk.cli.options import Json, Quiet
+from dedup_sdk.cli.rewind import setting
+from dedup_sdk.cli.text import printable
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.properties_file import read_properties
+
+_INTERRUPTED = 130
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="Where records come from: bootstrap servers, or a properties file with the client's settings.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str, typer.Option("--to", help="Where they go: the same for the other end.", show_default=False)
+]
+FromConfig = Annotated[
+    list[str] | None,
+    typer.Option("--from-config", help="A setting of --from, NAME=VALUE; may be repeated.", show_default=False),
+]  # fmt: skip
+ToConfig = Annotated[
+    list[str] | None,
+    typer.Option("--to-config", help="A setting of --to, NAME=VALUE; may be repeated.", show_default=False),
+]
+OfTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topics",
+        help="A topic, or a pattern that begins with ^; may be repeated [default: all].",
+        show_default=False,
+    ),
+]
+Rename = Annotated[
+    str, typer.Option("--rename", help="A topic's name there; {topic} stands for the name here.")
+]
+OfId = Annotated[str, typer.Option("--id", help="What a record's ID is; where there is none it is added.")]
+Detection = Annotated[
+    bool,
+    typer.Option(
+        "--duplicate-detection/--no-duplicate-detection",
+        help="Whether records without an ID get one, that says where they lay.",
+    ),
+]
+Rekey = Annotated[
+    bool,
+    typer.Option(
+        "--rekey-by-id", help="The ID becomes the record's key, so that equal IDs come to one partition."
+    ),
+]
+Partitions = Annotated[
+    Literal["key", "same"],
+    typer.Option("--partitions", help="Where a record goes: as its key says, or to the same number."),
+]
+OfTransactions = Annotated[
+    Literal["auto", "always", "never"],
+    typer.Option("--transactions", help="auto: a batch is a transaction where the target allows it."),
+]
+Refused = Annotated[
+    Literal["fail", "skip"],
+    typer.Option(
+        "--on-refused", help="A record that the target does not take: end, and name it; or leave it out."
+    ),
+]
+OfGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="The consumer group [default: group.id of --from, else made of the target's cluster and --rename].",
+        show_default=False,
+    ),
+]
+BatchRecords = Annotated[int, typer.Option("--batch-records", min=1, help="Records of a batch, at most.")]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="End when all that the topics hold now has been copied.")
+]
+Every = Annotated[
+    float, typer.Option("--report-every", min=0.1, help="Seconds between two lines of statistics.")
+]
+
+
+def bridge(
+    *,
+    source: From,
+    target: To,
+    topics: OfTopics = None,
+    rename: Rename = "{topic}",
+    id_text: OfId = "header:dedup-id",
+    duplicate_detection: Detection = True,
+    rekey_by_id: Rekey = False,
+    partitions: Partitions = "key",
+    transactions: OfTransactions = "auto",
+    on_refused: Refused = "fail",
+    group: OfGroup = None,
+    batch_records: BatchRecords = BATCH_RECORDS,
+    until_end: UntilEnd = False,
+    report_every: Every = 10.0,
+    source_config: FromConfig = None,
+    target_config: ToConfig = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Move records between clusters or topics, each with one ID however often it is sent.
+
+    **Examples**
+
+        dedup bridge --from old:9092 --to new:9092 --topics orders
+        dedup bridge --from old.properties --to new.properties --topics '^eu\..*' --rename 'copy.{topic}'
+        dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
+
+    Headers, key, value and timestamp stay. A record without a dedup ID gets one that says where it lay, the same however often it is sent: kill the
+    bridge at any moment, start it again, and the target's DedupConsumer sees each record once. On one cluster the target has each once as well. Several
+    bridges with the same options share the work.
+
+    Says on stderr how it goes; SIGTERM ends it after the batch in hand. With `--json` the last line is one object,
+    `{"copied", "named", "skipped", "batches", "repeated"}`.
+    """
+    moving = Bridge(
+        _settings(source, "--from", source_config), _settings(target, "--to", target_config), topics=topics or "^.*", rename=rename, id=id_text,
+        use_duplicate_detection=duplicate_detection, rekey_by_id=rekey_by_id, partitions=partitions, transactions=transactions,
+        on_refused=on_refused, group=group, batch_records=batch_records,
+    )  # fmt: skip
+    with _saying(quiet=quiet), _stopped_by_signals(moving) as caught:
+        try:
+            moving.run(until_end=until_end, report=None if quiet else _report, report_every=report_every)
+        finally:
+            if not quiet:
+                _report(moving)
+    if json_output:
+        typer.echo(json.dumps(moving.counters.as_dict()))
+    if signal.SIGINT in caught:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _settings(text: str, option: str, more: list[str] | None) -> dict[str, str]:
+    """Read servers, or a file of settings. No message shows a value, which may be a password."""
+    path = Path(text)
+    if path.is_file() or text.endswith(".properties") or path.parent != Path():
+        settings = read_properties(path, option=option)
+    elif not text.strip():
+        raise ConfigurationError(f"{option} is empty; give bootstrap servers, e.g. localhost:9092, or a file")
+    else:
+        settings = {"bootstrap.servers": text}
+    settings |= dict(map(setting, more or []))
+    if "bootstrap.servers" not in settings:
+        raise ConfigurationError(f"{option} has no bootstrap.servers; add them to the file")
+    return settings
+
+
+def _report(moving: Bridge) -> None:
+    counters = moving.counters
+    parts = [f"{counters.copied:,} copied", f"{counters.named:,} of them given an ID"]
+    if counters.skipped:
+        parts.append(f"{counters.skipped:,} left out")
+    if counters.repeated:
+        parts.append(f"{counters.repeated:,} batches begun again")
+    typer.echo(f"bridge: {', '.join(parts)}; {moving.lag():,} behind", err=True)
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(printable(record.getMessage()) + "\n")
+
+
+@contextmanager
+def _saying(*, quiet: bool) -> Iterator[None]:
+    """Show what the bridge logs."""
+    log, handler = logging.getLogger("dedup_sdk"), _ToStderr()
+    former = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR if quiet else logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(former)
+
+
+@contextmanager
+def _stopped_by_signals(moving: Bridge) -> Iterator[list[int]]:
+    """Have SIGTERM and the first SIGINT end the bridge in order; the list has those that came."""
+    caught: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        moving.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
