@@ -15,7 +15,7 @@ import sys
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks import inbox, outbox
+from benchmarks import bridge, inbox, outbox
 from benchmarks.arguments import at_least
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Figures = dict[str, float]
 PARTS: dict[str, Callable[[int, int], dict[str, list[Figures]]]] = {
     "outbox": outbox.rounds_of,
+    "bridge": bridge.rounds_of,
     "inbox": inbox.rounds_of_new,
     "inbox-halved": inbox.rounds_of_halved,
 }

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk import Window
 from tests.chaos.bed import Bed
+from tests.chaos.bridged_sender import SOURCE, BridgedSender
 from tests.chaos.forgetful import SAID, is_forgetful
 from tests.chaos.history import EARLIER, History, LogRecord
 from tests.chaos.options import WorkerOptions
@@ -83,7 +84,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             finally:
                 stage.crew.end()
     finally:
-        if isinstance(sender, OutboxSender):
+        if isinstance(sender, OutboxSender | BridgedSender):
             sender.end()
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -111,6 +112,12 @@ def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Pa
     }  # fmt: skip
     if scenario.outbox:
         return OutboxSender(bed.producers.bootstrap, topic, folder, broken=choice.broken, **settings)
+    if scenario.bridged:
+        bed.kafka.create_topic(SOURCE.format(topic=topic), scenario.partitions)
+        return BridgedSender(
+            bed.producers.bootstrap, topic, folder, straight=bed.kafka.bootstrap, bridged=[each.bootstrap for each in bed.consumers],
+            atomic=bool(choice.seed % 2) or bool(choice.broken), broken=choice.broken, **settings,
+        )  # fmt: skip
     return Sender(bed.producers.bootstrap, topic, **settings)
 
 
@@ -197,7 +204,10 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
         exactly=scenario.database,
-        persisted=stage.sender.persisted() if isinstance(stage.sender, OutboxSender) else None,
+        persisted=stage.sender.persisted()
+        if isinstance(stage.sender, OutboxSender | BridgedSender)
+        else None,
+        copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
     )
     return history, stuck
 

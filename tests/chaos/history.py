@@ -143,7 +143,8 @@ class History:
             lost a partition may begin what it cannot end.
         now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
         told: what the runs' consumers logged.
-        persisted: the IDs that were ever in the sender's outbox; None: it has none.
+        persisted: the IDs that were ever in the sender's outbox, or that bridges had to bring; None: there are none.
+        copies: how often the log may have each ID; None: as often as it likes.
     """
 
     log: Sequence[LogRecord]
@@ -161,6 +162,7 @@ class History:
     now_ms: int = 2**62
     told: Sequence[Line] = ()
     persisted: Collection[bytes] | None = None
+    copies: Mapping[bytes, int] | None = None
 
 
 EARLIER = 1_000

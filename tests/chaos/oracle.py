@@ -55,8 +55,9 @@ class Judgement:
         trespassed: calls that began after their run was told that the partition is not its own.
         unsettled: records that were not committed although all was done.
         regressed: commits below an earlier one, of a partition whose offsets nobody set.
-        unsent: IDs that were in the sender's outbox, and are not in the log.
-        unpersisted: records whose ID was never in the sender's outbox: a resend would bear another one.
+        unsent: IDs that were in the sender's outbox, or that bridges had to bring, and are not in the log.
+        unpersisted: records whose ID was never in the sender's outbox, nor one that bridges had to bring: a resend would bear another one.
+        recopied: records beyond those that bridges had to bring, by their IDs, where each is copied once.
         examples: a few of what is wrong, with all that is known of it (see `evidence`).
     """
 
@@ -74,6 +75,7 @@ class Judgement:
     regressed: int
     unsent: int = 0
     unpersisted: int = 0
+    recopied: int = 0
     examples: tuple[str, ...] = ()
 
     def broken(self) -> dict[str, int]:
@@ -88,6 +90,7 @@ class Judgement:
             "regressed",
             "unsent",
             "unpersisted",
+            "recopied",
         )
         return {name: count for name in names if (count := getattr(self, name))}
 
@@ -138,6 +141,7 @@ def judge(history: History) -> Judgement:
         handled=len(history.calls),
         doubled=sum(doubled.values()),
         doubled_bound=sum(map(len, at_risk)),
+        recopied=_recopied(history),
         unsent=len(set(history.persisted or ()) - {record.ident for record in history.log}),
         **{**counts, "unexplained": sum(unexplained.values())},
         examples=tuple(
@@ -365,3 +369,10 @@ def _regressed(history: History) -> list[Sample]:
         # From there on it may rise again: that is no news.
         highest[sample.partition] = sample.offset
     return found
+
+
+def _recopied(history: History) -> int:
+    if history.copies is None:
+        return 0
+    there = Counter(record.ident for record in history.log if record.ident is not None)
+    return sum(max(0, count - history.copies.get(ident, 0)) for ident, count in there.items())

@@ -63,6 +63,7 @@ class Report:
             "regressed": judged.regressed,
             "unsent": judged.unsent,
             "unpersisted": judged.unpersisted,
+            "recopied": judged.recopied,
             "faults": self.faults,
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),

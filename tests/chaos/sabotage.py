@@ -14,7 +14,7 @@ import numpy as np
 from confluent_kafka import TopicPartition
 
 from dedup_adapters.sql import Inbox
-from dedup_sdk import DedupConsumer
+from dedup_sdk import Bridge, DedupConsumer
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
@@ -243,6 +243,19 @@ def _keep_the_id_apart() -> None:
     _replace(Inbox, "once", make)
 
 
+def _offsets_before_the_copy() -> None:
+    """A bridge commits its group's offsets when it has read, and copies then."""
+
+    def make(copy: Any) -> Any:
+        def eager(self: Bridge, source: Any, target: Any, batch: Any) -> Any:
+            source.copied({(m.topic(), m.partition()): m.offset() + 1 for m in batch}, committed=False)
+            return copy(self, source, target, batch)
+
+        return eager
+
+    _replace(Bridge, "_copy", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -262,6 +275,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "install-unchecked": _install_unchecked,
     "send-before-persist": send_before_persist,
     "id-apart": _keep_the_id_apart,
+    "offsets-before-the-copy": _offsets_before_the_copy,
 }
 """Every way to break a worker, by name."""
 

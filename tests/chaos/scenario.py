@@ -29,6 +29,7 @@ class Scenario:
         on_full_disk: as of `DedupConsumer`.
         skew_ms: how far the timestamps of what is sent again may be off.
         outbox: whether what is sent goes through the outbox of a producer in a process of its own.
+        bridged: whether bridges copy what is sent from another topic.
         database: whether the work is rows of a database (mode ``inbox``): then each message is handled exactly once.
         kept_offsets: whether the offsets are there, too.
         topic_config: settings of the topic.
@@ -56,6 +57,7 @@ class Scenario:
     on_full_disk: Literal["pause", "unverified"] = "pause"
     skew_ms: int = 0
     outbox: bool = False
+    bridged: bool = False
     database: bool = False
     kept_offsets: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.chaos.bridge_faults import BRIDGE
 from tests.chaos.cluster_faults import (
     BROKER,
     CORRUPTION,
@@ -42,6 +43,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         CLOCK,
         HOSTILE_IDS,
         OUTBOX,
+        BRIDGE,
         INBOX,
         INBOX_OFFSETS,
         SOAK,

@@ -327,6 +327,15 @@ def test_what_an_outbox_had_is_in_the_log_and_nothing_else() -> None:
     assert broken(records, calls) == {}
 
 
+def test_what_bridges_copy_once_is_there_once() -> None:
+    """One more than the source had is recopied; where copies may come again nobody asks."""
+    records = log("x", "y", "x")
+    calls = [call(0, 10), call(1, 11)]
+    assert broken(records, calls, copies={b"x": 2, b"y": 1}) == {}
+    assert broken(records, calls, copies={b"x": 1, b"y": 1}) == {"recopied": 1}
+    assert broken(records, calls, copies={b"x": 1}) == {"recopied": 2}
+
+
 def test_in_the_transaction_of_its_id_nothing_is_doubled() -> None:
     """What explains a second call elsewhere explains none there; and who lost a partition may begin what it cannot end."""
     records = log("x", "y")

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         ("corruption", "cooperative", 5),
         ("topic-changes", "consumer", 6),
         ("outbox", "classic", 7),
+        ("bridge", "cooperative", 9),
         pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
     ],
 )
@@ -57,6 +58,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("hostile-ids", "consumer", 6),
         ("snapshots", "classic", 7),
         ("outbox", "cooperative", 8),
+        ("bridge", "classic", 9),
         pytest.param("inbox", "classic", 9, marks=pytest.mark.container),
     ],
 )

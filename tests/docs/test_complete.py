@@ -105,7 +105,9 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator]
+    "made",
+    [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator],
+    ids=lambda made: made.__qualname__,
 )
 def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
     """Each keyword of the constructor is explained where `help()` shows it."""
