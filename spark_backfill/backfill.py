@@ -23,10 +23,11 @@ from spark_backfill.lane_sources import read_dealt_rows
 from spark_backfill.lane_spec import DealtSpec, LaneSpec
 from spark_backfill.lane_writer import write_dealt
 from spark_backfill.options import Options
+from spark_backfill.output import Output
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.pieces import read_all_pieces
-from spark_backfill.publication import Publication, isolation_of, owner
+from spark_backfill.publication import Made, Publication, isolation_of, owner
 from spark_backfill.remote_output import check_shared, open_output
 from spark_backfill.report import Report, RunReport
 from spark_backfill.report_page.document import Document
@@ -34,6 +35,7 @@ from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
 from spark_backfill.share import Share, find_shares
+from spark_backfill.shared_rebuild import check_store, load_snapshot
 from spark_backfill.shared_runs import Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_group_slots
@@ -81,6 +83,7 @@ def backfill_groups(
     if options.report is not None:
         check_place(options.report)
     with open_output(options) as output:
+        check_store(options.shared, say)
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
@@ -131,6 +134,7 @@ def backfill_groups(
             )
             for number, share in enumerate(shares)
         ]
+        made = _share(options, made, shares, output, session, now_ms, say, around)
         for number, each in enumerate(made):
             each.write_reports(output.snapshot(number), with_findings=options.report is not None)
         for number, each in enumerate(made):
@@ -151,6 +155,37 @@ def backfill_groups(
         spark_start_seconds=publication.spark_start_seconds,
         seconds=publication.seconds,
     )
+
+
+def _share(
+    options: Options,
+    made: list[Made],
+    shares: Sequence[Share],
+    output: Output,
+    session: LazySession,
+    now_ms: int,
+    say: Callable[[str], None],
+    around: Callable[[Task], Task],
+) -> list[Made]:
+    """Load what was made into the shared memory, if there is one, and return it with reports that say so."""
+    shared = options.shared
+    if shared is None:
+        return made
+    told: list[Made] = []
+    for number, (each, share) in enumerate(zip(made, shares, strict=True)):
+        marks = 0
+        if each.report.marks:
+            marks = load_snapshot(
+                session.get(),
+                shared,
+                (share.group or "", output.snapshot(number), each.manifest),
+                window_ms=options.window.time_ms or 0,
+                now_ms=now_ms,
+                around=around,
+            )
+        say(f"{marks:,} IDs of group {share.group!r} are in the shared memory at {shared.shown}")
+        told.append(each.shared_at(shared.shown, marks))
+    return told
 
 
 def _unreadable(options: Options) -> str:

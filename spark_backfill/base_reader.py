@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,17 @@ from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Stretch
 
 _TASK_BYTES: Final = 64 * 2**20
+
+
+class HasFile(Protocol):
+    """What says where a sorted file belongs."""
+
+    @property
+    def file(self) -> SortedFile:
+        """The file."""
+
+
+File = TypeVar("File", bound=HasFile)
 
 
 class BaseFile(NamedTuple):
@@ -127,10 +138,10 @@ def read_base_pieces(
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, PIECE_SCHEMA)
 
 
-def share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:
+def share_out(files: Sequence[File], *, parallelism: int) -> tuple[tuple[File, ...], ...]:
     """Deal files out to tasks of about equal size: as many as run at a time, more where they would be large."""
     count = min(len(files), max(parallelism, -(-sum(each.file.bytes for each in files) // _TASK_BYTES)))
-    tasks: list[list[BaseFile]] = [[] for _ in range(count)]
+    tasks: list[list[File]] = [[] for _ in range(count)]
     sizes = [0] * count
     for each in sorted(files, key=lambda each: each.file.bytes, reverse=True):
         smallest = sizes.index(min(sizes))

@@ -23,6 +23,12 @@ from spark_backfill.lane_spec import DealtSpec, LaneSpec, Spec
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
+from spark_backfill.shared_options import (
+    SharedOptions,
+    add_shared_options,
+    check_window,
+    read_shared_options,
+)
 from spark_backfill.source_options import (
     SourceOptions,
     add_source_options,
@@ -43,13 +49,14 @@ class Options:
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
     ``lanes``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
+    ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only that is, and no snapshot stays.
     """
 
     bootstrap: str
     topic: str
     id: IdSpec
     window: Window
-    output: Path
+    output: Path | None
     url: str
     scratch: Path | None
     groups: tuple[str, ...]
@@ -65,6 +72,7 @@ class Options:
     reshard: Reshard | None = None
     lanes: LaneSpec | None = None
     units: UnitSpec | None = None
+    shared: SharedOptions | None = None
 
     @property
     def dealt(self) -> DealtSpec | None:
@@ -88,16 +96,17 @@ class Options:
 
     @property
     def shown_output(self) -> str:
-        """Where what is made goes, without what may be a secret of a URL."""
-        return shown(self.url) if self.url else str(self.output)
+        """Where the snapshots go, without what may be a secret of a URL; empty where none stays."""
+        return shown(self.url) if self.url else str(self.output or "")
 
     @property
     def secrets(self) -> frozenset[str]:
         """Values that no line may show."""
         archive = self.sources.archive
-        return secrets_of(
+        of_settings = secrets_of(
             self.reader_config, self.admin_config, archive.read_options if archive is not None else {}
         )
+        return of_settings if self.shared is None else of_settings | self.shared.secrets
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,7 +126,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     given = parser.parse_args(arguments)
     lanes, units = _dealt(parser, given)
     base = _base(parser, given)
-    missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
+    wanted = ("topic", "id", "window", *(() if given.shared is not None else ("output",)))
+    missing = [f"--{name}" for name in wanted if getattr(given, name) is None]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     if given.producer_header is not None and given.report is None:
@@ -136,8 +146,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
-        groups = read_groups(given)
+        groups, shared = read_groups(given), read_shared_options(given)
         spec, window = id_spec(given.id), _window(given.window)
+        if shared is not None:
+            check_window(window)
         check_expiry(given.expire_before, window)
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
@@ -154,7 +166,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         topic=given.topic,
         id=spec,
         window=window,
-        output=Path(given.output),
+        output=None if given.output is None else Path(given.output),
         url=url,
         scratch=None if given.scratch is None else Path(given.scratch),
         groups=groups,
@@ -170,6 +182,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         base=base,
         lanes=lanes,
         units=units,
+        shared=shared,
     )
 
 
@@ -203,7 +216,9 @@ def _window(text: str) -> Window:
 
 
 def _url(given: argparse.Namespace) -> str:
-    output: str = given.output
+    output: str | None = given.output
+    if output is None:
+        return ""
     if not is_url(output):
         if given.scratch is not None:
             raise ConfigurationError(
@@ -246,13 +261,14 @@ def _parser() -> _Parser:
     add(
         "--scratch",
         metavar="DIR",
-        help="with a URL: where the snapshot is made before it is uploaded (default: the temporary folder); on a cluster a "
-        "folder that driver and workers share",
+        help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared (default: the temporary folder); "
+        "on a cluster a folder that driver and workers share",
     )
     add_group_options(add)
     add_source_options(add)
     add_base_options(add)
     add_reshard_options(add)
+    add_shared_options(add)
     add(
         "--report",
         metavar="DIR",

@@ -46,20 +46,26 @@ class Place(NamedTuple):
 
 
 def check_places(
-    output: str, *, sources: Sequence[str] = (), report: str | None = None, scratch: str | None = None
+    output: str | None,
+    *,
+    sources: Sequence[str] = (),
+    report: str | None = None,
+    scratch: str | None = None,
 ) -> None:
     """Refuse what would put a run's files among those that are read, or take these away with an output that is replaced.
+
+    ``output`` None: no snapshot stays.
 
     Sources that only Spark knows where to look for (tables, bare paths on another file system) are left out.
 
     Raises:
         ConfigurationError: one line that names two places, one of which lies in the other.
     """
-    to = Place("--output", output)
-    written = [to]
+    to = None if output is None else Place("--output", output)
+    written = [] if to is None else [to]
     if report is not None:
         page = Place("--report", report)
-        if page.lies_in(to):
+        if to is not None and page.lies_in(to):
             raise ConfigurationError(
                 f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )
@@ -75,7 +81,7 @@ def check_places(
                 raise ConfigurationError(
                     f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
                 )
-        if source.lies_in(to):
+        if to is not None and source.lies_in(to):
             raise ConfigurationError(
                 f"{source} lies in {to}, which is to hold a snapshot and nothing else: choose another output"
             )

@@ -23,19 +23,21 @@ from spark_backfill.report_page.document import FINDINGS_NAME
 
 @contextmanager
 def open_output(options: Options) -> Generator[Output, None, None]:
-    """Open where the options say that snapshots go, a folder or a URL.
+    """Open where the options say that snapshots go, a folder or a URL, or one that is gone at the end.
 
     Raises:
         BackfillError: the folder, or the one where snapshots for a URL are made, cannot be used.
         SnapshotError: the URL holds a snapshot, or cannot be written.
     """
-    if not options.url:
+    if options.output is not None and not options.url:
         with Output(options.output, overwrite=options.overwrite, members=options.members) as output:
             yield output
         return
-    # One that lies at the URL itself would hide those below it.
-    whole = UrlTarget(options.url)
-    targets = [UrlTarget(options.url, member) for member in options.members] or [whole]
+    targets: list[UrlTarget] = []
+    if options.url:
+        # One that lies at the URL itself would hide those below it.
+        whole = UrlTarget(options.url)
+        targets = [UrlTarget(options.url, member) for member in options.members] or [whole]
     for target in targets:
         target.try_out()
     scratch = Path(tempfile.gettempdir()) if options.scratch is None else options.scratch
@@ -53,18 +55,27 @@ def check_shared(options: Options, spark: SparkSession) -> None:
     """See to it that workers on other machines can hand over what they write.
 
     Raises:
-        BackfillError: there may be such workers, the output is a URL, and nobody named a folder that is shared.
+        BackfillError: there may be such workers, the output is a URL, or none, and nobody named a folder that is shared.
     """
     master = spark.sparkContext.master or ""
-    if options.url and options.scratch is None and not master.startswith("local"):
-        raise BackfillError(
-            f"output {shown(options.url)} with Spark at {master}: the driver uploads what workers write, so give --scratch DIR, a folder "
-            "on storage that the driver and all workers share"
-        )
+    if (
+        options.scratch is not None
+        or master.startswith("local")
+        or not (options.url or options.output is None)
+    ):
+        return
+    what = (
+        f"output {shown(options.url)} with Spark at {master}: the driver uploads what workers write"
+        if options.url
+        else f"--shared without --output with Spark at {master}: workers share what other workers write"
+    )
+    raise BackfillError(
+        f"{what}, so give --scratch DIR, a folder on storage that the driver and all workers share"
+    )
 
 
 class _RemoteOutput(Output):
-    """Is published at URLs, a snapshot each: all files of all of them go up first, and then the manifests."""
+    """Is published at URLs, a snapshot each: all files of all of them go up first, and then the manifests. Without URLs nowhere."""
 
     def __init__(self, output: Path, targets: Sequence[UrlTarget], members: Sequence[str]) -> None:
         self._targets = targets

@@ -11,7 +11,7 @@ from dedup_sdk.store.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of a snapshot that a run made.
+    """The figures of a snapshot that a run made; ``output`` is empty where it was made for a shared memory alone.
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
       group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
@@ -21,8 +21,9 @@ class Report:
     - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and ``base_marks`` what
       was taken from it.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the whole history.
+    - ``shared``: the memory that was rebuilt, without what may be a secret of its URL, None without one; ``shared_marks``: how many marks it was given.
     - ``skipped``: partitions that contribute nothing, with the reason.
-    - ``seconds``: of the whole run, without the start of Spark; ``records_per_second``: ``records`` by them.
+    - ``seconds``: of the whole run, without the start of Spark and the loading of a shared memory; ``records_per_second``: ``records`` by them.
     """
 
     output: str
@@ -52,6 +53,8 @@ class Report:
     keyless: int = 0
     moved: int = 0
     malformed: int = 0
+    shared: str | None = None
+    shared_marks: int = 0
 
     def __str__(self) -> str:
         """One line of JSON."""

@@ -17,6 +17,8 @@ def backfill(context: typer.Context) -> None:
 
         dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
             --id header:dedup-id --window 7d --output snapshot
+        dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
+            --id header:dedup-id --window 7d --shared redis://localhost:6379/0
         dedup backfill --help
 
     Runs spark-submit of the installed PySpark with the Kafka connector of its version, and hands its exit status on. The

@@ -1,0 +1,185 @@
+"""Into a memory that consumers share: the marks of the snapshots of a run, loaded by Spark's tasks.
+
+It is done when all files are written and before any is published: what is wrong with a history is found before, so that nothing of it is
+shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared.protocol`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dedup_sdk.errors import SharedStoreError
+from dedup_sdk.marks import Int64s, Marks
+from dedup_sdk.shared.protocol import ClaimStore
+from dedup_sdk.shared.scope import scoped_ids
+from dedup_sdk.store.manifest import Manifest
+from dedup_sdk.store.snapshot import read_file
+from dedup_sdk.store.snapshot_reader import read_files
+from dedup_sdk.store.sorted_file import SortedFile
+from dedup_sdk.store.words import digest_list
+from spark_backfill.base_reader import share_out
+from spark_backfill.errors import BackfillError
+from spark_backfill.fold import Task
+from spark_backfill.shared_options import SharedOptions
+from spark_backfill.stretch import GRACE
+
+BATCH_IDS: Final = 5_000
+STEPS: Final = 64
+"""What is left of a window is told to so many parts of it: the store takes one life for a batch."""
+_FARTHEST_MS: Final = 2**52
+
+
+class SharedFile(NamedTuple):
+    """One sorted file of a partition, which lies in ``folder``; ``newest_ms`` is where the partition's history ends."""
+
+    folder: str
+    file: SortedFile
+    scope: bytes
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLoader:
+    """A function for ``mapInArrow``: numbers of tasks in, how many marks of their files were loaded out.
+
+    Raises `BackfillError` in the task where the store cannot be asked.
+    """
+
+    shared: SharedOptions
+    tasks: tuple[tuple[SharedFile, ...], ...]
+    window_ms: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Load the files."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with closing(self.shared.connect()) as store:
+                    loaded = sum(self._load(store, file) for file in self.tasks[number])
+                yield pa.RecordBatch.from_arrays([pa.array([loaded], pa.int64())], ["loaded"])
+
+    def _load(self, store: ClaimStore, given: SharedFile) -> int:
+        copy = partial(read_file, Path(given.folder))
+        pages = read_files([given.file], copy, place=given.folder, beside=None)
+        with _told():
+            return sum(
+                load_marks(store, page, given.scope, newest_ms=given.newest_ms, window_ms=self.window_ms)
+                for page in pages
+            )
+
+
+def load_marks(store: ClaimStore, marks: Marks, scope: bytes, *, newest_ms: int, window_ms: int) -> int:
+    """Load marks of different IDs, each for what is left of the window; return how many that were.
+
+    A consumer that lived until ``newest_ms``, where the history of the partition ends, would have what was seen last at ``t`` for
+    ``window - (newest - t)`` more. To that comes a sixteenth of the window, as everywhere, and up to 1/64 since batches have one life.
+    """
+    left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
+    timestamps = _near(marks.timestamps)
+    digests = digest_list(marks.digests)
+    loaded = 0
+    for life_ms in np.unique(left[left > 0]).tolist():
+        rows = np.flatnonzero(left == life_ms)
+        for begin in range(0, len(rows), BATCH_IDS):
+            part = rows[begin : begin + BATCH_IDS]
+            ids = scoped_ids(scope, [digests[row] for row in part.tolist()])
+            store.load(ids, timestamps_ms=timestamps[part].tolist(), window_ms=life_ms)
+            loaded += len(ids)
+    return loaded
+
+
+def left_ms(timestamps: Int64s, *, newest_ms: int, window_ms: int) -> Int64s:
+    """Return how long each mark lasts from now on (ms), 0 or less where it does not; one without a timestamp lasts for the window."""
+    step = max(1, window_ms // STEPS)
+    left = window_ms + window_ms // GRACE - (newest_ms - _near(timestamps))
+    rounded = np.minimum(-(-left // step) * step, window_ms)
+    return np.where(timestamps < 0, np.int64(window_ms), np.where(left > 0, rounded, np.int64(0)))
+
+
+def check_store(shared: SharedOptions | None, say: Callable[[str], None]) -> None:
+    """Ask the store for the first time, if there is one, and say what it warns of.
+
+    Raises:
+        BackfillError: it cannot be asked.
+    """
+    if shared is None:
+        return
+    heard = _Heard()
+    log = logging.getLogger("dedup_adapters")
+    log.addHandler(heard)
+    try:
+        with closing(shared.connect()) as store, _told():
+            store.load([], timestamps_ms=[], window_ms=1)
+    finally:
+        log.removeHandler(heard)
+    for line in heard.lines:
+        say(f"warning: {line}")
+
+
+def load_snapshot(
+    spark: SparkSession,
+    shared: SharedOptions,
+    snapshot: tuple[str, Path, Manifest],
+    *,
+    window_ms: int,
+    now_ms: int,
+    around: Callable[[Task], Task] = lambda task: task,
+) -> int:
+    """Load the marks of a group's snapshot, which all workers see at its folder; return how many those were.
+
+    ``around`` wraps the task, for tests that let it fail.
+
+    Raises:
+        PySparkException: a task failed.
+    """
+    group, folder, manifest = snapshot
+    files = [
+        SharedFile(
+            str(folder / str(entry.partition)),
+            file,
+            shared.scope_of(group, manifest.topic, entry.partition),
+            min(entry.newest_ms, now_ms),
+        )
+        for entry in manifest.partitions
+        for file in entry.files
+    ]
+    if not files:
+        return 0
+    tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
+    loader = SharedLoader(shared=shared, tasks=tasks, window_ms=window_ms)
+    loaded = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(around(loader), "loaded long").collect()
+    return sum(row["loaded"] for row in loaded)
+
+
+def _near(timestamps: Int64s) -> Int64s:
+    """Return timestamps as stores take them: what is farther off is as far as they reach."""
+    return np.clip(timestamps, -_FARTHEST_MS, _FARTHEST_MS)
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    try:
+        yield
+    except SharedStoreError as error:
+        raise BackfillError(f"{error}; run it again then: what was loaded twice is loaded once") from None
+
+
+class _Heard(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.lines.append(record.getMessage())

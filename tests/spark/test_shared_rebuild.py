@@ -1,0 +1,381 @@
+"""A memory that consumers share, rebuilt: what the group handled is a duplicate in it, and nothing else is; as often as it is done."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from dedup_adapters.redis import RedisStore
+from dedup_sdk import ClaimKind, MemoryClaimStore
+from dedup_sdk.ids import digest_one
+from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.marks import Marks
+from dedup_sdk.shared.scope import scope_name, scoped_ids
+from dedup_sdk.store.manifest import MANIFEST_NAME
+from spark_backfill.backfill import backfill, backfill_groups
+from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.options import parse_options
+from spark_backfill.shared_rebuild import STEPS, left_ms, load_marks
+from tests.spark.test_fold_files import FailsFirst
+from tests.spark.test_given_up import letter
+from tests.support.producing import Outgoing
+from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from dedup_sdk.shared.scope import Scope
+    from tests.support.brokers import Broker
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+BASE_MS = 1_700_000_000_000
+NEWEST_MS = BASE_MS + 40 * HOUR_MS
+HANDLED = {b"a": 40, b"b": 30, b"c": 20, b"d": 39}
+"""The IDs that the group handled within the last day of its history, and the hour of their last sighting."""
+PASSWORD = "hunter2"
+
+
+@pytest.fixture(
+    scope="module",
+    params=["installed"] if HAS_REDIS else [pytest.param("container", marks=pytest.mark.container)],
+)
+def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server of these tests, which may be asked by ``app`` with a password, too."""
+    with redis_server(request.param, tmp_path_factory.mktemp("redis")) as server:
+        with Redis.from_url(server.url) as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", f">{PASSWORD}", "~*", "+@all")
+        yield server
+
+
+class Rebuilt:
+    """A topic of two partitions whose history one group handled in part, and an empty memory in Redis."""
+
+    def __init__(
+        self, broker: Broker, spark: SparkSession, topic: str, group: str, url: str, folder: Path
+    ) -> None:
+        self.topic, self.group, self.folder = topic, group, folder
+        self.spark = spark
+        self._broker, self._url = broker, url
+        self.client: Any = Redis.from_url(url)
+        self.client.flushall()
+
+    @property
+    def url(self) -> str:
+        """With a password."""
+        return self._url.replace("redis://", f"redis://app:{PASSWORD}@")
+
+    def commit(self, group: str, ends: dict[int, int]) -> None:
+        """Commit as a consumer of ours does that began at the beginning."""
+        client = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": group})
+        text = str(CommitMetadata(low=0, complete=True))
+        offsets = [TopicPartition(self.topic, number, end, text) for number, end in ends.items()]
+        client.commit(offsets=offsets, asynchronous=False)
+        client.close()
+
+    def arguments(self, *more: str) -> list[str]:
+        """The command line of a run for the group's memory."""
+        usual = ["--bootstrap", self._broker.bootstrap, "--topic", self.topic, "--id", "header:dedup-id"]
+        return [*usual, "--window", "1d", "--group", self.group, "--shared", self.url, *more]
+
+    def run(self, *more: str, **others: Any) -> dict[str, Any]:
+        """Rebuild, and return the report."""
+        options = parse_options(self.arguments(*more), print)
+        return dict(json.loads(str(backfill(options, lambda: self.spark, **others))))
+
+    def keys(
+        self, *names: bytes, partition: int = 0, scope: Scope = "topic", group: str = "", prefix: str = ""
+    ) -> list[bytes]:
+        """What the store calls IDs."""
+        name = scope_name(
+            scope, prefix=prefix, group=group or self.group, topic=self.topic, partition=partition
+        )
+        return scoped_ids(name, map(digest_one, names))
+
+    def known(self, *names: bytes, **scope: Any) -> dict[bytes, int | None]:
+        """When IDs were seen last, None for those that a consumer would handle, -2 for what is no mark; nothing is changed in the memory."""
+        found = {}
+        for name, key in zip(names, self.keys(*names, **scope), strict=True):
+            value = self.client.get(b"dedup:{0}" + key)
+            found[name] = (
+                None if value is None else int(value[1:].partition(b":")[0]) if value[:1] == b"d" else -2
+            )
+        return found
+
+    def all(self) -> dict[bytes, bytes | None]:
+        """Everything that is stored."""
+        return {key: self.client.get(key) for key in self.client.scan_iter()}
+
+
+@pytest.fixture
+def rebuilt(
+    broker: Broker,
+    spark: SparkSession,
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    group: str,
+    redis: RedisServer,
+    tmp_path: Path,
+) -> Iterator[Rebuilt]:
+    """A history that has everything that may not be shared: what is old, given up, or not committed."""
+    topic = make_topic(2)
+
+    def at(name: bytes | None, hour: int, partition: int) -> Outgoing:
+        headers = {} if name is None else {"dedup-id": name}
+        return Outgoing(headers=headers, partition=partition, timestamp_ms=BASE_MS + hour * HOUR_MS)
+
+    produce(
+        topic,
+        [
+            *(
+                at(b"old", 1, 0),
+                at(b"b", 2, 0),
+                at(b"given-up", 20, 0),
+                at(b"b", 30, 0),
+                at(None, 31, 0),
+                at(b"a", 40, 0),
+            ),
+            *(at(b"beyond", 40, 0), at(b"a", 40, 0)),
+            *(at(b"a", 19, 1), at(b"c", 20, 1), at(b"d", 39, 1), at(b"beyond", 39, 1)),
+        ],
+    )
+    made = Rebuilt(broker, spark, topic, group, redis.url, tmp_path)
+    made.commit(group, {0: 6, 1: 3})
+    produce(broker.create_topic(f"{group}.dead-letters", 1, None), [letter(topic, 2, "given-up", group)])
+    yield made
+    made.client.close()
+
+
+def expected() -> dict[bytes, int | None]:
+    """What the memory is to know."""
+    return {name: BASE_MS + hour * HOUR_MS for name, hour in HANDLED.items()}
+
+
+def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> None:
+    """Last sightings over all partitions; not what is old, given up, or not committed. Beside it lies a snapshot."""
+    said: list[str] = []
+    report = rebuilt.run("--output", str(rebuilt.folder / "snapshot"), say=said.append)
+    names = (*HANDLED, b"old", b"given-up", b"beyond")
+    assert rebuilt.known(*names) == {**expected(), b"old": None, b"given-up": None, b"beyond": None}
+    assert len(rebuilt.all()) == len(HANDLED)
+    assert (report["shared_marks"], report["marks"]) == (5, 5)
+    assert (rebuilt.folder / "snapshot" / MANIFEST_NAME).exists()
+    assert any(
+        f"5 IDs of group {rebuilt.group!r} are in the shared memory at redis://" in line for line in said
+    )
+    assert any(line.startswith("warning: Redis at") and "appendonly=no" in line for line in said)
+    told = [
+        *said,
+        str(report),
+        *(path.read_text("latin-1") for path in (rebuilt.folder / "snapshot").glob("*.*")),
+    ]
+    assert PASSWORD not in " ".join(told)
+    assert report["shared"] == rebuilt.url.replace(f"app:{PASSWORD}@", "")
+
+
+def test_once_and_twice_it_answers_as_after_a_life(rebuilt: Rebuilt, redis: RedisServer) -> None:
+    """A store that all handled records went through, one after the other, gives the same answers to what comes next.
+
+    Marks last as if they had been written when their records came; a sixteenth of the window, and the width of a batch, are added. Every task of a
+    second run fails after it has loaded everything, and is tried again: that changes nothing. Without an output no snapshot stays.
+    """
+    rebuilt.run()
+    once, (oldest, newest) = rebuilt.all(), rebuilt.keys(b"c", b"a")
+    # In partition 1 history ends at hour 39, nineteen hours after the ID.
+    left = 5 * HOUR_MS + DAY_MS // 16
+    assert left - 10 * 60_000 < rebuilt.client.pttl(b"dedup:{0}" + oldest) <= left + DAY_MS // STEPS
+    assert DAY_MS - 10 * 60_000 < rebuilt.client.pttl(b"dedup:{0}" + newest) <= DAY_MS
+    report = rebuilt.run("--scratch", str(rebuilt.folder), around=FailsFirst)
+    assert rebuilt.all() == once
+    assert (len(once), report["shared_marks"], report["output"]) == (4, 5, "")
+    assert list(rebuilt.folder.iterdir()) == []
+    store, lived = RedisStore(redis.url, timeout=30.0), MemoryClaimStore()
+    for name, hour in ((b"old", 1), (b"b", 2), (b"a", 19), (b"c", 20), (b"b", 30), (b"d", 39), (b"a", 40)):
+        (key,) = rebuilt.keys(name)
+        times: dict[str, Any] = {"timestamps_ms": [BASE_MS + hour * HOUR_MS], "window_ms": DAY_MS}
+        (claim,) = lived.claim([key], "lived", 1_000, **times)
+        if claim.kind is ClaimKind.FRESH:
+            lived.complete([key], [claim.token], **times)
+    names = (b"old", *HANDLED, b"new", b"given-up", b"beyond")
+    for hour in (40, 45, 55, 70):
+        times = {"timestamps_ms": [BASE_MS + hour * HOUR_MS] * len(names), "window_ms": DAY_MS}
+        answers = [
+            [claim.kind for claim in each.claim(rebuilt.keys(*names), "next", 60_000, **times)]
+            for each in (store, lived)
+        ]
+        assert answers[0] == answers[1], hour
+    store.close()
+
+
+def test_what_is_claimed_or_newer_stays(rebuilt: Rebuilt, redis: RedisServer) -> None:
+    """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's; what is foreign stays."""
+    store = RedisStore(redis.url, timeout=30.0)
+    a, b, c, d = rebuilt.keys(b"a", b"b", b"c", b"d")
+    newer = NEWEST_MS + HOUR_MS
+    (claim,) = store.claim([a], "alive", 600_000, timestamps_ms=[NEWEST_MS], window_ms=DAY_MS)
+    store.load([b, c], timestamps_ms=[newer, BASE_MS], window_ms=DAY_MS)
+    rebuilt.client.rpush(b"dedup:{0}" + d, "a list of somebody's")
+    rebuilt.run()
+    assert rebuilt.client.type(b"dedup:{0}" + d) == b"list"
+    known = rebuilt.known(b"a", b"b", b"c")
+    assert known == {b"a": -2, b"b": newer, b"c": BASE_MS + 20 * HOUR_MS}
+    assert store.complete([a], [claim.token], timestamps_ms=[NEWEST_MS], window_ms=DAY_MS) == [True]
+    store.close()
+
+
+def test_scopes_and_groups(rebuilt: Rebuilt) -> None:
+    """Each group's history is found where its consumers look: by scope, prefix and origin."""
+    other = f"{rebuilt.group}/other"
+    rebuilt.commit(other, {0: 4})
+    options = parse_options(
+        rebuilt.arguments("--group", other, "--shared-scope", "partition", "--shared-prefix", "test"), print
+    )
+    run = backfill_groups(options, lambda: rebuilt.spark)
+    assert [report.shared_marks for report in run.groups] == [5, 2]
+    inside: dict[str, Any] = {"scope": "partition", "prefix": "test"}
+    assert rebuilt.known(b"a", b"c", **inside) == {b"a": NEWEST_MS, b"c": None}
+    assert rebuilt.known(b"a", b"c", partition=1, **inside) == {
+        b"a": BASE_MS + 19 * HOUR_MS, b"c": BASE_MS + 20 * HOUR_MS,
+    }  # fmt: skip
+    assert rebuilt.known(b"a", b"b", group=other, **inside) == {b"a": None, b"b": BASE_MS + 30 * HOUR_MS}
+    assert rebuilt.known(b"a", prefix="test", group=other) == {b"a": None}
+
+
+def test_a_store_that_is_away_ends_the_run_before_it_reads(rebuilt: Rebuilt) -> None:
+    """In one line, without the password; nothing is left at the output."""
+    output = rebuilt.folder / "snapshot"
+    away = f"redis://app:{PASSWORD}@127.0.0.1:1/0"
+    options = parse_options([*rebuilt.arguments("--output", str(output)), "--shared", away], print)
+
+    def no_session() -> SparkSession:
+        raise AssertionError("Spark was started for nothing")
+
+    with pytest.raises(BackfillError) as caught:
+        backfill(options, no_session)
+    line = one_line(caught.value)
+    assert line.startswith("the shared store in Redis at 127.0.0.1:1 cannot be asked:")
+    assert PASSWORD not in line
+    assert not output.exists()
+
+
+def test_a_store_that_refuses_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
+    """What a task is told comes out of Spark as a line that says what to do; the snapshot is not put in its place."""
+    rebuilt.client.execute_command("ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*", "+@all", "-set")
+    url = rebuilt.url.replace("app:", "reader:")
+    output = rebuilt.folder / "snapshot"
+    options = parse_options([*rebuilt.arguments("--output", str(output)), "--shared", url], print)
+    with pytest.raises(Exception, match="shared store") as caught:
+        backfill(options, lambda: rebuilt.spark)
+    line = one_line(caught.value)
+    assert line.startswith("the shared store in Redis at")
+    assert "run it again" in line
+    assert PASSWORD not in line
+    assert not output.exists()
+
+
+timestamps = (
+    st.integers(-(2**63), 2**63 - 1) | st.integers(BASE_MS - 2 * DAY_MS, BASE_MS + DAY_MS) | st.just(-1)
+)
+
+
+@given(
+    st.dictionaries(st.binary(min_size=16, max_size=16), timestamps, max_size=30),
+    st.integers(1, 10 * DAY_MS),
+    st.integers(-1, BASE_MS + DAY_MS),
+)
+def test_any_marks_are_loaded_once_and_again(seen: dict[bytes, int], window_ms: int, newest_ms: int) -> None:
+    """Whatever their timestamps are; what is left of a window is never more than it, nor nothing for what is not over."""
+    marks = Marks(b"".join(seen), np.arange(len(seen)), np.array(list(seen.values()), np.int64))
+    left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
+    assert ((left >= 0) & (left <= window_ms)).all()
+    inside = (marks.timestamps < 0) | (marks.timestamps > newest_ms - window_ms)
+    assert (left[inside] > 0).all()
+    store = MemoryClaimStore(clock=lambda: 0.0)
+    for _ in range(2):
+        assert (
+            load_marks(store, marks, b"scope", newest_ms=newest_ms, window_ms=window_ms) == (left > 0).sum()
+        )
+    ids = scoped_ids(b"scope", seen)
+    times = np.clip(marks.timestamps, -(2**52), 2**52).tolist()
+    claims = store.claim(ids, "next", 1, timestamps_ms=times, window_ms=window_ms)
+    assert [claim.kind is ClaimKind.DUPLICATE for claim in claims] == (left > 0).tolist()
+    assert [claim.seen_ms for claim in claims if claim.kind is ClaimKind.DUPLICATE] == [
+        time for time, lasts in zip(times, (left > 0).tolist(), strict=True) if lasts
+    ]
+
+
+SHARED = [
+    "--bootstrap",
+    "b:9092",
+    "--topic",
+    "orders",
+    "--id",
+    "key",
+    "--shared",
+    "redis://app:hunter2@h:6379/0",
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--window", "7d", "--whole-topic"], "--whole-topic and --shared do not go together"),
+        (["--window", "7d+20000n", "--group", "g"], "a shared memory forgets by time alone"),
+        (["--window", "20000n", "--group", "g"], "cannot be rebuilt for a window by count"),
+        (["--window", "7d", "--group", "g", "--order", "integer"], "--order and --shared do not go together"),
+        (["--window", "7d", "--group", "g", "--unit", "header:u"], "--unit and --shared do not go together"),
+        (["--window", "7d", "--group", "g", "--partitions", "9", "--partitioner", "murmur2"], "--partitions and --shared"),
+        (["--window", "7d", "--group", "g", "--overwrite"], "--overwrite and --shared without --output"),
+        (["--window", "7d", "--group", "g", "--report", "page"], "--report and --shared without --output"),
+        (["--window", "7d", "--group", "g", "--shared", "mysql://app:hunter2@h/0"], "--shared mysql://h/0 is no URL of a shared memory"),
+        (["--window", "7d", "--group", "g", "--shared", "hunter2"], "--shared *** is no URL of a shared memory"),
+        (["--window", "7d", "--group", "g", "--shared", "redis://:hunter2/x@h:1/0"], "is no URL of a shared memory"),
+        (["--window", "7d", "--group", "g", "--shared", ""], "is no URL of a shared memory"),
+        (["--window", "7d", "--group", "g", "--shared-buckets", "0"], "buckets=0: give a whole number"),
+        (["--window", "7d", "--group", "g", "--shared-keys", "{x}"], "give text without braces"),
+        (["--window", "7d", "--group", "g", "--shared-origin", ""], "--shared-origin is empty"),
+        (["--window", "7d", "--group", "g", "--shared-scope", "all"], "invalid choice: 'all'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_rebuilt_is_refused(more: list[str], told: str) -> None:
+    """With one line, which has no password."""
+    said: list[str] = []
+    with pytest.raises(SystemExit) as caught:
+        parse_options([*SHARED, *more], said.append)
+    assert caught.value.code == 2
+    assert len(said) == 1
+    assert told in said[0]
+    assert PASSWORD not in said[0]
+
+
+def test_its_options_need_a_memory() -> None:
+    """What says where in the memory needs to know which one; and without one there has to be an output."""
+    said: list[str] = []
+    for option in (
+        "--shared-scope=group",
+        "--shared-prefix=x",
+        "--shared-origin=x",
+        "--shared-keys=x",
+        "--shared-buckets=2",
+    ):
+        said.clear()
+        with pytest.raises(SystemExit):
+            parse_options(
+                [*SHARED[:6], "--window", "7d", "--group", "g", "--output", "out", option], said.append
+            )
+        assert said == [
+            f"error: {option.partition('=')[0]} needs --shared: name the memory, e.g. --shared redis://localhost:6379/0"
+        ]
+    with pytest.raises(SystemExit):
+        parse_options([*SHARED[:6], "--window", "7d", "--group", "g"], said.append)
+    assert said[-1] == "error: the following arguments are required: --output"
