@@ -319,11 +319,16 @@ class Placement(Consumer):
         self._session.move(*coordinates, offset)
 
     def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
-        """Return where to read on so that no record of a unit is passed that the application does not know of, or not that it came in vain."""
+        """Return where to read on so that no record of a unit is passed that the application does not know of, or not that it came in vain.
+
+        Nor the first records of one that is over: the rest would be waited for in vain, or pass for all of it.
+        """
         held = self._partition_of(topic, partition)
         lane = None if held is None else held.units
-        if lane is None or not lane.high < offset <= lane.position:
+        if lane is None or offset > lane.position:
             return offset
+        if offset <= lane.high:
+            return lane.before_units(offset)
         queued = self._hand.first_waiting(topic, partition)
         passes = lane.waits_below(offset) or (queued is not None and queued < offset)
         return lane.high if passes else offset

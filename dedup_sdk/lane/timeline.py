@@ -35,6 +35,15 @@ class Timeline:
         self._timestamps[start:end] = timestamps
         self._count = end
 
+    def __len__(self) -> int:
+        return self._count
+
+    def keep_only(self, offsets: Int64s) -> None:
+        """Forget all but these offsets, in any order; those kept apart stay."""
+        known = self._offsets[: self._count]
+        wanted = np.isin(known, offsets)
+        self.replace(known[wanted], self._timestamps[: self._count][wanted])
+
     def replace(self, offsets: Int64s, timestamps: Int64s) -> None:
         """Set the offsets anew, ascending; those kept apart stay."""
         self._count = 0

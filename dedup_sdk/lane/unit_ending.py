@@ -31,7 +31,7 @@ class UnitEnding(UnitState):
             chunk.finish(row)
             if chunk not in self._dirty:
                 self._dirty.append(chunk)
-        self._over.append((whole.end, whole.first))
+        self.note_over(whole.first, whole.end)
         del self.wholes[whole.end]
 
     def number_none(self, whole: Whole, digests: Iterable[bytes]) -> None:

@@ -70,6 +70,7 @@ class UnitJudging(UnitEnding):
         self._take_in(chunk)
         # All of them: a unit is remembered at its end, also where that bears no ID.
         self.recent.timeline.extend(chunk.column, timestamps)
+        self._shorten_timeline()
         self._admitting = chunk
         try:
             self._judge_all(chunk, members, restored, stored)
@@ -140,7 +141,7 @@ class UnitJudging(UnitEnding):
             self._deliver_each(unit.items, UNFINISHED)
         extent = self.units.note_over(member, offset, self.latest_ms)
         if extent is not None:
-            self._over.append((extent[1], extent[0]))
+            self.note_over(*extent)
 
     def _judge_singles(self, chunk: Chunk, rows: list[int], stored: dict[bytes, Mark]) -> None:
         if not rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +24,10 @@ from dedup_sdk.window import Window
 
 MOST_HELD_BACK: Final = 20_000
 """So many offsets the watermark may lie below what is completed, for units that overlap; then it stops between records of one."""
+MOST_LATELY: Final = 10_000
+"""So many units that are over are known by where they lie, for who goes back."""
+MOST_TIMES: Final = 65_536
+"""So many times of records are kept, whatever they are of."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class UnitState(Lane):
         self.due: list[Place] = []
         self.all_or_nothing = keys.mode == "all-or-nothing"
         self._over: list[tuple[int, int]] = []
+        self._lately: deque[tuple[int, int]] = deque(maxlen=MOST_LATELY)
         self._landed: list[Landed] = []
         self._maybe: dict[bytes, int] = {}
         self._whole_from = 0
@@ -72,6 +78,26 @@ class UnitState(Lane):
         """Note that the log before an offset does not tell what was judged."""
         if self.all_or_nothing:
             self.torn = max(self.torn, offset)
+
+    def _shorten_timeline(self) -> None:
+        """Forget the times of records of which nothing is remembered nor in flight: without IDs no flush is ever due."""
+        timeline = self.recent.timeline
+        if len(timeline) > MOST_TIMES and len(timeline) > MOST_TIMES + 4 * (len(self.recent) + self.kept):
+            flying = [chunk.column for chunk in self._chunks]
+            known = np.fromiter(self.recent.offsets.values(), np.int64, len(self.recent))
+            timeline.keep_only(np.concatenate([known, *flying]))
+
+    def before_units(self, offset: int) -> int:
+        """Return the highest offset up to this one that no unit which was over lately has records on both sides of."""
+        for end, first in sorted(self._lately, reverse=True):
+            if first < offset <= end:
+                offset = first
+        return offset
+
+    def note_over(self, first: int, end: int) -> None:
+        """Note that a unit is over."""
+        self._over.append((end, first))
+        self._lately.append((end, first))
 
     def waits_below(self, end: int) -> bool:
         """Whether a record below ``end`` waits: for its unit, for others of it, or for one of its ID."""

@@ -145,6 +145,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         on_full_disk=scenario.on_full_disk,
         broken=choice.broken,
         kept_offsets=scenario.kept_offsets,
+        units=scenario.unit_span > 0,
     )
 
 
@@ -199,7 +200,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         skips=stage.skips,
         settled=settled,
         ordered=scenario.mode != "workers",
-        given_up=stage.given_up,
+        given_up=stage.given_up | stage.sender.rejected,
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
@@ -208,6 +209,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         if isinstance(stage.sender, OutboxSender | BridgedSender)
         else None,
         copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
+        unit_span=scenario.unit_span,
     )
     return history, stuck
 

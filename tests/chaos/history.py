@@ -135,7 +135,7 @@ class History:
         samples: what was committed, over time.
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
-        given_up: records that became dead letters: committed, and not handled.
+        given_up: records that became dead letters, or were rejected with their unit: committed, and not handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
@@ -145,6 +145,7 @@ class History:
         told: what the runs' consumers logged.
         persisted: the IDs that were ever in the sender's outbox, or that bridges had to bring; None: there are none.
         copies: how often the log may have each ID; None: as often as it likes.
+        unit_span: how many offsets a unit reaches over, at most; 0: there are none.
     """
 
     log: Sequence[LogRecord]
@@ -163,6 +164,7 @@ class History:
     told: Sequence[Line] = ()
     persisted: Collection[bytes] | None = None
     copies: Mapping[bytes, int] | None = None
+    unit_span: int = 0
 
 
 EARLIER = 1_000

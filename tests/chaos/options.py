@@ -17,6 +17,9 @@ SESSION_MS: Final = 2_000
 REACH_S: Final = 5.0
 """Seconds within which a client that works reaches a broker that is there."""
 ID_HEADER: Final = "dedup-id"
+UNIT_HEADER: Final = "dedup-unit"
+REJECTED_HEADER: Final = "rejected"
+"""Marks a record of a unit that is a duplicate as a whole: nobody handles it."""
 SENT_AGAIN_HEADER: Final = "sent-again"
 """Marks a message that was given up and is sent again: now its handler succeeds."""
 
@@ -41,6 +44,7 @@ class WorkerOptions:
         snapshot: where snapshots are; empty: nowhere.
         database: the URL of the database that the work is in; empty: it is in none.
         kept_offsets: whether the offsets are there, too.
+        units: whether records may belong to units.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
@@ -64,6 +68,7 @@ class WorkerOptions:
     database: str = ""
     kept_offsets: bool = False
     piped: bool = False
+    units: bool = False
 
     def client(self) -> dict[str, Any]:
         """Return the client's configuration."""

@@ -6,7 +6,8 @@ message
 at risk
     messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
     implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
-    So is what worker threads have in hand when a partition goes: the consumer does not wait for them.
+    So is what worker threads have in hand when a partition goes: the consumer does not wait for them. And what was handled of a unit
+    that is not over then.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.evidence import evidence
-from tests.chaos.history import Call, Excuse, Forget, History, LogRecord, Outage, Rewind, Sample, Takeover
+from tests.chaos.history import (
+    Call,
+    Crash,
+    Excuse,
+    Forget,
+    History,
+    LogRecord,
+    Notice,
+    Outage,
+    Rewind,
+    Sample,
+    Takeover,
+)
 from tests.chaos.safety import Safety
 
 IMPLICIT_BATCH_RECORDS = 1_000
@@ -112,7 +125,13 @@ def judge(history: History) -> Judgement:
     safety = Safety(history)
     at_risk: list[set[Place]] = []
     if not history.exactly:
-        at_risk = [_at_risk(history, excuse, safety, message_of, by_run) for excuse in history.excuses]
+        at_risk = [
+            _at_risk(history, excuse, safety, message_of, by_run)
+            | _cut_by(history, excuse, message_of, by_run)
+            for excuse in history.excuses
+        ]
+        gone = [notice for notice in history.notices if notice.kind == "revoked"]
+        at_risk += [_cut_by(history, notice, message_of, by_run) for notice in gone]
         at_risk += _outlived(history, message_of, by_run)
         at_risk += _put_out(history, safety, message_of, by_run)
         at_risk += _late(history, message_of)
@@ -210,6 +229,28 @@ def _at_risk(
         heard_ns = min((at_ns for at_ns in told if excuse.at_ns < at_ns <= last_ns), default=excuse.until_ns)
         risky += [call for call in own[len(before) :] if call.began_ns <= heard_ns]
     places = [(call.partition, call.offset) for call in risky]
+    return {message_of.get(place, place) for place in places}
+
+
+def _cut_by(
+    history: History,
+    end: Excuse | Notice,
+    message_of: Mapping[Place, Place],
+    by_run: Mapping[str, list[Call]],
+) -> set[Place]:
+    """Return what was handled of units that were not over when a run ended, or a partition went: such a unit comes again whole."""
+    if not history.unit_span or not isinstance(end, Crash | Notice):
+        return set()
+    highest: dict[int, int] = {}
+    before = [call for call in by_run.get(end.run, []) if call.ended_ns <= end.at_ns + GRACE_NS]
+    for call in before:
+        highest[call.partition] = max(call.offset, highest.get(call.partition, 0))
+    places = [
+        (call.partition, call.offset)
+        for call in before
+        if call.offset > highest[call.partition] - history.unit_span
+        if isinstance(end, Crash) or call.partition in end.partitions
+    ]
     return {message_of.get(place, place) for place in places}
 
 

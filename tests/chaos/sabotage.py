@@ -24,6 +24,7 @@ from dedup_sdk.kafka import commits, readers, recovery
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.holdings import Holdings
 from dedup_sdk.kafka.placement import Placement
+from dedup_sdk.lane.unit_lane import UnitLane
 from tests.support.outbox_worker import send_before_persist
 
 
@@ -256,6 +257,20 @@ def _offsets_before_the_copy() -> None:
     _replace(Bridge, "_copy", make)
 
 
+def _remember_what_was_rejected() -> None:
+    """Of a unit that is rejected all IDs count as handled, those that were new in it, too."""
+
+    def make(reject: Any) -> Any:
+        def all_of_it(self: UnitLane, whole: Any, duplicates: Any) -> None:
+            reject(
+                self, whole, {**dict.fromkeys(whole.digests, next(iter(duplicates.values()))), **duplicates}
+            )
+
+        return all_of_it
+
+    _replace(UnitLane, "_reject", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -273,6 +288,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "forget-what-was-refused": _forget_what_was_refused,
     "trim-without-room": _trim_without_room,
     "install-unchecked": _install_unchecked,
+    "remember-what-was-rejected": _remember_what_was_rejected,
     "send-before-persist": send_before_persist,
     "id-apart": _keep_the_id_apart,
     "offsets-before-the-copy": _offsets_before_the_copy,

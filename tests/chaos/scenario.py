@@ -32,6 +32,7 @@ class Scenario:
         bridged: whether bridges copy what is sent from another topic.
         database: whether the work is rows of a database (mode ``inbox``): then each message is handled exactly once.
         kept_offsets: whether the offsets are there, too.
+        unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
         topic_config: settings of the topic.
     """
 
@@ -60,4 +61,5 @@ class Scenario:
     bridged: bool = False
     database: bool = False
     kept_offsets: bool = False
+    unit_span: int = 0
     topic_config: Mapping[str, str] = field(default_factory=dict)

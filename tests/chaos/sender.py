@@ -19,7 +19,7 @@ from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.chaos.options import ID_HEADER
+from tests.chaos.options import ID_HEADER, REJECTED_HEADER
 from tests.support.producing import Outgoing
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -44,8 +44,8 @@ _CONFIRM_S: Final = 180.0
 _SILENCE_S: Final = 15.0
 _KEYS: Final = 40
 
-Recipe = Callable[[int, random.Random], Outgoing]
-"""Makes the n-th message."""
+Recipe = Callable[[int, random.Random], Outgoing | list[Outgoing]]
+"""Makes the n-th message, or those that are sent, and sent again, together."""
 
 
 def plain(number: int, chosen: random.Random) -> Outgoing:
@@ -95,7 +95,9 @@ class Sender:
         self._recipe = recipe
         self._skew_ms = skew_ms
         self._failed: deque[Outgoing] = deque()
-        self._again: list[tuple[float, int, Outgoing]] = []
+        self.rejected: set[tuple[int, int]] = set()
+        """Where the records are that belong to units which are duplicates."""
+        self._again: list[tuple[float, int, list[Outgoing]]] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
 
@@ -116,8 +118,8 @@ class Sender:
         """End, when the broker has confirmed everything."""
         self._ending.set()
         self._thread.join()
-        for _, _, message in self._again:
-            self._produce(message)
+        for _, _, messages in self._again:
+            self._produce_all(messages)
         self._again = []
         self.confirm()
 
@@ -137,21 +139,26 @@ class Sender:
                 due -= 1
                 self._new()
             while self.per_second and self._again and self._again[0][0] <= time.monotonic():
-                self._produce(heapq.heappop(self._again)[2])
+                self._produce_all(heapq.heappop(self._again)[2])
             self._producer.poll(0)
             self._resend()
 
     def _new(self) -> None:
-        message = self._recipe(self.sent, self._random)
+        made = self._recipe(self.sent, self._random)
+        messages = made if isinstance(made, list) else [made]
         self.sent += 1
-        self._produce(message)
+        self._produce_all(messages)
         if self._random.random() < _RESEND_SHARE:
             self.repeated += 1
             at = time.monotonic() + self._random.uniform(0, _RESEND_WITHIN_S)
             if self._skew_ms:
                 off_ms = self._random.randint(-self._skew_ms, self._skew_ms)
-                message = replace(message, timestamp_ms=message.timestamp_ms + off_ms)
-            heapq.heappush(self._again, (at, self.repeated, message))
+                messages = [replace(each, timestamp_ms=each.timestamp_ms + off_ms) for each in messages]
+            heapq.heappush(self._again, (at, self.repeated, messages))
+
+    def _produce_all(self, messages: list[Outgoing]) -> None:
+        for message in messages:
+            self._produce(message)
 
     def _produce(self, message: Outgoing) -> None:
         pairs = message.headers if isinstance(message.headers, list) else message.headers.items()
@@ -172,9 +179,11 @@ class Sender:
             # A partition that this client has not heard of yet, or no broker for long: later.
             self._failed.append(message)
 
-    def _delivered(self, message: Outgoing, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, message: Outgoing, error: KafkaError | None, delivered: Message) -> None:
         if error is None:
             self._heard = time.monotonic()
+            if REJECTED_HEADER in dict(message.headers):
+                self.rejected.add((delivered.partition() or 0, delivered.offset() or 0))
         else:
             self._failed.append(message)
 

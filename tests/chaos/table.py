@@ -21,6 +21,7 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.snapshot_faults import SNAPSHOTS
 from tests.chaos.soak import SOAK
 from tests.chaos.topic_faults import CLOCK, HOSTILE_IDS, PARTITIONS_ADDED, TOPIC_CHANGES, TRANSACTIONS
+from tests.chaos.unit_faults import UNITS
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.name: scenario
@@ -46,6 +47,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         BRIDGE,
         INBOX,
         INBOX_OFFSETS,
+        UNITS,
         SOAK,
     )
 }

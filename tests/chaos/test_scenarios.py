@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         ("outbox", "classic", 7),
         ("bridge", "cooperative", 9),
         pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
+        ("units", "cooperative", 8),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -60,6 +61,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("outbox", "cooperative", 8),
         ("bridge", "classic", 9),
         pytest.param("inbox", "classic", 9, marks=pytest.mark.container),
+        ("units", "classic", 9),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:

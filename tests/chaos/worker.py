@@ -24,7 +24,15 @@ from confluent_kafka import KafkaException
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
 from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal
-from tests.chaos.options import ID_HEADER, REACH_S, SENT_AGAIN_HEADER, WorkerOptions, is_poison, loads
+from tests.chaos.options import (
+    ID_HEADER,
+    REACH_S,
+    SENT_AGAIN_HEADER,
+    UNIT_HEADER,
+    WorkerOptions,
+    is_poison,
+    loads,
+)
 from tests.chaos.sabotage import sabotage
 
 _LIST = 50
@@ -68,7 +76,11 @@ class Worker:
         options = self._options
         return DedupConsumer(
             options.client(),
-            dedup=Lookup(id=header(ID_HEADER), window=Window.parse(options.window)),
+            dedup=Lookup(
+                id=header(ID_HEADER),
+                window=Window.parse(options.window),
+                unit=header(UNIT_HEADER) if options.units else None,
+            ),
             store=options.store,
             snapshot=options.snapshot or None,
             completion="explicit" if options.mode == "workers" else "on-next-call",

@@ -307,6 +307,20 @@ def test_a_seek_to_a_member_in_hand_goes_back_to_the_beginning_of_its_unit(
     assert consumer.counters.verdicts["unverified"] == 0
 
 
+def test_a_seek_into_a_unit_that_is_over_goes_back_to_its_beginning(make: Make, send: SendUnits) -> None:
+    """Its rest would be waited for in vain; what overlaps it comes whole, too, with the verdicts of the first time."""
+    consumer = make("orders", dedup=units())
+    send("w", "x/U:2", "p/V:2", "y/U", "b", "q/V", "c")
+    assert len(poll_some(consumer, 7)) == 7
+    consumer.commit(asynchronous=False)
+    assert committed(consumer) == 7
+    consumer.seek(TopicPartition("orders", 0, 3))
+    assert sorted(values(poll_some(consumer, 6))) == ["b", "c", "p/V:2", "q/V", "x/U:2", "y/U"]
+    assert consumer.counters.verdicts["unverified"] == 0
+    consumer.commit(asynchronous=False)
+    assert committed(consumer) == 7
+
+
 def test_a_store_without_units_is_another_one(make: Make, send: SendUnits, tmp_path: Path) -> None:
     """Its marks say something else."""
     with make("orders", store=tmp_path) as consumer:

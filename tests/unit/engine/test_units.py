@@ -16,6 +16,7 @@ from dedup_sdk import (
     Window,
     Windows,
 )
+from dedup_sdk.lane import unit_state
 from dedup_sdk.lane.chunk import Chunk
 from dedup_sdk.marks import Found
 from dedup_sdk.store.protocol import KeyStore
@@ -148,6 +149,39 @@ def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_agai
         dedup.admit([single])
         dedup.complete([single])
     assert looked[0] < 5 * 300
+
+
+def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of them is remembered, so that no flush is due; what is known beside them stays so, with its time."""
+    monkeypatch.setattr(unit_state, "MOST_TIMES", 10)
+    dedup, most = engine(), 0
+    known = record(0, "a")
+    dedup.admit([known])
+    dedup.complete([known])
+    waits = record(1, "b", "W")
+    dedup.admit([waits])
+    for offset in range(2, 400, 2):
+        pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
+        dedup.admit(pair)
+        dedup.complete(pair)
+        most = max(most, len(dedup.partitions["t", 0].lane.recent.timeline))
+    # What comes after a record that waits is in memory for it.
+    end = record(1_000, "", "W", end=True)
+    dedup.admit([end])
+    dedup.complete([waits, end])
+    most_waiting, most = most, 0
+    for offset in range(2_000, 2_400, 2):
+        pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
+        dedup.admit(pair)
+        dedup.complete(pair)
+        most = max(most, len(dedup.partitions["t", 0].lane.recent.timeline))
+    assert most_waiting <= 410
+    assert most < 50
+    again = [
+        (each.kind.value, each.seen_offset, each.age_ms)
+        for each in dedup.admit([record(3_000, "a"), record(3_001, "b")])
+    ]
+    assert again == [("duplicate", 0, 3_000), ("duplicate", 1_000, 2_001)]
 
 
 def test_a_released_member_comes_again_by_itself() -> None:
