@@ -127,13 +127,15 @@ def test_what_is_refused_stays_with_its_reason_until_the_next_start(
     kafka: MockKafka, engine: Engine, outbox: SqlOutbox
 ) -> None:
     """In this life it is not tried again."""
+    # Of another topic: the client may refuse what is for this one by itself, until it has asked again.
+    kafka.create_topic("others")
     kafka.push_errors("Produce", KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)
     with engine.begin() as connection:
         outbox.add(connection, "orders", b"1", dedup_id="a")
     with make_producer(kafka.bootstrap, outbox) as producer:
         poll_until(producer, lambda: producer.counters.refused == 1, "the refusal")
         with engine.begin() as connection:
-            outbox.add(connection, "orders", b"2")
+            outbox.add(connection, "others", b"2")
         poll_until(producer, lambda: producer.counters.confirmed == 1, "the one behind it")
         assert producer.counters.sent == 2
     [(key, reason)] = left(engine, outbox)
