@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# Packages are looked up, and two JVMs started, for each.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 DELTA = "io.delta:delta-spark_2.13:4.0.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"
 BASE_MS = 1_700_000_000_000
