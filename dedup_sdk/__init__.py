@@ -49,6 +49,7 @@ from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.shared.memory import MemoryClaimStore
 from dedup_sdk.shared.protocol import Claim, ClaimKind, ClaimStore
 from dedup_sdk.shared.scope import scope_name, scoped_ids
+from dedup_sdk.shared.settings import Shared
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import LastId, Lookup
@@ -94,6 +95,7 @@ __all__ = [
     "RecoveryError",
     "RocksStore",
     "Settled",
+    "Shared",
     "SharedStoreError",
     "SnapshotError",
     "StoreCorruptError",

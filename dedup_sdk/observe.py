@@ -53,7 +53,7 @@ class PartitionObserver(Protocol):
 
 
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "uncompleted", "paused", "uncovered"
+    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "elsewhere", "outage", "uncompleted", "paused", "uncovered"
 ]  # fmt: skip
 
 
@@ -93,7 +93,8 @@ class Counters:
     without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
     nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
     again; ``stores_set_aside`` key stores that were damaged,
-    ``generations_shed`` how often the oldest marks were dropped for want of room; ``events`` partition events by name.
+    ``generations_shed`` how often the oldest marks were dropped for want of room; ``events`` partition events by name; ``shared`` what became
+    of IDs in a shared memory: the page on it has the names.
     """
 
     verdicts: dict[str, int] = field(
@@ -109,6 +110,7 @@ class Counters:
     stores_set_aside: int = 0
     generations_shed: int = 0
     events: dict[str, int] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
@@ -118,4 +120,5 @@ class Counters:
             "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
             "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
             **{f"event.{name}": total for name, total in self.events.items()},
+            **{f"shared.{name}": total for name, total in self.shared.items()},
         }  # fmt: skip

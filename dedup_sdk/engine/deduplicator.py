@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from dedup_sdk.checks import callables, flag, whole
+from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.crossing import claims_elsewhere, fail_crossing
 from dedup_sdk.engine.foresight import columns_of, looked_up
 from dedup_sdk.engine.news import News
@@ -93,6 +94,8 @@ class Deduplicator(Upkeep, News):
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
         """The store of each partition as it was opened last."""
+        self.claims: Claims | None = None
+        """What its owner asks a shared memory with, if it has one: set before anything is opened."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
     def __enter__(self) -> Self:
@@ -131,6 +134,7 @@ class Deduplicator(Upkeep, News):
             # Its closing was interrupted: nobody else lets it go.
             left.close()
         window = self.strategy.window_of(topic)
+        claims = None if self.claims is None else self.claims.of(topic, partition, window)
         store = self._store.open(identity, window, beside=beside)
         self._opened[topic, partition] = store
         try:
@@ -143,6 +147,7 @@ class Deduplicator(Upkeep, News):
                 observers=self._observers,
                 clock=self._clock,
                 bears_full_disk=self._bears_full_disk,
+                claims=claims,
             )
         except BaseException:
             store.close()

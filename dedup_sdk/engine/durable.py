@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.errors import StoreFullError
 from dedup_sdk.lane.maker import AnyLane
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
@@ -33,7 +34,7 @@ class Durable:
     """The half of a partition that writes.
 
     ``bears_full_disk``: no room is no error, but makes it `choked`. ``unwritten_weight`` is what a full disk refused, in marks without a
-    payload.
+    payload. ``claims``: what it has in a memory that is shared with others, if it has one.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Durable:
         self._where = where
         self._bears_full_disk = bears_full_disk
         self._lane: AnyLane | None = None
+        self.claims: PartitionClaims | None = None
         self._clock_ms = -1
         self._flushed_ms = self._flushed_number = 0
         self._steps = 0
@@ -69,6 +71,9 @@ class Durable:
             return
         step = self.lane.take_step()
         if step is not None:
+            if self.claims is not None:
+                # First the others, then here: what is known here is asked of nobody any more.
+                self.claims.complete(step.marks)
             self._append(step.progress, step.marks)
         elif self._owed and not self.choked:
             self._append(self.lane.progress, NO_MARKS)
@@ -238,11 +243,15 @@ class Durable:
             if self._lane is not None:
                 self.persist()
         finally:
-            self.store.close()
+            self.abandon()
 
     def abandon(self) -> None:
         """Let the store go without writing: the partition belongs to somebody else now."""
-        self.store.close()
+        try:
+            if self.claims is not None:
+                self.claims.leave()
+        finally:
+            self.store.close()
 
 
 def weight_of(marks: Marks) -> int:

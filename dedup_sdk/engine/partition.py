@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
@@ -42,7 +43,8 @@ class Partition(Durable):
     """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
 
     ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included. ``due`` are those that
-    got it because a unit became whole or failed, until `take_due`.
+    got it because a unit became whole or failed, or a shared memory says so, until `take_due`. ``unclaimed``: chunks that have been judged here, and are
+    to be claimed there before they count.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Partition(Durable):
         observers: Sequence[Observer],
         clock: Callable[[], float],
         bears_full_disk: bool = False,
+        claims: PartitionClaims | None = None,
     ) -> None:
         window = strategy.window_of(topic)
         super().__init__(
@@ -66,6 +69,8 @@ class Partition(Durable):
         self.loaded: Loaded | None = store.load()
         self.judged: list[Place] = []
         self.due: list[Place] = []
+        self.claims = claims
+        self.unclaimed: list[Chunk] = []
         self.keys = strategy.keys
         self._make_lane = lane_maker(strategy, window)
         self.gathers = isinstance(self.keys, UnitKeys) and not window.is_off
@@ -206,10 +211,32 @@ class Partition(Durable):
             items=items,
             discard_unkeyed=discard_unkeyed,
         )
-        self._count(chunk)
+        if self.claims is None:
+            self._count(chunk)
+        else:
+            self.unclaimed.append(chunk)
         if self.gathers:
             self._note_due()
         return [*late, chunk]
+
+    # --- what a shared memory says ---------------------------------------------------------------------------------
+
+    def count_claimed(self) -> None:
+        """Count the records that were claimed, or wait to be."""
+        claimed, self.unclaimed = self.unclaimed, []
+        for chunk in claimed:
+            self._count(chunk)
+
+    def settle_claimed(self, place: Place) -> None:
+        """Count a record that waited and has its verdict; it is due, where it is to be delivered."""
+        self.lane.settled.append(place)
+        self._settled([])
+        if place.chunk.states[place.row] == APART:
+            self.due.append(place)
+
+    def complete_claimed(self, chunk: Chunk, rows: list[int]) -> None:
+        """Complete records that were completed elsewhere."""
+        self._settled(self.lane.complete(chunk, rows))
 
     # --- units ---------------------------------------------------------------------------------------------------
 
@@ -351,9 +378,13 @@ class Partition(Durable):
                 continue
             for digest, at in self.lane.own_marks(place):
                 self.store.erase(digest, at)
-            offered += self.lane.bury(place)
+            promoted = self.lane.bury(place)
+            offered += promoted
+            if self.claims is not None and not promoted:
+                # Else the claim is that of its twin now.
+                self.claims.give_up(place.chunk.digests[place.row])
             self._counters.dead_lettered += 1
-        return self._settled(offered)
+        return self._settled(offered, inherit=True)
 
     def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
@@ -381,7 +412,7 @@ class Partition(Durable):
                 if code != PARKED_KIND:
                     self._tell(chunk, index)
 
-    def _settled(self, offered: list[Place]) -> list[Place]:
+    def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
         self.judged, self.lane.settled = self.lane.settled, []
         for chunk, index in self.judged:
             kind = KINDS[chunk.kinds[index]].value
@@ -391,7 +422,7 @@ class Partition(Durable):
                 self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
             if self._observers:
                 self._tell(chunk, index)
-        return offered
+        return offered if self.claims is None else self.claims.claim_promoted(self, offered, inherit=inherit)
 
     def _tell(self, chunk: Chunk, index: int) -> None:
         event = VerdictEvent(self.topic, self.partition, chunk.offsets[index], chunk.verdict(index))

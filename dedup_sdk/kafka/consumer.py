@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, cast
 from confluent_kafka import TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
+from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
@@ -35,10 +36,13 @@ from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.lane.plan import OnRewind
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
+from dedup_sdk.shared.protocol import ClaimStore
+from dedup_sdk.shared.settings import Shared
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import LastId, Lookup, Strategy
+from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -77,6 +81,8 @@ class DedupConsumer(Offsets):
         snapshot: a folder made by ``dedup backfill``, one that holds several, a URL (``s3://...``, with ``dedup-sdk[remote]`` and
             fsspec's driver), or a list of these; where the local store is missing, the one that fits and leaves the least to be
             replayed is taken.
+        shared: a memory that this consumer shares with others, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with how it is asked: the same ID in
+            another partition, or at another consumer, is known then.
         on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed, but
             for what was given up.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
@@ -111,6 +117,7 @@ class DedupConsumer(Offsets):
         durability: Durability = "batch",
         mode: Mode = "dedup",
         snapshot: Places | None = None,
+        shared: Shared | ClaimStore | None = None,
         on_rewind: OnRewind = "reprocess",
         history: History = "none",
         dead_letters: str | None = None,
@@ -156,7 +163,7 @@ class DedupConsumer(Offsets):
                 f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
                 "persist=True"
             )
-        keys = _key_store(store)
+        keys, sharing = _key_store(store), _sharing(shared, dedup, mode)
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -169,6 +176,8 @@ class DedupConsumer(Offsets):
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
+        if sharing is not None:
+            self._engine.claims = Claims(sharing, self._engine.counters, group=settings.group)
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._client = Client(self, settings)
         chosen = RecoverySettings(
@@ -190,8 +199,6 @@ class DedupConsumer(Offsets):
         self._implicit = completion == "on-next-call" and settings.completes_on_next_call
         self._by_commit = completion == "on-next-call" and not settings.completes_on_next_call
         self._durability = durability
-        self._crew = None
-        self._held_back = False
         self._idle_timeout_s = idle_timeout_s
         self._turns = Turns()
         self._lock = self._turns.lock
@@ -200,11 +207,11 @@ class DedupConsumer(Offsets):
         self._tidy_at = self._heard_at = 0.0
         self._fetched = []
         self._gone, self._dropped = set(), set()
-        self._assigning = None
+        self._assigning = self._crew = None
         self._pausing, self._by_callback = set(), set()
         self._torn = Doubt.NOTHING
         self._survived, self._dry, self._ends = -1, False, EndWatch(self._client)
-        self._doubtful = self._stopped = self._closed = False
+        self._doubtful = self._stopped = self._closed = self._held_back = False
         keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -365,6 +372,26 @@ class DedupConsumer(Offsets):
             self.close()
         except Exception:
             logger.exception("closing failed too, after %r", error)
+
+
+def _sharing(given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode) -> Shared | None:
+    if given is None:
+        return None
+    shared = given if isinstance(given, Shared) else Shared(given)
+    window = dedup.window if isinstance(dedup, Lookup) else None
+    if not isinstance(dedup, Lookup) or dedup.unit is not None:
+        raise ConfigurationError(
+            "shared needs Lookup without units: lanes and units lie in one partition; leave out shared"
+        )
+    if mode == "observe":
+        raise ConfigurationError(
+            "mode='observe' hides nothing, and a shared memory would hide it from others; leave out shared, or choose mode='dedup'"
+        )
+    if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
+        raise ConfigurationError(
+            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
+        )
+    return shared
 
 
 def _key_store(store: object) -> KeyStore:

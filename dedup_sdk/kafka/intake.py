@@ -165,6 +165,9 @@ class Intake(Pausing):
                 open_ = self._engine.partitions.values()
                 self._write(held for held in open_ if held.started and held.lane.unwritten)
         self._engine.trim()
+        if self._engine.claims is not None:
+            self._engine.claims.settle([held for held in self._engine.partitions.values() if held.started])
+            self._offer_due()
         if self._put_off or self._seeks:
             self._tell_what_was_put_off()
         if self._session.recovering:

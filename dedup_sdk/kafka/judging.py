@@ -66,6 +66,8 @@ class Judge:
         columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
         judged: list[Held] = []
         messages: list[Any] = []
+        claims = self._engine.claims
+        admitted: list[_Admitted] = []
         doubted: set[tuple[str, int]] = set()
         for run in runs:
             held = self._held(run.topic, run.partition)
@@ -86,13 +88,26 @@ class Judge:
                     discard_unkeyed=self._discard and not self._observing,
                 )
             except DedupError as error:
+                messages += self._claimed(admitted)
                 return Judged(messages, judged, batch[run.rows.start :], error, frozenset(doubted))
             if held.gathers:
                 self._engine.refuse_crossing(held)
             held.lane.note_epoch(part.messages[-1].leader_epoch())
             judged += [Held(held, chunk) for chunk in chunks]
-            messages += self._deliver(part.messages, chunks)
+            if claims is None:
+                messages += self._deliver(part.messages, chunks)
+            else:
+                admitted.append(_Admitted(held, part.messages, chunks))
+        messages += self._claimed(admitted)
         return Judged(messages, judged, [], None, frozenset(doubted))
+
+    def _claimed(self, admitted: list[_Admitted]) -> list[Any]:
+        """Claim what a batch is to deliver in the shared memory, all of it at once; return what may be delivered now."""
+        claims = self._engine.claims
+        if claims is None or not admitted:
+            return []
+        claims.admit([each.partition for each in admitted])
+        return [message for each in admitted for message in self._deliver(each.messages, each.chunks)]
 
     def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
         """Return the first message without an ID in a topic where IDs are looked up, None without one."""
@@ -120,6 +135,14 @@ class Judge:
     def _held(self, topic: str, partition: int) -> Partition | None:
         assigned = self._session.assigned.get((topic, partition))
         return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
+
+
+class _Admitted(NamedTuple):
+    """What was judged here, and is to be claimed in the shared memory."""
+
+    partition: Partition
+    messages: list[Any]
+    chunks: list[Chunk]
 
 
 class _Run(NamedTuple):

@@ -162,6 +162,11 @@ def _start_and_replay(
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":
         news.rewound(start.offset)
+        if held.claims is not None and chosen.on_rewind == "reprocess":
+            logger.warning(
+                "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
+                "Shared another prefix", assigned.topic, assigned.partition,
+            )  # fmt: skip
         plan = yield from without_what_was_given_up(held, plan, chosen.dead_letters)
     given_up = GivenUp()
     if chosen.dead_letters is not None and plan.replay_to > plan.replay_from and not held.forgets:

@@ -212,7 +212,10 @@ class Session(Holdings):
         span = lane.position - lane.high
         if not self._settings.completes_on_next_call:
             note_uncompleted(assigned, lane, MOST_WAITING)
-        choked = assigned.held.choked and self._chosen.on_full_disk == "pause"
+        claims = assigned.held.claims
+        choked = (assigned.held.choked and self._chosen.on_full_disk == "pause") or (
+            claims is not None and claims.stands_still
+        )
         if choked and not assigned.full:
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)

@@ -32,8 +32,13 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
     choked = held is not None and held.choked
     if choked or (assigned.no_room and assigned.recovery is None and assigned.held is None):
         yield "room"
-    if assigned.full and not choked:
+    claims = None if held is None else held.claims
+    if assigned.full and not choked and not (claims is not None and claims.stands_still):
         yield "backlog"
+    if claims is not None and claims.waiting:
+        yield "elsewhere"
+    if claims is not None and claims.is_out:
+        yield "outage"
     if assigned.uncompleted:
         yield "uncompleted"
     if assigned.user_paused:

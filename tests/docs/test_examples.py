@@ -71,6 +71,14 @@ charge order-2 (offset 4)
 2 order-1: redelivered
 done up to offset 5: {'fresh': 3, 'duplicate': 2, 'redelivered': 3}
 """,
+    "shared_redis.py": """\
+berlin reads the web shop's orders, and is slow with the last one
+  berlin ships order-1
+paris reads those by phone: order-2 is in flight in berlin, and neither dropped nor shipped twice
+  paris ships order-3
+  berlin ships order-2
+paris is told that it was completed, and its copy is a duplicate
+""",
     "solace_database_lookup.py": """\
 the queue delivers 1 and 2, then both again: the consumer's own store knows them, without a query
   order 1 is paid

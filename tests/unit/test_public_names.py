@@ -51,6 +51,7 @@ PUBLIC = [
     "RecoveryError",
     "RocksStore",
     "Settled",
+    "Shared",
     "SharedStoreError",
     "SnapshotError",
     "StoreCorruptError",

@@ -27,5 +27,14 @@ from dedup_adapters.sql.counts import InboxCounts
 from dedup_adapters.sql.errors import InboxError, OutOfOrderError, is_retryable
 from dedup_adapters.sql.inbox import Inbox
 from dedup_adapters.sql.offsets import KeptOffsets
+from dedup_adapters.sql.shared import SharedStore
 
-__all__ = ["Inbox", "InboxCounts", "InboxError", "KeptOffsets", "OutOfOrderError", "is_retryable"]
+__all__ = [
+    "Inbox",
+    "InboxCounts",
+    "InboxError",
+    "KeptOffsets",
+    "OutOfOrderError",
+    "SharedStore",
+    "is_retryable",
+]

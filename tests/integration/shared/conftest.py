@@ -7,9 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_engine
 
 from dedup_adapters.redis import RedisStore
+from dedup_adapters.sql import SharedStore
 from dedup_sdk import MemoryClaimStore
+from tests.support.databases import postgresql
 from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ STORES = [
     "memory",
     pytest.param("redis in a container", marks=pytest.mark.container),
     *(["redis", "redis in buckets"] if HAS_REDIS else []),
+    pytest.param("postgresql", marks=pytest.mark.container),
 ]
 
 
@@ -57,6 +61,13 @@ def own_redis(
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URL of a database server for all tests."""
+    with postgresql() as url:
+        yield url
+
+
 @pytest.fixture(params=STORES)
 def connect(
     request: pytest.FixtureRequest, redis_servers: Callable[[str], RedisServer]
@@ -65,6 +76,13 @@ def connect(
     if request.param == "memory":
         memory = MemoryClaimStore()
         yield lambda: memory
+        return
+    if request.param == "postgresql":
+        engine = create_engine(request.getfixturevalue("postgresql_server"), pool_size=20)
+        table = f"shared_{uuid.uuid4().hex[:12]}"
+        SharedStore(engine, table=table).create()
+        yield lambda: SharedStore(engine, table=table)
+        engine.dispose()
         return
     url = redis_servers("container" if "container" in request.param else "installed").url
     prefix, buckets = f"{uuid.uuid4()}:", 16 if "buckets" in request.param else 1

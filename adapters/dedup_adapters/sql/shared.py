@@ -1,0 +1,308 @@
+"""A memory that consumers share, as a table of PostgreSQL.
+
+    store = SharedStore(create_engine("postgresql+psycopg://localhost/work"))
+    store.create()
+
+A row is a claim, or a mark; which is live until ``until_ms``, by the database's clock. One that is over counts as none, and is deleted by `SharedStore.expire`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    inspect,
+    text,
+)
+from sqlalchemy import Sequence as Numbers
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
+
+from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+
+ATTEMPT_BYTES: Final = 8
+ID_BYTES: Final = 16
+OWNER_CHARACTERS: Final = 200
+_EXPIRED_AT_ONCE: Final = 10_000
+
+_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+"""At that very moment, and not at the transaction's beginning: a row that was waited for is judged by when it came free."""
+_ROWS: Final = "unnest(CAST(:ids AS bytea[]), CAST(:timestamps_ms AS bigint[]), CAST(:tokens AS bigint[])) AS g(id, timestamp_ms, token) ORDER BY id"
+"""In one order for all, so that two batches wait for each other and not crosswise."""
+_COLUMNS: Final = "id, token, owner, attempt, claimed, seen_ms, before_ms, until_ms"
+
+_CLAIM: Final = """
+INSERT INTO {table} AS t ({columns})
+SELECT id, nextval('{numbers}'), :owner, :attempt, true, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, owner, attempt, claimed, seen_ms, before_ms, until_ms) = (
+  SELECT
+    CASE WHEN free THEN nextval('{numbers}') ELSE t.token END,
+    CASE WHEN free THEN EXCLUDED.owner ELSE t.owner END,
+    CASE WHEN free THEN EXCLUDED.attempt ELSE t.attempt END,
+    free OR t.claimed,
+    CASE WHEN free THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
+    t.seen_ms,
+    CASE WHEN free THEN {now} + :lease_ms WHEN t.claimed THEN t.until_ms ELSE {now} + :window_ms END
+  FROM (SELECT t.until_ms <= {now} OR CASE WHEN t.claimed THEN t.owner = EXCLUDED.owner ELSE EXCLUDED.seen_ms - t.seen_ms > :window_ms END AS free) AS f
+)
+RETURNING id, token, attempt = :attempt AND claimed, claimed, until_ms - {now}, before_ms
+"""
+_RENEW: Final = """
+INSERT INTO {table} AS t ({columns})
+SELECT id, token, :owner, :attempt, true, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, owner, claimed, until_ms) = (
+  SELECT
+    CASE WHEN ours THEN EXCLUDED.token ELSE t.token END,
+    CASE WHEN ours THEN EXCLUDED.owner ELSE t.owner END,
+    ours OR t.claimed,
+    CASE WHEN ours THEN EXCLUDED.until_ms ELSE t.until_ms END
+  FROM (SELECT t.until_ms <= {now} OR (t.claimed AND t.token = EXCLUDED.token) AS ours) AS f
+)
+RETURNING id, token, claimed
+"""
+_COMPLETE: Final = """
+INSERT INTO {table} AS t ({columns})
+SELECT id, token, '', :attempt, false, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
+  SELECT
+    CASE WHEN over THEN EXCLUDED.token ELSE t.token END,
+    CASE WHEN over OR t.token = EXCLUDED.token THEN false ELSE t.claimed END,
+    CASE WHEN over OR (t.claimed AND t.token = EXCLUDED.token) THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
+    CASE WHEN over OR NOT t.claimed OR t.token = EXCLUDED.token THEN EXCLUDED.until_ms ELSE t.until_ms END
+  FROM (SELECT t.until_ms <= {now} AS over) AS f
+)
+RETURNING id, token, NOT claimed
+"""
+_LOAD: Final = """
+INSERT INTO {table} AS t ({columns})
+SELECT id, token, '', :attempt, false, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
+  SELECT
+    CASE WHEN over THEN 0 ELSE t.token END,
+    NOT over AND t.claimed,
+    CASE WHEN over THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
+    CASE WHEN t.claimed AND NOT over THEN t.until_ms ELSE greatest(t.until_ms, EXCLUDED.until_ms) END
+  FROM (SELECT t.until_ms <= {now} AS over) AS f
+)
+RETURNING id, token, true
+"""
+_RELEASE: Final = """
+DELETE FROM {table} AS t USING (SELECT * FROM {rows}) AS g
+WHERE t.id = g.id AND t.claimed AND t.token = g.token AND t.until_ms > {now}
+RETURNING t.id, t.token, true
+"""
+_EXPIRE: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE until_ms <= {now} LIMIT {at_once} FOR UPDATE SKIP LOCKED)"
+
+
+class SharedStore:
+    """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.5 or newer); a call is one statement.
+
+    Args:
+        engine: SQLAlchemy's. How long an answer may take is its business (``connect_args``): the consumer waits meanwhile.
+        table: the table's name; with ``_tokens`` behind it that of its sequence.
+        schema: where they are, where that is not the connection's default.
+
+    Raises `ConfigurationError` for settings that make no sense.
+    """
+
+    def __init__(self, engine: Engine, *, table: str = "dedup_shared", schema: str | None = None) -> None:
+        given: object = engine  # what callers without a type checker pass
+        if not isinstance(given, Engine) or given.dialect.name != "postgresql":
+            raise ConfigurationError(
+                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. create_engine('postgresql+psycopg://...')"
+            )
+        for name, value in (("table", table), ("schema", schema)):
+            word: object = value
+            if not (word is None and name == "schema") and (
+                not isinstance(word, str) or not word or set(word) & set("':\\\0")
+            ):
+                raise ConfigurationError(
+                    f"{name}={value!r}: give a name without quotes, colons and backslashes, e.g. 'dedup_shared'"
+                )
+        # Each statement is a transaction, and has to see what was committed before it.
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self.metadata = MetaData(schema=schema)
+        """The table, for Alembic's ``target_metadata``."""
+        self._numbers = Numbers(f"{table}_tokens", metadata=self.metadata)
+        self._table = Table(
+            table, self.metadata,
+            Column("id", LargeBinary(ID_BYTES), primary_key=True),
+            Column("token", BigInteger, nullable=False),
+            Column("owner", String(OWNER_CHARACTERS), nullable=False),
+            Column("attempt", LargeBinary(ATTEMPT_BYTES), nullable=False),
+            Column("claimed", Boolean, nullable=False),
+            Column("seen_ms", BigInteger, nullable=False),
+            Column("before_ms", BigInteger, nullable=False),
+            Column("until_ms", BigInteger, nullable=False),
+        )  # fmt: skip
+        # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
+        Index(f"{table}_until", self._table.c.until_ms, postgresql_using="brin")
+        quote = engine.dialect.identifier_preparer
+        names = {
+            "table": quote.format_table(self._table),
+            "numbers": quote.format_sequence(self._numbers),
+            "now": _NOW,
+            "rows": _ROWS,
+            "columns": _COLUMNS,
+            "at_once": _EXPIRED_AT_ONCE,
+        }
+        self._claim, self._renew, self._complete, self._release, self._load, self._expire = (
+            text(statement.format(**names))
+            for statement in (_CLAIM, _RENEW, _COMPLETE, _RELEASE, _LOAD, _EXPIRE)
+        )
+        self._checked = False
+
+    # --- the protocol --------------------------------------------------------------------------------------------
+
+    def claim(
+        self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[Claim]:
+        """See `dedup_sdk.ClaimStore`."""
+        rows = self._run(
+            self._claim,
+            ids,
+            timestamps_ms=timestamps_ms,
+            owner=_storable(owner),
+            lease_ms=lease_ms,
+            window_ms=window_ms,
+        )
+        found = {bytes(row[0]): _as_claim(*row[1:]) for row in rows}
+        return [found[key] for key in ids]
+
+    def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
+        """See `dedup_sdk.ClaimStore`."""
+        return self._flags(self._renew, ids, tokens, owner=_storable(owner), lease_ms=lease_ms)
+
+    def complete(
+        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[bool]:
+        """See `dedup_sdk.ClaimStore`."""
+        return self._flags(self._complete, ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+    def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
+        """See `dedup_sdk.ClaimStore`."""
+        return self._flags(self._release, ids, tokens)
+
+    def load(self, ids: Sequence[bytes], *, timestamps_ms: Sequence[int], window_ms: int) -> None:
+        """See `dedup_sdk.ClaimStore`."""
+        self._run(self._load, ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+    def close(self) -> None:
+        """See `dedup_sdk.ClaimStore`; the engine is its maker's, and stays."""
+
+    # --- the table -----------------------------------------------------------------------------------------------
+
+    def ddl(self) -> str:
+        """Return the statements that make table and sequence, for a migration; a semicolon behind each."""
+        made: list[Any] = [
+            CreateSequence(self._numbers),
+            CreateTable(self._table),
+            *map(CreateIndex, self._table.indexes),
+        ]
+        return ";\n\n".join(str(each.compile(dialect=self._engine.dialect)).strip() for each in made) + ";\n"
+
+    def create(self) -> None:
+        """Make what is not there; raises `ConfigurationError` where a table of the name is another one."""
+        with self._answers():
+            self.metadata.create_all(self._engine)
+            with self._engine.connect() as connection:
+                self._check(connection)
+
+    def expire(self) -> int:
+        """Delete rows whose lease or window is over, 10,000 a transaction; return how many. Without it they count as none all the same."""
+        total = 0
+        with self._answers():
+            while True:
+                with self._engine.begin() as connection:
+                    gone = connection.execute(self._expire).rowcount
+                total += gone
+                if gone < _EXPIRED_AT_ONCE:
+                    return total
+
+    # --- how -----------------------------------------------------------------------------------------------------
+
+    def _flags(self, statement: Any, ids: Sequence[bytes], tokens: Sequence[int], **given: Any) -> list[bool]:
+        """Run a statement that returns, for some IDs, the token that they have now, and whether they are as they were to be."""
+        found = {
+            bytes(key): (token, fits)
+            for key, token, fits in self._run(statement, ids, tokens=tokens, **given)
+        }
+        return [found.get(key) == (token, True) for key, token in zip(ids, tokens, strict=True)]
+
+    def _run(
+        self,
+        statement: Any,
+        ids: Sequence[bytes],
+        *,
+        timestamps_ms: Sequence[int] = (),
+        tokens: Sequence[int] = (),
+        **given: Any,
+    ) -> list[Any]:
+        if not ids:
+            return []
+        columns = {
+            "ids": list(ids),
+            "timestamps_ms": list(timestamps_ms) or [0] * len(ids),
+            "tokens": list(tokens) or [0] * len(ids),
+            "attempt": secrets.token_bytes(ATTEMPT_BYTES),
+        }
+        named = {
+            name: columns[name] for name in columns if name != "attempt" or statement is not self._release
+        }
+        with self._answers(), self._engine.begin() as connection:
+            if not self._checked:
+                self._check(connection)
+                self._checked = True
+            return list(connection.execute(statement, {**named, **given}))
+
+    def _check(self, connection: Connection) -> None:
+        name = self._table.fullname
+        try:
+            columns = inspect(connection).get_columns(self._table.name, self._table.schema)
+        except NoSuchTableError:
+            raise ConfigurationError(
+                f"there is no table {name}: call create() of the shared store, or put what ddl() returns into a migration"
+            ) from None
+        found, wanted = {each["name"] for each in columns}, {each.name for each in self._table.columns}
+        if found != wanted:
+            raise ConfigurationError(
+                f"table {name} is no shared memory of this version: it has {', '.join(sorted(found))}, and {', '.join(sorted(wanted))} is wanted; "
+                "name another one with table=, or move that one away"
+            )
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            where = self._engine.url.render_as_string(hide_password=True)
+            cause = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise SharedStoreError(
+                f"the shared store at {where} cannot be asked: {cause}; start it, or correct the URL"
+            ) from error
+
+
+def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: int) -> Claim:  # noqa: FBT001 (columns of a row)
+    if is_ours:
+        return Claim(ClaimKind.FRESH, token)
+    if claimed:
+        return Claim(ClaimKind.IN_FLIGHT, left_ms=max(1, left_ms))
+    return Claim(ClaimKind.DUPLICATE, seen_ms=seen_ms)
+
+
+def _storable(owner: str) -> str:
+    """Return an owner as PostgreSQL takes text: without the one character that it has not."""
+    return owner.replace("\0", "")

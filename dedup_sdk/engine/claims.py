@@ -1,0 +1,377 @@
+"""What a consumer claims in a memory that it shares with others: which messages it may hand out, and what becomes of the others.
+
+`dedup_sdk.engine.claiming` has the words *held* and *waiting*.
+
+owed
+    an ID that is completed here, which the shared store has not been told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
+from dedup_sdk.errors import ConfigurationError, SharedStoreError
+from dedup_sdk.lane.chunk import (
+    APART,
+    DUPLICATE,
+    OFFERED,
+    PARKED,
+    UNVERIFIED,
+    Chunk,
+    Place,
+    digest_of,
+)
+from dedup_sdk.lane.state import cut_digests
+from dedup_sdk.marks import Marks
+from dedup_sdk.observe import Counters
+from dedup_sdk.shared.breaker import Breaker
+from dedup_sdk.shared.protocol import Claim, ClaimKind
+from dedup_sdk.shared.scope import scoped_ids
+from dedup_sdk.shared.settings import Shared
+from dedup_sdk.window import Window
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.partition import Partition
+
+logger = logging.getLogger("dedup_sdk")
+
+LONGEST_RETRY_S: Final = 1.0
+RENEWALS: Final = 3
+"""So often in a lease it is renewed."""
+MOST_OWED: Final = 100_000
+_OWNER_CHARACTERS: Final = 200
+
+
+class Owed(NamedTuple):
+    """What is to be told of a completed ID."""
+
+    token: int
+    timestamp_ms: int
+    window_ms: int
+
+
+class Claims:
+    """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time."""
+
+    def __init__(
+        self, shared: Shared, counters: Counters, *, group: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = shared.store
+        self._shared = shared
+        self._counters = counters
+        self._group = group
+        self._clock = clock
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"[-_OWNER_CHARACTERS:]
+        self.in_order = shared.in_flight == "wait"
+        self._breaker = Breaker()
+        self._holders: set[bytes] = set()
+        self._owed: dict[bytes, Owed] = {}
+        self._renew_at = self._clock() + shared.lease / RENEWALS
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the store did not answer last."""
+        return self._breaker.is_open
+
+    @property
+    def pauses(self) -> bool:
+        """Whether nothing is handed out for that."""
+        return self._breaker.is_open and self._shared.on_outage == "pause"
+
+    def of(self, topic: str, partition: int, window: Window) -> PartitionClaims | None:
+        """Return what a partition claims with; None where nothing is looked up. Raises `ConfigurationError` for a window by count."""
+        if window.is_off:
+            return None
+        if window.time_ms is None or window.count is not None:
+            raise ConfigurationError(
+                f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
+            )
+        return PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
+
+    # --- records that come ---------------------------------------------------------------------------------------
+
+    def admit(self, partitions: Iterable[Partition]) -> None:
+        """Claim what was judged and is to be handed out, by one call; what may not be handed out now is kept back."""
+        asked: list[Waiting] = []
+        for held in dict.fromkeys(partitions):
+            own = held.claims
+            if own is None:
+                continue
+            for chunk in held.unclaimed:
+                rows = [row for row in _offered(chunk) if row not in chunk.unmarked]
+                wanted = [waiting_for(held, own, chunk, row) for row in rows]
+                if own.stands_still:
+                    for each in wanted:
+                        each.park()
+                    own.waiting += wanted
+                else:
+                    asked += wanted
+        duplicates = self._decide(asked) if asked else []
+        for held in dict.fromkeys(partitions):
+            held.count_claimed()
+        self._complete_duplicates(duplicates)
+
+    def settle(self, partitions: Iterable[Partition]) -> None:
+        """Do what is due: tell what is owed, renew leases, ask again for what waits. What may be handed out is `Partition.due`."""
+        now = self._clock()
+        self._pay()
+        if now >= self._renew_at:
+            self._renew_at = now + self._shared.lease / RENEWALS
+            self._renew(partitions)
+        if self.pauses and not self._breaker.allows(now):
+            return
+        while due := self._due(partitions):
+            self._complete_duplicates(self._decide(due))
+            over = [each for each in due if each.chunk.states[each.row] != PARKED]
+            for each in over:
+                each.held.settle_claimed(Place(each.chunk, each.row))
+            for own in {id(each.own): each.own for each in over}.values():
+                own.waiting = [each for each in own.waiting if each.chunk.states[each.row] == PARKED]
+            if not over or not self.in_order:
+                return
+
+    def _due(self, partitions: Iterable[Partition]) -> list[Waiting]:
+        """Return what is to be asked for again. In order that is the first of each partition, and when that is over those behind it."""
+        now = self._clock()
+        due: list[Waiting] = []
+        for held in partitions:
+            own = held.claims
+            if own is None or not own.waiting:
+                continue
+            if not self.in_order:
+                due += [each for each in own.waiting if each.retry_at <= now]
+            elif own.waiting[0].retry_at <= now:
+                due += own.waiting if own.waiting[0].retry_at == 0 else own.waiting[:1]
+        return due
+
+    def _decide(self, asked: list[Waiting]) -> list[Waiting]:
+        """Ask for records, and give each its verdict or have it wait; return the duplicates, which are to be completed."""
+        answers = self._ask(asked)
+        duplicates: list[Waiting] = []
+        stopped: set[int] = set()
+        too_early: list[Waiting] = []
+        now = self._clock()
+        for each, answer in zip(asked, answers, strict=True):
+            own = each.own
+            if answer is not None and answer.kind is ClaimKind.FRESH:
+                own.held[digest_of(each.chunk, each.row)] = Held(each.key, answer.token)
+                self._holders.add(each.key)
+            if answer is not None and answer.kind is ClaimKind.DUPLICATE:
+                each.chunk.seen[each.row] = (-1, answer.seen_ms)
+                each.judge(DUPLICATE, "shared")
+                duplicates.append(each)
+            elif id(own) in stopped:
+                too_early.append(each)
+                self._have_wait(each, 0.0)
+            elif answer is not None and answer.kind is ClaimKind.IN_FLIGHT:
+                each.lease_ends = now + answer.left_ms / 1000
+                self._have_wait(each, now + min(each.pause_s, max(answer.left_ms / 1000, 0.001)))
+                each.pause_s = min(2 * each.pause_s, LONGEST_RETRY_S)
+                if self.in_order:
+                    stopped.add(id(own))
+            elif answer is None and (self.pauses or now < each.lease_ends):
+                self._have_wait(each, 0.0)
+                if self.in_order or self.pauses:
+                    stopped.add(id(own))
+            else:
+                self._deliver(each, answer)
+        if too_early:
+            self._release_early(too_early)
+        return duplicates
+
+    def _deliver(self, each: Waiting, answer: Claim | None) -> None:
+        waited = each.chunk.states[each.row] == PARKED
+        kind, reason = each.kind, each.reason
+        if answer is None:
+            self._tell("unasked")
+            kind, reason = UNVERIFIED, "shared-outage"
+            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0)
+            self._holders.add(each.key)
+        elif answer.kind is ClaimKind.FOREIGN:
+            self._tell("foreign")
+            kind, reason = UNVERIFIED, "shared-foreign"
+        else:
+            self._tell("claimed")
+        each.judge(kind, reason)
+        if waited:
+            each.chunk.states[each.row] = APART
+
+    @staticmethod
+    def _have_wait(each: Waiting, retry_at: float) -> None:
+        each.retry_at = retry_at
+        if each.chunk.states[each.row] != PARKED:
+            each.park()
+            each.own.waiting.append(each)
+
+    def _release_early(self, too_early: list[Waiting]) -> None:
+        """Give back what stands behind a record that waits: two consumers that keep what the other waits for would wait for ever."""
+        by_partition: dict[int, tuple[PartitionClaims, list[bytes]]] = {}
+        for each in too_early:
+            by_partition.setdefault(id(each.own), (each.own, []))[1].append(digest_of(each.chunk, each.row))
+        for own, digests in by_partition.values():
+            self.release(own, [digest for digest in digests if digest in own.held])
+
+    @staticmethod
+    def _complete_duplicates(duplicates: list[Waiting]) -> None:
+        rows: dict[int, tuple[Partition, Chunk, list[int]]] = {}
+        for each in duplicates:
+            if each.chunk.states[each.row] == PARKED:
+                each.chunk.states[each.row] = APART
+            rows.setdefault(id(each.chunk), (each.held, each.chunk, []))[2].append(each.row)
+        for held, chunk, indexes in rows.values():
+            held.complete_claimed(chunk, indexes)
+
+    def _ask(self, asked: list[Waiting]) -> list[Claim | None]:
+        """Return the answers of the shared store; None where it gives none. What this consumer has itself is in flight, or a duplicate."""
+        self._name(asked)
+        answers: list[Claim | None] = [None] * len(asked)
+        rows: list[int] = []
+        claimed: set[bytes] = set()
+        for row, each in enumerate(asked):
+            owed = self._owed.get(each.key)
+            if owed is not None and each.timestamp_ms - owed.timestamp_ms <= each.own.window_ms:
+                answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=owed.timestamp_ms)
+            elif each.key in self._holders or each.key in claimed:
+                answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
+            else:
+                claimed.add(each.key)
+                rows.append(row)
+        rows.sort(key=lambda row: asked[row].own.window_ms)
+        for window_ms, group in groupby(rows, key=lambda row: asked[row].own.window_ms):
+            part = list(group)
+            if self._breaker.allows(self._clock()):
+                with self._answered():
+                    given = self._store.claim(
+                        [asked[row].key for row in part],
+                        self.owner,
+                        self._shared.lease_ms,
+                        timestamps_ms=[asked[row].timestamp_ms for row in part],
+                        window_ms=window_ms,
+                    )
+                    for row, answer in zip(part, given, strict=True):
+                        answers[row] = answer
+        return answers
+
+    @staticmethod
+    def _name(asked: list[Waiting]) -> None:
+        for scope, group in groupby(
+            (each for each in asked if not each.key), key=lambda each: each.own.scope
+        ):
+            part = list(group)
+            for each, key in zip(
+                part, scoped_ids(scope, (digest_of(e.chunk, e.row) for e in part)), strict=True
+            ):
+                each.key = key
+
+    # --- records that end ----------------------------------------------------------------------------------------
+
+    def complete(self, own: PartitionClaims, marks: Marks) -> None:
+        """Tell the store what is completed; what it does not take now is owed."""
+        for digest, timestamp_ms in zip(cut_digests(marks.digests), marks.timestamps.tolist(), strict=True):
+            held = own.held.pop(digest, None)
+            if held is not None:
+                self._holders.discard(held.key)
+                self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
+        self._pay()
+
+    def _pay(self) -> None:
+        if not self._owed or not self._breaker.allows(self._clock()):
+            self._forget_owed()
+            return
+        owed = sorted(self._owed.items(), key=lambda item: item[1].window_ms)
+        for window_ms, group in groupby(owed, key=lambda item: item[1].window_ms):
+            part = list(group)
+            with self._answered() as answered:
+                taken = self._store.complete(
+                    [key for key, _ in part],
+                    [each.token for _, each in part],
+                    timestamps_ms=[each.timestamp_ms for _, each in part],
+                    window_ms=window_ms,
+                )
+                answered.append(True)
+                for (key, each), was_taken in zip(part, taken, strict=True):
+                    del self._owed[key]
+                    if each.token and not was_taken:
+                        self._tell("refused")
+            if not answered:
+                break
+        self._forget_owed()
+
+    def _forget_owed(self) -> None:
+        """Bound what is owed: what is given up may be handled again by others."""
+        while len(self._owed) > MOST_OWED:
+            del self._owed[next(iter(self._owed))]
+            self._tell("forgotten")
+
+    def release(self, own: PartitionClaims, digests: Sequence[bytes]) -> None:
+        """Give claims back; where the store does not take that, they end with their lease."""
+        given = [own.held.pop(digest) for digest in digests]
+        self._holders.difference_update(each.key for each in given)
+        given = [each for each in given if each.token]
+        if given and self._breaker.allows(self._clock()):
+            with self._answered():
+                self._store.release([each.key for each in given], [each.token for each in given])
+
+    def _renew(self, partitions: Iterable[Partition]) -> None:
+        ours = [held.claims for held in partitions if held.claims is not None]
+        given = [
+            (own, digest, each)
+            for own in ours
+            for digest, each in own.held.items()
+            if each.token and not each.lost
+        ]
+        if not given or not self._breaker.allows(self._clock()):
+            return
+        keys, tokens = [each.key for _, _, each in given], [each.token for _, _, each in given]
+        with self._answered():
+            kept = self._store.renew(keys, tokens, self.owner, self._shared.lease_ms)
+            for (own, digest, each), is_kept in zip(given, kept, strict=True):
+                if not is_kept:
+                    own.held[digest] = each._replace(lost=True)
+                    self._tell("lapsed")
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _answered(self) -> Iterator[list[bool]]:
+        """Ask in here; an outage ends it. The list is for the block, to say that it came to its end."""
+        try:
+            yield []
+        except SharedStoreError as error:
+            self._note_failure(error)
+        else:
+            self._note_answer()
+
+    def _note_failure(self, error: SharedStoreError) -> None:
+        """Count that the store did not answer, and ask less often."""
+        self._tell("outages")
+        if not self._breaker.is_open:
+            does = "wait for it" if self._shared.on_outage == "pause" else "are delivered as unverified"
+            logger.warning("%s; new messages %s meanwhile", error, does)
+        self._breaker.failed(self._clock())
+
+    def _note_answer(self) -> None:
+        """Note that the store answered."""
+        if self._breaker.is_open:
+            logger.warning("the shared store answers again")
+        self._breaker.answered()
+
+    def _tell(self, name: str, count: int = 1) -> None:
+        if count:
+            self._counters.shared[name] = self._counters.shared.get(name, 0) + count
+
+
+def _offered(chunk: Chunk) -> Iterator[int]:
+    at = chunk.states.find(OFFERED)
+    while at >= 0:
+        yield at
+        at = chunk.states.find(OFFERED, at + 1)

@@ -1,0 +1,76 @@
+"""How a consumer uses a memory that it shares with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from dedup_sdk.checks import choice, seconds, text
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.shared.protocol import ClaimStore
+from dedup_sdk.shared.scope import Scope, scope_name
+
+InFlight = Literal["park", "wait"]
+OnOutage = Literal["deliver", "pause"]
+
+LEASE_S: Final = 60.0
+LEAST_LEASE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A shared memory, and how it is asked.
+
+    Args:
+        store: e.g. `dedup_adapters.redis.RedisStore`; consumers may share it, and none of them closes it.
+        scope: where the same ID is the same message: in a ``partition``, a ``topic``, a ``group``, or ``global`` (in all groups: each message is
+            handled by one of them).
+        prefix: what keeps scopes of one store apart that would be the same, e.g. by environment.
+        origins: topic -> the topic whose scope it shares, e.g. ``{"orders.retry": "orders"}``.
+        in_flight: what becomes of a message whose ID another consumer has in flight, until that is over: ``park`` (those behind it go on) or
+            ``wait`` (its partition stands still, in order).
+        on_outage: what becomes of messages while the store does not answer: ``deliver`` (as unverified, and counted) or ``pause``.
+        lease: seconds that a claim lasts without a word of this consumer. A dead one's messages wait so long; a handler that keeps the loop from
+            asking for more for longer may lose its claim to another consumer.
+
+    Raises `ConfigurationError` for settings that make no sense.
+    """
+
+    store: ClaimStore
+    scope: Scope = field(default="topic", kw_only=True)
+    prefix: str = field(default="", kw_only=True)
+    origins: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    in_flight: InFlight = field(default="park", kw_only=True)
+    on_outage: OnOutage = field(default="deliver", kw_only=True)
+    lease: float = field(default=LEASE_S, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no setting, in one line."""
+        if isinstance(self.store, type) or not callable(getattr(self.store, "claim", None)):
+            raise ConfigurationError(
+                f"shared={self.store!r}: give a shared memory, e.g. RedisStore('redis://localhost:6379/0') of dedup_adapters.redis"
+            )
+        choice("scope", self.scope, ("partition", "topic", "group", "global"))
+        text("prefix", self.prefix)
+        choice("in_flight", self.in_flight, ("park", "wait"))
+        choice("on_outage", self.on_outage, ("deliver", "pause"))
+        if seconds("lease", self.lease) < LEAST_LEASE_S:
+            raise ConfigurationError(f"lease={self.lease!r}: give at least a second, e.g. 60")
+        given: object = self.origins  # what callers without a type checker pass
+        if not isinstance(given, Mapping) or not all(
+            isinstance(topic, str) and isinstance(origin, str) for topic, origin in given.items()
+        ):
+            raise ConfigurationError(
+                f"origins={self.origins!r}: give topics and those whose scope they share, e.g. {{'orders.retry': 'orders'}}"
+            )
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease in milliseconds."""
+        return round(self.lease * 1000)
+
+    def scope_of(self, group: str, topic: str, partition: int) -> bytes:
+        """Return the name of the scope of a partition's records."""
+        origin = self.origins.get(topic, topic)
+        return scope_name(self.scope, prefix=self.prefix, group=group, topic=origin, partition=partition)

@@ -1,0 +1,372 @@
+"""A server that goes away, forgets, is full or in other hands."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+from redis.cluster import RedisCluster
+from sqlalchemy import create_engine, text
+
+from dedup_adapters.redis import RedisStore
+from dedup_adapters.sql import SharedStore
+from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+from tests.support.claiming import shared_ids
+from tests.support.redis_servers import HAS_REDIS, InstalledRedis, redis_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dedup_sdk import ClaimStore
+    from tests.support.redis_servers import RedisServer
+
+FOREVER_MS = 3_600_000
+INSTALLED = ["installed"] if HAS_REDIS else []
+
+
+def claim(store: ClaimStore, count: int = 1, owner: str = "a") -> list[Claim]:
+    """Claim the first of the IDs that all tests share."""
+    return store.claim(shared_ids(count), owner, FOREVER_MS, timestamps_ms=[0] * count, window_ms=FOREVER_MS)
+
+
+def complete(store: ClaimStore, token: int) -> bool:
+    """Complete the first one."""
+    [taken] = store.complete(shared_ids(1), [token], timestamps_ms=[0], window_ms=FOREVER_MS)
+    return taken
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix that nobody else has."""
+    return f"{uuid.uuid4()}:"
+
+
+@pytest.fixture
+def plain(any_redis: RedisServer) -> Iterator[Redis]:
+    """A client of the user's own."""
+    with Redis.from_url(any_redis.url) as client:
+        yield client
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error, which is one line."""
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["list", "hash", b"", b"hello", b"c12", b"cx:y", b"d5", b"d5:", b"\xff\x00", b"D1:1", b"x" * 100_000],
+)
+def test_something_foreign_under_our_key_is_told_and_left(
+    any_redis: RedisServer, plain: Redis, prefix: str, foreign: str | bytes
+) -> None:
+    """It is neither read as a claim nor written over; the other IDs of the batch are answered."""
+    store = RedisStore(any_redis.url, prefix=prefix)
+    key = f"{prefix}{{0}}".encode() + shared_ids(1)[0]
+    if foreign == "list":
+        plain.rpush(key, "a")
+    elif foreign == "hash":
+        plain.hset(key, "a", "b")
+    else:
+        plain.set(key, foreign)
+    before = plain.dump(key)
+    answers = claim(store, 3)
+    assert [answer.kind for answer in answers] == [ClaimKind.FOREIGN, ClaimKind.FRESH, ClaimKind.FRESH]
+    assert not complete(store, 7)
+    assert store.renew(shared_ids(1), [7], "a", FOREVER_MS) == store.release(shared_ids(1), [7]) == [False]
+    store.load(shared_ids(1), timestamps_ms=[0], window_ms=FOREVER_MS)
+    assert plain.dump(key) == before
+    store.close()
+
+
+@pytest.mark.parametrize("foreign", ["list", "hello"])
+def test_a_foreign_counter_is_an_error(
+    any_redis: RedisServer, plain: Redis, prefix: str, foreign: str
+) -> None:
+    """Where tokens come from nothing can be put right."""
+    key = f"{prefix}{{0}}token"
+    plain.rpush(key, "a") if foreign == "list" else plain.set(key, foreign)
+    with pytest.raises(SharedStoreError, match="cannot be asked") as caught:
+        claim(RedisStore(any_redis.url, prefix=prefix))
+    one_line(caught.value)
+
+
+def test_scripts_that_the_server_lost_are_sent_again(
+    any_redis: RedisServer, plain: Redis, prefix: str
+) -> None:
+    """SCRIPT FLUSH, a fail-over: nobody notices."""
+    store = RedisStore(any_redis.url, prefix=prefix)
+    [given] = claim(store)
+    plain.script_flush()
+    assert complete(store, given.token)
+    plain.script_flush()
+    assert claim(store)[0].kind is ClaimKind.DUPLICATE
+    store.close()
+
+
+def test_a_clock_that_was_set_back_gives_no_token_twice(
+    any_redis: RedisServer, plain: Redis, prefix: str
+) -> None:
+    """The last token counts, where it is beyond the time."""
+    far = 2**52
+    plain.set(f"{prefix}{{0}}token", far)
+    store = RedisStore(any_redis.url, prefix=prefix)
+    assert [answer.token for answer in claim(store, 2)] == [far + 1, far + 2]
+    store.close()
+
+
+def test_a_claim_that_never_ends_is_given_an_end(any_redis: RedisServer, plain: Redis, prefix: str) -> None:
+    """Somebody made it persistent: its owner may be dead, and others would wait for ever."""
+    store = RedisStore(any_redis.url, prefix=prefix)
+    claim(store)
+    key = f"{prefix}{{0}}".encode() + shared_ids(1)[0]
+    plain.persist(key)
+    [other] = claim(store, owner="b")
+    assert (other.kind, other.left_ms) == (ClaimKind.IN_FLIGHT, FOREVER_MS)
+    assert plain.pttl(key) > 0
+    store.close()
+
+
+def test_a_client_that_decodes_does_as_well(any_redis: RedisServer, prefix: str) -> None:
+    """And a client that was given stays open."""
+    with Redis.from_url(any_redis.url, decode_responses=True) as client:
+        store = RedisStore(client, prefix=prefix)
+        [given] = claim(store)
+        assert claim(store, owner="b")[0].kind is ClaimKind.IN_FLIGHT
+        assert complete(store, given.token)
+        assert claim(store)[0].kind is ClaimKind.DUPLICATE
+        store.close()
+        assert client.ping()
+
+
+def test_a_restart_without_persistence_forgets_and_refuses_no_one(
+    own_redis: RedisServer, prefix: str
+) -> None:
+    """What was completed is new again; the tokens of before are older than those of after."""
+    store = RedisStore(own_redis.url, prefix=prefix, timeout=30.0)
+    [before] = claim(store)
+    own_redis.kill()
+    with pytest.raises(SharedStoreError, match="cannot be asked") as caught:
+        claim(store, owner="b")
+    one_line(caught.value)
+    own_redis.start()
+    [after] = claim(store, owner="b")
+    assert after.kind is ClaimKind.FRESH
+    assert after.token > before.token
+    assert not complete(store, before.token)
+    assert complete(store, after.token)
+    store.close()
+
+
+def test_a_connection_that_was_cut_is_made_anew(any_redis: RedisServer, plain: Redis, prefix: str) -> None:
+    """One that broke while nobody used it is no outage."""
+    store = RedisStore(any_redis.url, prefix=prefix, timeout=30.0)
+    [given] = claim(store)
+    assert plain.client_kill_filter(_type="normal", skipme=True) > 0
+    assert complete(store, given.token)
+    store.close()
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere/redis.sock"])
+def test_a_server_that_is_not_there_is_named(url: str) -> None:
+    """Without a password that the URL may have."""
+    secret = url.replace("redis://", "redis://user:secret@")
+    with pytest.raises(SharedStoreError, match="start it, or correct the URL") as caught:
+        claim(RedisStore(secret))
+    assert "secret" not in one_line(caught.value)
+
+
+@pytest.mark.parametrize("server", ["http://nowhere", "", 7, "redis://h:port/"])
+def test_a_server_that_cannot_be_meant_is_refused(server: Any) -> None:
+    """At once, in one line."""
+    with pytest.raises(ConfigurationError) as caught:
+        RedisStore(server)
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prefix": ""},
+        {"prefix": "a{b}"},
+        {"prefix": 3},
+        {"buckets": 0},
+        {"buckets": True},
+        {"timeout": 0},
+        {"timeout": "1"},
+    ],
+)
+def test_careless_settings_are_refused(settings: dict[str, Any]) -> None:
+    """In one line that has the value."""
+    with pytest.raises(ConfigurationError, match="give") as caught:
+        RedisStore("redis://localhost", **settings)
+    one_line(caught.value)
+
+
+def test_a_forgetful_server_is_told_of(
+    own_redis: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once: what a restart forgets, and what it drops where it is full."""
+    with Redis.from_url(own_redis.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("save", "")
+    store = RedisStore(own_redis.url, prefix=prefix, timeout=30.0)
+    claim(store)
+    claim(store)
+    lines = [record.message for record in caplog.records if record.name == "dedup_adapters"]
+    assert len(lines) == 2
+    assert "appendonly=no, save='': when it restarts it forgets every ID" in lines[0]
+    assert "maxmemory-policy=allkeys-lru" in lines[1]
+    store.close()
+
+
+@pytest.mark.parametrize("kind", INSTALLED)
+def test_a_server_that_keeps_what_it_is_told_is_no_news(
+    kind: str, tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it does: after a kill what was completed is known."""
+    with redis_server(kind, tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
+        store = RedisStore(server.url, prefix=prefix, timeout=30.0)
+        [given] = claim(store)
+        assert complete(store, given.token)
+        server.kill()
+        server.start()
+        assert claim(store)[0].kind is ClaimKind.DUPLICATE
+        store.close()
+    assert [record for record in caplog.records if record.name == "dedup_adapters"] == []
+
+
+def test_a_server_that_does_not_tell_its_settings_is_used(
+    own_redis: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where CONFIG is forbidden, as in the cloud."""
+    with Redis.from_url(own_redis.url) as client:
+        client.acl_setuser(
+            "app", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-config"]
+        )
+    caplog.set_level(logging.INFO, "dedup_adapters")
+    store = RedisStore(own_redis.url.replace("redis://", "redis://app:word@"), prefix=prefix, timeout=30.0)
+    assert claim(store)[0].kind is ClaimKind.FRESH
+    [line] = [record.message for record in caplog.records if record.name == "dedup_adapters"]
+    assert "does not tell its settings" in line
+    store.close()
+
+
+def test_a_full_server_is_an_outage(own_redis: RedisServer, prefix: str) -> None:
+    """It refuses, and nothing is taken for claimed."""
+    store = RedisStore(own_redis.url, prefix=prefix, timeout=30.0)
+    claim(store)
+    with Redis.from_url(own_redis.url) as client:
+        client.config_set("maxmemory", "1")
+        with pytest.raises(SharedStoreError, match="cannot be asked"):
+            claim(store, 3, owner="b")
+        client.config_set("maxmemory", "0")
+    assert [answer.kind for answer in claim(store, 3, owner="b")][1:] == [ClaimKind.FRESH, ClaimKind.FRESH]
+    store.close()
+
+
+@pytest.mark.parametrize("kind", INSTALLED)
+def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, prefix: str) -> None:
+    """Also where a batch is in several: no key is in another slot than its script's."""
+    assert kind
+    server = InstalledRedis(tmp_path, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+    try:
+        host, port = server.url.removeprefix("redis://").removesuffix("/0").split(":")
+        with Redis(host=host, port=int(port)) as node:
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            until = time.monotonic() + 60
+            while b"cluster_state:ok" not in bytes(
+                node.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
+            ):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        with RedisCluster(host=host, port=int(port)) as cluster:
+            for buckets in (1, 8):
+                store = RedisStore(cluster, prefix=f"{prefix}{buckets}:", buckets=buckets)
+                answers = claim(store, 100)
+                assert {answer.kind for answer in answers} == {ClaimKind.FRESH}
+                tokens = [answer.token for answer in answers]
+                assert store.renew(shared_ids(100), tokens, "a", FOREVER_MS) == [True] * 100
+                taken = store.complete(shared_ids(100), tokens, timestamps_ms=[0] * 100, window_ms=FOREVER_MS)
+                assert taken == [True] * 100
+                assert {answer.kind for answer in claim(store, 100)} == {ClaimKind.DUPLICATE}
+                store.close()
+    finally:
+        server.kill()
+
+
+@pytest.mark.container
+def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: str) -> None:
+    """In one line that says what to do; and what `ddl` returns makes the right one."""
+    engine = create_engine(postgresql_server)
+    with pytest.raises(ConfigurationError, match="there is no table nowhere: call create") as caught:
+        claim(SharedStore(engine, table="nowhere"))
+    one_line(caught.value)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE another (id int)"))
+    other = SharedStore(engine, table="another")
+    with pytest.raises(
+        ConfigurationError, match="is no shared memory of this version: it has id, and attempt"
+    ):
+        claim(other)
+    with pytest.raises(ConfigurationError, match="name another one with table="):
+        other.create()
+    migrated = SharedStore(engine, table="Mixed case; drop")
+    with engine.begin() as connection:
+        for statement in migrated.ddl().strip().removesuffix(";").split(";\n\n"):
+            connection.execute(text(statement))
+    assert claim(migrated)[0].kind is ClaimKind.FRESH
+    engine.dispose()
+
+
+@pytest.mark.container
+def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
+    """And nothing else."""
+    engine = create_engine(postgresql_server)
+    store = SharedStore(engine, table=f"expiring_{uuid.uuid4().hex[:8]}")
+    store.create()
+    store.create()
+    claim(store, 3)
+    old = shared_ids(10)[5:]
+    store.load(old, timestamps_ms=[0] * 5, window_ms=1)
+    until = time.monotonic() + 60
+    gone = 0
+    while gone < 5:
+        gone += store.expire()
+        assert time.monotonic() < until
+    assert gone == 5
+    assert claim(store, 3, owner="b")[0].kind is ClaimKind.IN_FLIGHT
+    engine.dispose()
+
+
+@pytest.mark.container
+def test_connections_that_are_cut_are_an_outage(postgresql_server: str) -> None:
+    """Told in one line without the password; the next call has another one."""
+    engine = create_engine(postgresql_server)
+    store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}")
+    store.create()
+    [given] = claim(store)
+    other = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with other.connect() as connection:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        connection.execute(text(ended))
+    with pytest.raises(SharedStoreError, match="cannot be asked") as caught:
+        complete(store, given.token)
+    assert str(engine.url.password) + "@" not in one_line(caught.value)
+    assert complete(store, given.token)
+    other.dispose()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("engine", ["postgresql://", 7, create_engine("sqlite://")])
+def test_an_engine_that_is_none_of_postgresql_is_refused(engine: Any) -> None:
+    """In one line."""
+    with pytest.raises(ConfigurationError, match="give SQLAlchemy's Engine of PostgreSQL") as caught:
+        SharedStore(engine)
+    one_line(caught.value)

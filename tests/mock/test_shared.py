@@ -1,0 +1,482 @@
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dedup_sdk import (
+    Claim,
+    ClaimKind,
+    ConfigurationError,
+    LastId,
+    MemoryClaimStore,
+    MemoryStore,
+    Shared,
+    SharedStoreError,
+    VerdictKind,
+    Window,
+    Windows,
+    header,
+    orders,
+    scope_name,
+    scoped_ids,
+)
+from dedup_sdk.engine.claims import MOST_OWED, Owed
+from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+LEASE_MS = 60_000
+WINDOW_MS = 7 * 86_400_000
+
+
+class Watched(MemoryClaimStore):
+    """A memory whose clock the test moves, that counts what it is asked, and may be away."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.now_s)
+        self.now_s = 0.0
+        self.away = False
+        self.asked: dict[str, list[int]] = {"claim": [], "renew": [], "complete": [], "release": []}
+
+    def _note(self, name: str, ids: Sequence[bytes]) -> None:
+        self.asked[name].append(len(ids))
+        if self.away:
+            raise SharedStoreError("the shared store is away; start it")
+
+    def claim(
+        self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[Claim]:
+        """Count, and answer."""
+        self._note("claim", ids)
+        return super().claim(ids, owner, lease_ms, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+    def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
+        """Count, and answer."""
+        self._note("renew", ids)
+        return super().renew(ids, tokens, owner, lease_ms)
+
+    def complete(
+        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[bool]:
+        """Count, and answer."""
+        self._note("complete", ids)
+        return super().complete(ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+    def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
+        """Count, and answer."""
+        self._note("release", ids)
+        return super().release(ids, tokens)
+
+
+def shared_id(name: str) -> list[bytes]:
+    """What an ID is called in the scope ``global``."""
+    return scoped_ids(scope_name("global"), [sha256(name.encode()).digest()[:16]])
+
+
+def claim_as(store: MemoryClaimStore, name: str, owner: str = "another") -> Claim:
+    """Claim an ID of the scope ``global`` for another consumer."""
+    [given] = MemoryClaimStore.claim(
+        store, shared_id(name), owner, LEASE_MS, timestamps_ms=[0], window_ms=WINDOW_MS
+    )
+    return given
+
+
+def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: int = 2**50) -> bool:
+    """Complete what was claimed so."""
+    [taken] = MemoryClaimStore.complete(
+        store, shared_id(name), [given.token], timestamps_ms=[timestamp_ms], window_ms=WINDOW_MS
+    )
+    return taken
+
+
+def hindrances(consumer: DedupConsumer) -> tuple[str, ...]:
+    """What stands in the way of the only partition."""
+    [status] = consumer.partition_statuses
+    return status.hindrances
+
+
+@pytest.fixture
+def store() -> Watched:
+    """A shared memory, empty."""
+    return Watched()
+
+
+@pytest.mark.parametrize(("scope", "total"), [("partition", 6), ("topic", 5), ("group", 4), ("global", 4)])
+def test_a_scope_says_where_an_id_is_one_message(
+    make: Make, send: Send, store: Watched, scope: Any, total: int
+) -> None:
+    """In a partition, in a topic, in a group: what is one message is delivered once, by whoever is first."""
+    send("a", "b", topic="pairs", partition=0)
+    send("b", "c", topic="pairs", partition=1)
+    send("c", "d", topic="orders")
+    consumer = make("pairs", "orders", shared=Shared(store, scope=scope))
+    got = poll_some(consumer, total)
+    assert poll_quiet(consumer) == []
+    assert len(set(values(got))) == 4
+    assert consumer.counters.reasons.get("duplicate.shared", 0) == 6 - total
+    assert consumer.counters.verdicts["fresh"] == total
+
+
+def test_a_retry_topic_shares_the_scope_of_its_origin(make: Make, send: Send, store: Watched) -> None:
+    """So that the same ID is one message there, and another one elsewhere."""
+    send("a", topic="orders")
+    send("a", "b", topic="pairs")
+    consumer = make("pairs", "orders", shared=Shared(store, origins={"pairs": "orders"}))
+    assert sorted(values(poll_some(consumer, 2))) == ["a", "b"]
+    assert poll_quiet(consumer) == []
+
+
+def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None:
+    """Of several partitions too; and what this consumer knows itself is not asked."""
+    send(*"abc", topic="pairs", partition=0)
+    send(*"def", topic="pairs", partition=1)
+    consumer = make("pairs", shared=store)
+    poll_quiet(consumer)
+    send(*"ghi", topic="pairs", partition=0)
+    send(*"jkl", topic="pairs", partition=1)
+    store.asked["claim"].clear()
+    while len(consumer._fetched) < 6:
+        consumer._fetch(100, 0.1)
+    poll_some(consumer, 6)
+    assert store.asked["claim"] == [6]
+    send(*"abcabc", topic="pairs", partition=0)
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 6, "the duplicates")
+    assert store.asked["claim"] == [6]
+
+
+def test_what_is_in_flight_elsewhere_is_parked(make: Make, send: Send, store: Watched) -> None:
+    """Those behind it go on; when it is completed there it is a duplicate here, and leaves its place in the log."""
+    given = claim_as(store, "b")
+    send(*"abcb", "d")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    assert values(poll_some(consumer, 3)) == ["a", "c", "d"]
+    assert poll_quiet(consumer) == []
+    [status] = consumer.partition_statuses
+    assert status.hindrances == ("elsewhere",)
+    assert consumer._engine.next_offset("orders", 0) == 1
+    assert complete_as(store, "b", given)
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 5, "the end")
+    assert consumer.counters.verdicts["duplicate"] == 2
+    assert consumer.counters.verdicts["fresh"] == 3
+    assert hindrances(consumer) == ()
+
+
+def test_what_was_given_up_elsewhere_is_handled_here(make: Make, send: Send, store: Watched) -> None:
+    """Once: its twin waits behind it."""
+    given = claim_as(store, "b")
+    send(*"abbc")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    assert values(poll_some(consumer, 2)) == ["a", "c"]
+    MemoryClaimStore.release(store, shared_id("b"), [given.token])
+    [b] = poll_some(consumer, 1)
+    verdict = consumer.verdict(b)
+    assert (b.value(), b.offset(), verdict and verdict.kind) == (b"b", 1, VerdictKind.FRESH)
+    assert poll_quiet(consumer) == []
+    assert consumer._engine.next_offset("orders", 0) == 4
+    assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
+
+
+def test_a_partition_may_stand_still_instead(make: Make, send: Send, store: Watched) -> None:
+    """With ``wait`` nothing overtakes what is in flight elsewhere, also of later batches; and others get what stands behind it."""
+    given = claim_as(store, "b")
+    send(*"abc")
+    consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"))
+    assert values(poll_some(consumer, 1)) == ["a"]
+    send(*"de")
+    assert poll_quiet(consumer) == []
+    assert claim_as(store, "c").kind is ClaimKind.FRESH, "two that wait for each other would wait for ever"
+    assert claim_as(store, "e").kind is ClaimKind.FRESH
+    MemoryClaimStore.release(store, shared_id("b"), [given.token])
+    assert values(poll_some(consumer, 1)) == ["b"]
+    assert poll_quiet(consumer) == []
+    assert complete_as(store, "c", Claim(ClaimKind.FRESH, claim_as(store, "c").token))
+    assert values(poll_some(consumer, 1)) == ["d"]
+    complete_as(store, "e", Claim(ClaimKind.FRESH, claim_as(store, "e").token))
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 5, "the end")
+    send("f")
+    assert values(poll_some(consumer, 1)) == ["f"]
+
+
+def test_a_dead_owners_messages_come_when_its_lease_is_over(make: Make, send: Send, store: Watched) -> None:
+    """Nothing is lost that another one claimed and never completed."""
+    claim_as(store, "a")
+    send("a")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    assert poll_quiet(consumer) == []
+    store.now_s += LEASE_MS / 1000
+    assert values(poll_some(consumer, 1)) == ["a"]
+
+
+def test_a_zombies_completion_is_refused_and_counted(
+    make: Make, send: Send, store: Watched, kafka: MockKafka
+) -> None:
+    """It handled the message all the same: here it is completed, and committed."""
+    send("a")
+    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    [message] = poll_some(consumer, 1)
+    store.now_s += LEASE_MS / 1000
+    heir = claim_as(store, "a")
+    assert heir.kind is ClaimKind.FRESH
+    consumer.complete(message)
+    assert consumer.counters.shared == {"claimed": 1, "refused": 1}
+    assert complete_as(store, "a", heir)
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+def test_what_is_in_flight_here_is_renewed(make: Make, send: Send, store: Watched) -> None:
+    """Before its lease is over; and where it is lost that is counted once."""
+    send("a")
+    consumer = make("orders", shared=Shared(store, scope="global", lease=1.0), completion="explicit")
+    [message] = poll_some(consumer, 1)
+    wait_for(consumer, lambda: len(store.asked["renew"]) >= 2, "renewals")
+    assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT
+    store.now_s += 10
+    assert claim_as(store, "a").kind is ClaimKind.FRESH
+    wait_for(consumer, lambda: "lapsed" in consumer.counters.shared, "the loss")
+    consumer.complete(message)
+    assert consumer.counters.shared == {"claimed": 1, "lapsed": 1, "refused": 1}
+
+
+def test_completed_is_said_before_it_is_committed(
+    make: Make, send: Send, store: Watched, kafka: MockKafka
+) -> None:
+    """A crash in between suppresses what was handled: another consumer without the first one's disk knows it."""
+    send("a", "b")
+    consumer = make("orders", shared=Shared(store, scope="global"), config={"enable.auto.commit": False})
+    messages = poll_some(consumer, 2)
+    consumer.commit(messages[0], asynchronous=False)
+    assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+    assert claim_as(store, "b").kind is ClaimKind.IN_FLIGHT
+    consumer.close()
+    assert claim_as(store, "b").kind is ClaimKind.FRESH, "what is in flight at the end is free for others"
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+def test_a_crash_between_the_two_repeats_nothing(
+    make: Make, send: Send, store: Watched, kafka: MockKafka
+) -> None:
+    """The messages come again, on another disk, and the shared memory has them."""
+    send("a", "b")
+    for ident in "ab":
+        complete_as(store, ident, claim_as(store, ident, "the one that crashed"))
+    consumer = make("orders", shared=Shared(store, scope="global"), store=MemoryStore())
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 2, "the duplicates")
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+
+
+def test_a_message_that_is_given_up_is_free_for_others(
+    make: Make, send: Send, store: Watched, letters: str
+) -> None:
+    """It leaves no mark anywhere, also in the shared memory."""
+    send("a", "b")
+    consumer = make("orders", shared=Shared(store, scope="global"), dead_letters=letters)
+
+    def handle(message: Any) -> None:
+        if message.value() == b"a":
+            raise ValueError("no")
+        consumer.stop()
+
+    consumer.run(handle, on_error="dead-letter")
+    assert claim_as(store, "a").kind is ClaimKind.FRESH
+    assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
+
+
+def test_a_twin_inherits_the_claim_of_what_is_given_up(
+    make: Make, send: Send, store: Watched, letters: str
+) -> None:
+    """It is handled in its place, and nobody else gets the ID meanwhile."""
+    send("a", "a")
+    consumer = make("orders", shared=Shared(store, scope="global"), dead_letters=letters)
+    kinds = []
+
+    def handle(message: Any) -> None:
+        if message.offset() == 0:
+            raise ValueError("no")
+        kinds.append(claim_as(store, "a").kind)
+        consumer.stop()
+
+    consumer.run(handle, on_error="dead-letter")
+    assert kinds == [ClaimKind.IN_FLIGHT]
+    assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+
+
+def test_an_outage_delivers_and_is_counted(
+    make: Make, send: Send, store: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As unverified; the store is not asked for each batch, and told of what was completed when it is back."""
+    store.away = True
+    send("a", "b")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    got = poll_some(consumer, 2)
+    verdict = consumer.verdict(got[1])
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == (VerdictKind.UNVERIFIED, "shared-outage")
+    assert poll_quiet(consumer) == []
+    assert consumer.counters.reasons == {"unverified.shared-outage": 2}
+    assert hindrances(consumer) == ("outage",)
+    assert consumer._engine.next_offset("orders", 0) == 2
+    claims = consumer._engine.claims
+    assert claims is not None
+    store.away = False
+    wait_for(
+        consumer,
+        lambda: store.asked["complete"][-1:] == [2] and not claims._owed,
+        "what is owed",
+    )
+    assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+    assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
+    assert hindrances(consumer) == ()
+    lines = [record.message for record in caplog.records if "shared store" in record.message]
+    assert lines[0].startswith("the shared store is away; start it; new messages are delivered as unverified")
+    assert lines[-1] == "the shared store answers again"
+
+
+def test_what_is_owed_is_known_here(make: Make, send: Send, store: Watched) -> None:
+    """A twin in another partition is a duplicate though nobody was told: this consumer completed it itself."""
+    consumer = make("pairs", shared=Shared(store))
+    store.away = True
+    send("a", topic="pairs", partition=0)
+    poll_some(consumer, 1)
+    assert poll_quiet(consumer) == []
+    send("a", topic="pairs", partition=1)
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
+
+
+def test_an_outage_may_pause(make: Make, send: Send, store: Watched) -> None:
+    """Nothing comes until the store is back; then everything, in order."""
+    store.away = True
+    send(*"abc")
+    consumer = make("orders", shared=Shared(store, scope="global", on_outage="pause"))
+    assert poll_quiet(consumer) == []
+    assert "outage" in consumer.partition_statuses[0].hindrances
+    send("d")
+    assert poll_quiet(consumer) == []
+    store.away = False
+    assert values(poll_some(consumer, 4)) == list("abcd")
+    assert consumer.counters.verdicts["fresh"] == 4
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
+def test_what_another_one_has_waits_through_an_outage(make: Make, send: Send, store: Watched) -> None:
+    """At least for its lease, as far as that was told: to deliver it at once would double it for nearly certain."""
+    claim_as(store, "a")
+    send("a", "b")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    assert values(poll_some(consumer, 1)) == ["b"]
+    store.away = True
+    send("c")
+    assert values(poll_some(consumer, 1)) == ["c"]
+    assert poll_quiet(consumer) == []
+
+
+def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None:
+    """An outage of days does not fill the memory; what is given up is counted."""
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    claims = consumer._engine.claims
+    assert claims is not None
+    claims._owed = {number.to_bytes(16): Owed(0, 0, WINDOW_MS) for number in range(MOST_OWED)}
+    store.away = True
+    send("a")
+    poll_some(consumer, 1)
+    wait_for(consumer, lambda: consumer.counters.shared.get("forgotten") == 1, "the oldest to go")
+    assert (0).to_bytes(16) not in claims._owed
+    claims._owed = {}
+
+
+def test_something_foreign_in_the_place_of_an_id_costs_no_message(
+    make: Make, send: Send, store: Watched
+) -> None:
+    """It is delivered, as unverified, and counted."""
+    store.claim = lambda ids, *_, **__: [Claim(ClaimKind.FOREIGN) for _ in ids]  # type: ignore[method-assign]
+    send("a")
+    consumer = make("orders", shared=store)
+    [message] = poll_some(consumer, 1)
+    verdict = consumer.verdict(message)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == (VerdictKind.UNVERIFIED, "shared-foreign")
+    assert poll_quiet(consumer) == []
+    assert consumer.counters.shared == {"foreign": 1}
+
+
+def test_a_record_without_an_id_is_not_claimed(make: Make, kafka: MockKafka, store: Watched) -> None:
+    """There is nothing to claim."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce("orders", "nameless")
+    producer.flush()
+    consumer = make("orders", shared=store)
+    assert values(poll_some(consumer, 1)) == ["nameless"]
+    assert store.asked["claim"] == []
+
+
+def test_what_comes_again_is_claimed_again(make: Make, send: Send, store: Watched) -> None:
+    """A seek, a mended interruption: this consumer's own claim does not keep it waiting."""
+    send("a", "b")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    poll_some(consumer, 1)
+    consumer._doubtful, consumer._tidy_at = True, 0.0
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+    assert poll_quiet(consumer) == []
+    assert consumer._engine.next_offset("orders", 0) == 2
+    assert consumer.counters.shared["claimed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"shared": "redis://"}, "give a shared memory, e.g. RedisStore"),
+        ({"shared": MemoryClaimStore}, "give a shared memory"),
+        ({"dedup": lookup(window=Window(count=9))}, "forgets by time alone"),
+        ({"dedup": lookup(window=Window(days=1, count=9))}, "forgets by time alone"),
+        ({"dedup": lookup(window=Window.off())}, "forgets by time alone"),
+        ({"dedup": lookup(unit=header("unit"), on_missing_id="process")}, "without units"),
+        ({"dedup": LastId(id=header("n"), order=orders.integer())}, "needs Lookup"),
+        ({"mode": "observe"}, "leave out shared, or choose"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(make: Make, options: dict[str, Any], text: str) -> None:
+    """In one line, before anything is connected."""
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        make("orders", **{"shared": MemoryClaimStore(), **options})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"scope": "world"}, "choose partition, topic, group or global"),
+        ({"in_flight": "drop"}, "choose park or wait"),
+        ({"on_outage": "drop"}, "choose deliver or pause"),
+        ({"lease": 0.5}, "at least a second"),
+        ({"lease": "1m"}, "give seconds"),
+        ({"prefix": 7}, "give text"),
+        ({"origins": ["a"]}, "give topics and those whose scope they share"),
+    ],
+)
+def test_careless_settings_are_refused(settings: dict[str, Any], text: str) -> None:
+    """In one line that says what to give."""
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        Shared(MemoryClaimStore(), **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_topic_whose_window_is_off_is_not_claimed(make: Make, send: Send, store: Watched) -> None:
+    """Nothing is looked up there; and one by count is refused when its partition comes."""
+    send("a", "a", topic="orders")
+    windows = Windows(topics={"orders": Window.off()}, default=Window(count=5))
+    consumer = make("orders", shared=store, dedup=lookup(window=windows))
+    assert values(poll_some(consumer, 2)) == ["a", "a"]
+    assert store.asked["claim"] == []
+    other = make("pairs", shared=store, dedup=lookup(window=windows))
+    with pytest.raises(ConfigurationError, match="forgets by time alone"):
+        poll_some(other, 1)
