@@ -15,7 +15,7 @@ import sys
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks import bridge, inbox, outbox
+from benchmarks import bridge, inbox, outbox, shared
 from benchmarks.arguments import at_least
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ PARTS: dict[str, Callable[[int, int], dict[str, list[Figures]]]] = {
     "bridge": bridge.rounds_of,
     "inbox": inbox.rounds_of_new,
     "inbox-halved": inbox.rounds_of_halved,
+    "shared": shared.rounds_of,
 }
 """Each takes records and rounds, and returns what each round of each contender measured; the plain one comes first."""
 
