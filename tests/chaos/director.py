@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import Window
+from dedup_sdk import Window, scope_name, scoped_ids
+from dedup_sdk.ids import digest_one
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender
 from tests.chaos.forgetful import SAID, is_forgetful
 from tests.chaos.history import EARLIER, History, LogRecord
+from tests.chaos.memory import shared_memory
 from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages
 from tests.chaos.outbox_sender import OutboxSender
@@ -61,16 +63,19 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         with (
             CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch,
             small_disks(disks, mount=choice.mount) as mounted,
+            shared_memory(folder, wanted=scenario.memory) as memory,
             work_table(bed.database) if scenario.database else nullcontext() as database,
         ):
             options = replace(
                 _options(scenario, choice, topic),
                 piped=bool(disks) and not mounted,
                 database="" if database is None else database.url,
+                memory="" if memory is None else memory.url,
             )
             stage = Stage(
                 choice, bed, folder, sender, watch,
                 options=options, disks=_disks(scenario, choice), proxied=scenario.proxied, database=database,
+                memory=memory,
             )  # fmt: skip
             try:
                 history, stuck = _play(scenario, stage)
@@ -108,7 +113,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
 def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Path) -> Sender:
     settings: dict[str, Any] = {
         "partitions": scenario.partitions, "per_second": scenario.per_second, "seed": choice.seed, "recipe": scenario.recipe,
-        "skew_ms": scenario.skew_ms,
+        "skew_ms": scenario.skew_ms, "strays": scenario.memory,
     }  # fmt: skip
     if scenario.outbox:
         return OutboxSender(bed.producers.bootstrap, topic, folder, broken=choice.broken, **settings)
@@ -143,6 +148,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         max_poll_ms=scenario.max_poll_ms,
         recent_marks=scenario.recent_marks,
         on_full_disk=scenario.on_full_disk,
+        on_outage="pause" if choice.seed % 2 else "deliver",
         broken=choice.broken,
         kept_offsets=scenario.kept_offsets,
         units=scenario.unit_span > 0,
@@ -199,7 +205,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         excuses=stage.excuses,
         skips=stage.skips,
         settled=settled,
-        ordered=scenario.mode != "workers",
+        # What waits for another worker lets those behind it go on.
+        ordered=scenario.mode != "workers" and not scenario.memory,
         given_up=stage.given_up | stage.sender.rejected,
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
@@ -210,6 +217,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         else None,
         copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
         unit_span=scenario.unit_span,
+        everywhere=scenario.memory,
+        refused=_refused_ids(stage, log),
     )
     return history, stuck
 
@@ -254,13 +263,22 @@ def _log(stage: Stage) -> list[LogRecord]:
     return read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
 
 
+def _refused_ids(stage: Stage, log: Sequence[LogRecord]) -> list[bytes]:
+    """Return the IDs of the topic of which the shared memory refused a completion."""
+    refused = stage.crew.refused()
+    idents = list({record.ident for record in log if record.ident is not None}) if refused else []
+    keys = scoped_ids(scope_name("topic", group=stage.topic, topic=stage.topic), map(digest_one, idents))
+    known = dict(zip(keys, idents, strict=True))
+    return [known[key] for key in refused if key in known]
+
+
 def _window_ms(scenario: Scenario) -> int:
     return Window.parse(scenario.window).time_ms or 0
 
 
 def _drained(stage: Stage, scenario: Scenario) -> bool:
     """Wait until every message was handled; False when nothing is handled any more before that."""
-    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario))
+    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario), everywhere=scenario.memory)
     open_messages = {
         message
         for place, message in message_of.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tests.chaos.history import Forget, History, Rewind
+from tests.chaos.history import Away, Forget, History, Rewind
 
 _AROUND_NS: Final = 8_000_000_000
 """Nanoseconds before the first call and after the last one that are told of."""
@@ -92,4 +92,5 @@ def _faults(history: History, partition: int) -> Iterable[tuple[int, str]]:
         safe = "the same disk" if committed is None else f"committed {committed.get(partition, 0)}"
         until_ns = getattr(excuse, "until_ns", None)
         until = "" if until_ns is None else f" until {_s(until_ns)}"
-        yield excuse.at_ns, f"FAULT {name} of {excuse.run}{until}, {safe}"
+        whose = "the shared memory" if isinstance(excuse, Away) else excuse.run
+        yield excuse.at_ns, f"FAULT {name} of {whose}{until}, {safe}"

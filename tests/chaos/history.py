@@ -95,6 +95,14 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """From ``at_ns`` until ``until_ns`` the memory that runs share did not answer them all, or was not asked again."""
+
+    at_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
     """An operator had ``[low, high)`` of a partition handled again."""
 
@@ -120,7 +128,7 @@ class Skip:
     high: int
 
 
-Excuse = Crash | Takeover | Outage | Rewind | Forget
+Excuse = Crash | Takeover | Outage | Away | Rewind | Forget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +154,8 @@ class History:
         persisted: the IDs that were ever in the sender's outbox, or that bridges had to bring; None: there are none.
         copies: how often the log may have each ID; None: as often as it likes.
         unit_span: how many offsets a unit reaches over, at most; 0: there are none.
+        everywhere: whether an ID is one message in all partitions, because their consumers share a memory.
+        refused: IDs of which that memory refused a completion, as often as it did: another run had it.
     """
 
     log: Sequence[LogRecord]
@@ -165,6 +175,8 @@ class History:
     persisted: Collection[bytes] | None = None
     copies: Mapping[bytes, int] | None = None
     unit_span: int = 0
+    everywhere: bool = False
+    refused: Sequence[bytes] = ()
 
 
 EARLIER = 1_000

@@ -45,6 +45,8 @@ class WorkerOptions:
         database: the URL of the database that the work is in; empty: it is in none.
         kept_offsets: whether the offsets are there, too.
         units: whether records may belong to units.
+        memory: the URL of the memory that workers share; empty: none.
+        on_outage: as of `Shared`.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
@@ -67,6 +69,8 @@ class WorkerOptions:
     snapshot: str = ""
     database: str = ""
     kept_offsets: bool = False
+    memory: str = ""
+    on_outage: Literal["deliver", "pause"] = "deliver"
     piped: bool = False
     units: bool = False
 

@@ -2,10 +2,11 @@
 
 message
     what the application should see once: the records of one partition that bear the same ID, each no later than a window
-    after the one before it. A record without an ID is a message by itself.
+    after the one before it; of all partitions where a memory is shared. A record without an ID is a message by itself.
 at risk
     messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
     implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
+    Where a memory is shared, what was handled while that was away, and what it refused to take for completed by two.
     So is what worker threads have in hand when a partition goes: the consumer does not wait for them. And what was handled of a unit
     that is not over then.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from tests.chaos.evidence import evidence
 from tests.chaos.history import (
+    Away,
     Call,
     Crash,
     Excuse,
@@ -110,7 +112,7 @@ class Judgement:
 
 def judge(history: History) -> Judgement:
     """Judge a history; pure."""
-    message_of = messages(history.log, history.window_ms)
+    message_of = messages(history.log, history.window_ms, everywhere=history.everywhere)
     calls: dict[Place, list[Call]] = defaultdict(list)
     for call in history.calls:
         # A call of a record that the log does not have cannot be a message's: it stands for itself.
@@ -135,6 +137,7 @@ def judge(history: History) -> Judgement:
         at_risk += _outlived(history, message_of, by_run)
         at_risk += _put_out(history, safety, message_of, by_run)
         at_risk += _late(history, message_of)
+        at_risk += _refused(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
     regressed = _regressed(history)
@@ -177,15 +180,15 @@ def judge(history: History) -> Judgement:
     )
 
 
-def messages(log: Iterable[LogRecord], window_ms: int) -> dict[Place, Place]:
-    """Return each record's message, by its first record."""
+def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = False) -> dict[Place, Place]:
+    """Return each record's message, by its first record; ``everywhere``: in whichever partition."""
     found: dict[Place, Place] = {}
     last: dict[tuple[int, bytes], tuple[Place, int]] = {}
     for record in sorted(log, key=lambda each: (each.partition, each.offset)):
         place = (record.partition, record.offset)
         message = place
         if record.ident is not None:
-            lane = (record.partition, record.ident)
+            lane = (-1 if everywhere else record.partition, record.ident)
             seen = last.get(lane)
             if seen is not None and record.timestamp_ms - seen[1] <= window_ms:
                 message = seen[0]
@@ -207,6 +210,16 @@ def _at_risk(
             message
             for (partition, offset), message in message_of.items()
             if partition == excuse.partition and excuse.low <= offset < excuse.high
+        }
+    if isinstance(excuse, Away):
+        return {
+            message_of.get(place, place)
+            for place in (
+                (call.partition, call.offset)
+                for calls in by_run.values()
+                for call in calls
+                if call.ended_ns >= excuse.at_ns - IMPLICIT_NS - GRACE_NS and call.began_ns <= excuse.until_ns
+            )
         }
     if isinstance(excuse, Forget):
         of_partition = [(o, message) for (p, o), message in message_of.items() if p == excuse.partition]
@@ -312,6 +325,16 @@ def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place
         sightings[message] = record.timestamp_ms
         newest_ms[record.partition] = max(newest, min(record.timestamp_ms, history.now_ms))
     return found
+
+
+def _refused(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
+    """Return, for each completion that the shared memory refused, its message: its lease was over, and another run had it."""
+    by_id = {
+        record.ident: message_of[record.partition, record.offset]
+        for record in history.log
+        if record.ident is not None
+    }
+    return [{by_id[ident]} for ident in history.refused if ident in by_id]
 
 
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:

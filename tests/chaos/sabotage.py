@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import TopicPartition
 
+from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox
-from dedup_sdk import Bridge, DedupConsumer
+from dedup_sdk import Bridge, ClaimKind, DedupConsumer
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
@@ -271,6 +272,26 @@ def _remember_what_was_rejected() -> None:
     _replace(UnitLane, "_reject", make)
 
 
+def _mark_at_claim() -> None:
+    """What is claimed counts as completed, as with a plain SET NX."""
+
+    def make(claim: Any) -> Any:
+        def eager(self: RedisStore, ids: Any, owner: str, lease_ms: int, **about: Any) -> Any:
+            answers = claim(self, ids, owner, lease_ms, **about)
+            rows = [row for row, answer in enumerate(answers) if answer.kind is ClaimKind.FRESH]
+            self.complete(
+                [ids[row] for row in rows],
+                [answers[row].token for row in rows],
+                timestamps_ms=[about["timestamps_ms"][row] for row in rows],
+                window_ms=about["window_ms"],
+            )
+            return answers
+
+        return eager
+
+    _replace(RedisStore, "claim", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -290,6 +311,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "install-unchecked": _install_unchecked,
     "remember-what-was-rejected": _remember_what_was_rejected,
     "send-before-persist": send_before_persist,
+    "mark-at-claim": _mark_at_claim,
     "id-apart": _keep_the_id_apart,
     "offsets-before-the-copy": _offsets_before_the_copy,
 }

@@ -33,6 +33,7 @@ class Scenario:
         database: whether the work is rows of a database (mode ``inbox``): then each message is handled exactly once.
         kept_offsets: whether the offsets are there, too.
         unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
+        memory: whether workers share a memory, and what is sent again goes to any partition.
         topic_config: settings of the topic.
     """
 
@@ -59,6 +60,7 @@ class Scenario:
     skew_ms: int = 0
     outbox: bool = False
     bridged: bool = False
+    memory: bool = False
     database: bool = False
     kept_offsets: bool = False
     unit_span: int = 0

@@ -73,6 +73,7 @@ class Sender:
         seed: of keys and resends.
         recipe: what is sent.
         skew_ms: how far the timestamp of what is sent again may be off, milliseconds.
+        strays: whether what is sent again goes to any partition.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Sender:
         seed: int,
         recipe: Recipe = plain,
         skew_ms: int = 0,
+        strays: bool = False,
     ) -> None:
         self.topic, self.partitions, self.per_second = topic, partitions, per_second
         self.sent = self.retried = self.repeated = 0
@@ -93,7 +95,7 @@ class Sender:
         self._heard = time.monotonic()
         self._random = random.Random(seed)
         self._recipe = recipe
-        self._skew_ms = skew_ms
+        self._skew_ms, self._strays = skew_ms, strays
         self._failed: deque[Outgoing] = deque()
         self.rejected: set[tuple[int, int]] = set()
         """Where the records are that belong to units which are duplicates."""
@@ -154,6 +156,10 @@ class Sender:
             if self._skew_ms:
                 off_ms = self._random.randint(-self._skew_ms, self._skew_ms)
                 messages = [replace(each, timestamp_ms=each.timestamp_ms + off_ms) for each in messages]
+            if self._strays:
+                messages = [
+                    replace(each, partition=self._random.randrange(self.partitions)) for each in messages
+                ]
             heapq.heappush(self._again, (at, self.repeated, messages))
 
     def _produce_all(self, messages: list[Outgoing]) -> None:

@@ -25,6 +25,7 @@ from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
 from tests.chaos.damage import flip_bytes
 from tests.chaos.history import Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
+from tests.chaos.memory import Memory
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
 from tests.chaos.small_disk import allow_writing, fill, forbid_writing, make_room
@@ -69,6 +70,7 @@ class Stage:
         disks: ``own``: each host has a disk; ``shared``: they are processes of one machine.
         proxied: whether consumers reach the broker through a proxy each.
         database: where the work is; None: in the workers' journals.
+        memory: what workers share, None: nothing.
     """
 
     def __init__(
@@ -83,9 +85,10 @@ class Stage:
         disks: Disks,
         proxied: bool,
         database: WorkTable | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.choice, self.bed, self.folder = choice, bed, folder
-        self.sender, self.watch = sender, watch
+        self.sender, self.watch, self.memory = sender, watch, memory
         self.topic, self.disks = options.topic, disks
         self._database = database
         self.random = random.Random(choice.seed)

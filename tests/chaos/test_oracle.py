@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.history import (
+    Away,
     Call,
     Crash,
     Forget,
@@ -347,3 +348,34 @@ def test_in_the_transaction_of_its_id_nothing_is_doubled() -> None:
     assert broken(records, calls[:2], notices=[lost], exactly=True) == {}
     assert broken(records, [calls[0], call(1, 30, run="b")], notices=[lost]) == {"trespassed": 1}
     assert broken(records, [calls[0], call(1, 30, run="b")], notices=[lost], exactly=True) == {}
+
+
+def test_where_a_memory_is_shared_an_id_is_one_message_in_all_partitions() -> None:
+    """One call is enough for it, and a second one in another partition is one too many."""
+    records = [*log("x", "y"), *log("x", partition=1)]
+    calls = [call(0, 10), call(1, 11)]
+    assert broken(records, calls, everywhere=True) == {}
+    assert broken(records, calls) == {"lost": 1}
+    assert broken(records, [*calls, call(0, 30, partition=1)], everywhere=True) == {"unexplained": 1}
+    early = [Sample(9 * _MS, 1, 1)]
+    assert broken(records, calls, samples=early, everywhere=True) == {"premature": 1}
+
+
+def test_what_a_shared_memory_refused_to_take_for_completed_was_handled_twice() -> None:
+    """Each refusal explains one more call of its message, and none of another."""
+    records = [*log("x", "y"), *log("x", partition=1)]
+    calls = [call(0, 10), call(1, 11), call(0, 5_000, "b", partition=1)]
+    assert broken(records, calls, everywhere=True, refused=[b"x"]) == {}
+    assert broken(records, calls, everywhere=True, refused=[b"y", b"strange"]) == {"unexplained": 1}
+    thrice = [*calls, call(0, 9_000, "c", partition=1)]
+    assert broken(records, thrice, everywhere=True, refused=[b"x"]) == {"unexplained": 1}
+
+
+def test_while_a_shared_memory_is_away_a_message_may_be_handled_once_more() -> None:
+    """What was handled then, or just before, explains one more call, whenever that came; what was handled earlier none."""
+    records = [*log("x", "y"), *log("x", partition=1)]
+    calls = [call(0, 1_000), call(1, 11), call(0, 9_000, "b", partition=1)]
+    away = Away(at_ns=1_050 * _MS, until_ns=3 * _S)
+    assert broken(records, calls, everywhere=True, excuses=[away]) == {}
+    later = Away(at_ns=2 * _S, until_ns=3 * _S)
+    assert broken(records, calls, everywhere=True, excuses=[later]) == {"unexplained": 1}

@@ -13,10 +13,12 @@ from tests.chaos.director import direct
 from tests.chaos.options import Protocol
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
+from tests.support.redis_servers import HAS_REDIS
 from tests.support.strictness import nothing_may_be_skipped
 
 _SECONDS = 5.0
 _TRIES = 3
+REDIS = () if HAS_REDIS else (pytest.mark.container,)
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -34,6 +36,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         ("bridge", "cooperative", 9),
         pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
         ("units", "cooperative", 8),
+        pytest.param("shared", "cooperative", 9, marks=REDIS),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -62,6 +65,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("bridge", "classic", 9),
         pytest.param("inbox", "classic", 9, marks=pytest.mark.container),
         ("units", "classic", 9),
+        pytest.param("shared", "consumer", 10, marks=REDIS),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:

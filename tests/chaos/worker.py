@@ -24,6 +24,7 @@ from confluent_kafka import KafkaException
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
 from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal
+from tests.chaos.memory import shared_of
 from tests.chaos.options import (
     ID_HEADER,
     REACH_S,
@@ -86,6 +87,7 @@ class Worker:
             completion="explicit" if options.mode == "workers" else "on-next-call",
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
+            shared=shared_of(options, self._journal),
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 

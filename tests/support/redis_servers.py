@@ -70,11 +70,13 @@ class InstalledRedis:
 
 
 class ContainedRedis:
-    """A server in a container, published on 127.0.0.1."""
+    """A server in a container, published on 127.0.0.1; ``options`` as on its command line."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         port = free_port()
         self._container = RedisContainer(os.environ.get("DEDUP_TEST_REDIS_IMAGE", "redis:7"))
+        if options:
+            self._container.with_command(["redis-server", *options])
         # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
         self._container.ports["6379/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
         self.url = f"redis://127.0.0.1:{port}/0"
@@ -97,7 +99,7 @@ class ContainedRedis:
 
 @contextmanager
 def redis_server(kind: str, folder: Path, *options: str) -> Iterator[RedisServer]:
-    """Start one, ``container`` or ``installed``; ``options`` are for an installed one."""
+    """Start one, ``container`` or ``installed``, with these options."""
     if kind == "installed":
         installed = InstalledRedis(folder, *options)
         try:
@@ -105,7 +107,7 @@ def redis_server(kind: str, folder: Path, *options: str) -> Iterator[RedisServer
         finally:
             installed.kill()
         return
-    contained = ContainedRedis()
+    contained = ContainedRedis(*options)
     try:
         yield contained
     finally:

@@ -1,0 +1,77 @@
+"""The memory that the workers of a run share: a Redis that keeps what it is told, is killed, and cuts connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from redis import Redis
+
+from dedup_adapters.redis import RedisStore
+from dedup_sdk import Shared
+from tests.chaos.journal import Journal
+from tests.chaos.options import WorkerOptions
+from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
+
+LEASE_S: Final = 3.0
+"""How long a claim lasts without a word: longer than a group waits for a member, shorter than a stop."""
+_KEPT: Final = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class Memory:
+    """A server; ``url`` stays the same when it is killed and started again."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self.url = server.url
+
+    def kill(self) -> None:
+        """SIGKILL; the data stays."""
+        self._server.kill()
+
+    def start(self) -> None:
+        """Start it again; return when it answers."""
+        self._server.start()
+
+    def cut(self) -> None:
+        """Cut the connections of all clients but this one."""
+        with Redis.from_url(self.url) as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+@contextmanager
+def shared_memory(folder: Path, *, wanted: bool) -> Iterator[Memory | None]:
+    """Start one, in a folder or in a container; None where none is wanted."""
+    if not wanted:
+        yield None
+        return
+    (folder / "redis").mkdir()
+    with redis_server("installed" if HAS_REDIS else "container", folder / "redis", *_KEPT) as server:
+        yield Memory(server)
+
+
+class ToldStore(RedisStore):
+    """Notes which completions the server refused: so many messages another worker has handled, too."""
+
+    def __init__(self, url: str, journal: Journal) -> None:
+        super().__init__(url)
+        self._journal = journal
+
+    def complete(
+        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[bool]:
+        """See `dedup_sdk.ClaimStore`."""
+        taken = super().complete(ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+        refused = [key for key, was_taken in zip(ids, taken, strict=True) if not was_taken]
+        if refused:
+            self._journal.refused(refused)
+        return taken
+
+
+def shared_of(options: WorkerOptions, journal: Journal) -> Shared | None:
+    """Return what a worker shares with the others: all IDs of its topic, in whichever partition they come."""
+    if not options.memory:
+        return None
+    return Shared(ToldStore(options.memory, journal), lease=LEASE_S, on_outage=options.on_outage)

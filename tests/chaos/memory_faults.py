@@ -1,0 +1,70 @@
+"""The scenario of a memory that consumers of different partitions share: they die and freeze, and so does the memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tests.chaos.history import Away
+from tests.chaos.memory import LEASE_S, Memory
+from tests.chaos.scenario import Scenario
+from tests.chaos.stage import Stage
+
+ASKED_AGAIN_S: Final = 11.0
+"""Within so many seconds every consumer has asked a memory again that answers."""
+_FROZEN_S: Final = LEASE_S + 1.5
+
+
+def _shared(stage: Stage) -> None:
+    memory = stage.memory
+    if memory is None:
+        raise TypeError("this scenario is about a memory that workers share")
+    faults: list[Callable[[Stage, Memory], None]] = [_kill, _zombie, _cut, _kill, _restart]
+    while True:
+        # Each of them comes in every round, however short the play is.
+        for fault in stage.random.sample(faults, len(faults)):
+            stage.await_work()
+            fault(stage, memory)
+            stage.about(1.0)
+        if stage.left_s <= 0:
+            return
+
+
+def _kill(stage: Stage, _: Memory) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.kill(run)
+        stage.about(0.5)
+        stage.start(run.host)
+
+
+def _zombie(stage: Stage, _: Memory) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.freeze(run, _FROZEN_S)
+
+
+def _cut(stage: Stage, memory: Memory) -> None:
+    memory.cut()
+    stage.faults["memory-cut"] += 1
+
+
+def _restart(stage: Stage, memory: Memory) -> None:
+    at_ns = time.monotonic_ns()
+    memory.kill()
+    stage.about(1.0)
+    memory.start()
+    stage.faults["memory-restart"] += 1
+    until_ns = time.monotonic_ns() + round(ASKED_AGAIN_S * 1e9)
+    stage.excuses.append(Away(at_ns=at_ns, until_ns=until_ns))
+
+
+SHARED: Final = Scenario(
+    name="shared",
+    summary="partitions share a memory in Redis: workers are killed and stopped for longer than a lease, Redis is killed, connections to it are cut",
+    play=_shared,
+    broken="mark-at-claim",
+    memory=True,
+    short_s=30.0,
+)
