@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.bridge.topics import Topics
+from dedup_sdk.bridge.within import within
 from dedup_sdk.errors import BridgeError
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import settings_refused, text_of
@@ -27,6 +28,7 @@ _ATTEMPT_S: Final = 60.0
 """Seconds for one batch: a group puts a member out that is silent for long."""
 _STEP_S: Final = 0.5
 _CALL_S: Final = 5.0
+_OFFSETS_S: Final = 2.0
 _LEAST_BATCH_BYTES: Final = 1_000
 _MOST_BATCH_BYTES: Final = 1_000_000
 _NOT_ALLOWED: Final = frozenset({
@@ -42,6 +44,7 @@ _SIZES: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 )
 _NOT_HEARD_OF: Final = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 (as above)
+_SILENT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 (as above)
 _DONE_FOR: Final = KafkaError(KafkaError._FATAL, "the producer has failed for good", fatal=True)  # noqa: SLF001 (as above)
 _FENCED: Final = frozenset({
     KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,  # noqa: SLF001 (as above)
@@ -107,6 +110,8 @@ class Target:
         self._producer = self._asker
         self._errors: list[KafkaError] = []
         self._batch_bytes = _MOST_BATCH_BYTES
+        self._is_stuck = False
+        """Whether a call of the producer's did not come back: the next one of its ID ends what it began."""
         self.topics = Topics(self._asker.list_topics)
         self.is_transactional = False
         self.scatters_empty_keys = settings.scatters_empty_keys
@@ -169,12 +174,17 @@ class Target:
         self._flush(until)
         if not self.is_transactional:
             return
-        if commit is not None:
-            self._steadily(
-                lambda: self._producer.send_offsets_to_transaction(commit.offsets, commit.member, _CALL_S),
-                until,
-            )
+        # Once: while the group rebalances they are not taken, and it waits for a member that only retries and does not poll.
+        if commit is not None and not within(
+            _OFFSETS_S + _STEP_S, self._send_offsets, self._producer, commit
+        ):
+            self._is_stuck = True
+            raise FailedError(KafkaError(_SILENT, "the group's coordinator does not answer"))
         self._steadily(lambda: self._producer.commit_transaction(_CALL_S), until)
+
+    @staticmethod
+    def _send_offsets(producer: Producer, commit: Commit) -> None:
+        producer.send_offsets_to_transaction(commit.offsets, commit.member, _OFFSETS_S)
 
     def abandon(self, failed: FailedError | RefusedError) -> None:
         """End what `write` left open, so that nobody sees it; raises `FailedError` while that is not certain, `BridgeError` when fenced for good."""
@@ -184,7 +194,7 @@ class Target:
                 f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or its transaction ran out of time: "
                 f"{failed}; give each bridge an ID of its own"
             )
-        if self.is_transactional and not error.fatal():
+        if self.is_transactional and not error.fatal() and not self._is_stuck:
             try:
                 self._producer.abort_transaction(_CALL_S)
             except (KafkaException, SystemError):
@@ -204,7 +214,7 @@ class Target:
 
     def close(self) -> None:
         """End; what was not written whole is not seen by anybody who reads what is committed."""
-        if self.is_transactional and self._producer is not self._asker:
+        if self.is_transactional and self._producer is not self._asker and not self._is_stuck:
             # Else those who read what is committed would wait for its end.
             with suppress(KafkaException):
                 self._producer.abort_transaction(_CALL_S)
@@ -222,6 +232,7 @@ class Target:
             config["transactional.id"] = self._transactional_id
         with settings_refused(config, "--to"):
             self._producer = Producer(config)
+        self._is_stuck = False
         if self.is_transactional:
             producer = self._producer
             self._steadily(lambda: producer.init_transactions(_CALL_S), time.monotonic() + START_S)
@@ -281,7 +292,7 @@ class Target:
 
     def _check_time(self, until: float) -> None:
         if self._is_ending() or time.monotonic() > until:
-            raise FailedError(KafkaError(KafkaError._TIMED_OUT, "the target does not confirm"))  # noqa: SLF001 (as above)
+            raise FailedError(KafkaError(_SILENT, "the target does not confirm"))
 
     def _steadily(self, step: Callable[[], object], until: float) -> None:
         """Take a step of a transaction, again while the broker is away."""

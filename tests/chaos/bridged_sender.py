@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import logging
 import random
 import signal
 import sys
@@ -146,6 +148,8 @@ class BridgedSender(Sender):
 
 def main(argument: str) -> int:
     """Copy until SIGTERM."""
+    faulthandler.register(signal.SIGUSR2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     told = json.loads(argument)
     sabotage(told["broken"])
     common = {"bootstrap.servers": told["bootstrap"], "log_level": 0, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 5_000}  # fmt: skip

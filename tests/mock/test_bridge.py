@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from dedup_sdk import Bridge, BridgeError, MemoryStore
 from dedup_sdk.bridge.target import Target
@@ -271,6 +271,35 @@ def test_an_aborted_transaction_is_written_again(
     assert counted.copied == 20
     assert counted.repeated == (error != KafkaError.COORDINATOR_NOT_AVAILABLE)
     assert {each.ident for each in lying(there.bootstrap, "orders")} == {b"%d" % n for n in range(20)}
+
+
+def test_offsets_that_never_come_back_hold_nothing_up(
+    kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waits for a connection for as long as it takes; another producer ends the transaction and writes the batch."""
+    kafka.create_topic("copies", partitions=1)
+    produce(kafka.bootstrap, "orders", with_ids(*map(str, range(20))))
+    connected, asked = threading.Event(), list[int]()
+
+    class Waiting(Producer):
+        """A producer of which the first is cut off from the group's coordinator."""
+
+        def send_offsets_to_transaction(self, *arguments: Any) -> None:
+            asked.append(1)
+            if len(asked) == 1:
+                connected.wait()
+            super().send_offsets_to_transaction(*arguments)
+
+    monkeypatch.setattr("dedup_sdk.bridge.target.Producer", Waiting)
+    monkeypatch.setattr("dedup_sdk.bridge.target._OFFSETS_S", 0.2)
+    try:
+        with Running(bridge(kafka.bootstrap, kafka.bootstrap, rename="copies")) as made:
+            until(lambda: made.counters.copied == 20)
+            assert made.counters.repeated == 1
+    finally:
+        connected.set()
+    assert len(asked) > 1
+    assert {each.ident for each in lying(kafka.bootstrap, "copies")} == {b"%d" % n for n in range(20)}
 
 
 def test_transactions_that_are_not_allowed(
