@@ -13,9 +13,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from dedup_sdk import Bridge
+from dedup_sdk.kafka.passing import passes
 from dedup_sdk.testing.tethered import Tethered
 from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER, SESSION_MS
@@ -141,7 +142,15 @@ class BridgedSender(Sender):
         reader = Consumer({"bootstrap.servers": self._straight, "group.id": self.topic, "log_level": 0})
         try:
             places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
-            return {tp.partition: max(0, tp.offset) for tp in reader.committed(places, timeout=10)}
+            until = time.monotonic() + _END_S
+            while True:
+                try:
+                    return {tp.partition: max(0, tp.offset) for tp in reader.committed(places, timeout=10)}
+                except KafkaException as error:
+                    # A coordinator that is made, or moves, says so.
+                    if not passes(error) or time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_S)
         finally:
             reader.close()
 
