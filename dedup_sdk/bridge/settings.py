@@ -1,7 +1,7 @@
 """The configurations of a bridge's two ends: what would lose or double records is refused, and what a promise hangs on is set.
 
-Set by us unless the user says otherwise: at the source ``auto.offset.reset=earliest``, so that nothing is left out, and
-``partition.assignment.strategy=cooperative-sticky``; at the target ``transaction.timeout.ms=15000``, because readers of the target wait that long
+Set by us unless the user says otherwise: at the source ``auto.offset.reset=earliest``, so that nothing is left out (``error`` leaves out nothing
+either), and ``partition.assignment.strategy=cooperative-sticky``; at the target ``transaction.timeout.ms=15000``, because readers of the target wait that long
 for a bridge that was killed.
 """
 
@@ -16,6 +16,7 @@ from dedup_sdk.kafka.settings import refuse_unwritable
 
 _DEFAULT_PARTITIONER: Final = "consistent_random"
 _NO: Final = ("false", "0")
+_RESETS: Final = ("earliest", "smallest", "beginning", "error")
 _OURS: Final = ("on_delivery", "dr_cb", "delivery.report.only.error")
 _INTERNAL_TOPICS: Final = "^__.*"
 
@@ -42,7 +43,12 @@ def source_settings(config: Mapping[str, Any], group: str, *, told_of_ends: bool
         raise ConfigurationError(
             f"isolation.level={client['isolation.level']!r} would copy what was aborted; leave it out"
         )
-    client.setdefault("auto.offset.reset", "earliest")
+    reset = str(client.setdefault("auto.offset.reset", "earliest")).lower()
+    if reset not in _RESETS:
+        raise ConfigurationError(
+            f"auto.offset.reset={client['auto.offset.reset']!r} would pass over what was read and not copied yet when a bridge ends before its first "
+            "commit; leave it out, and to leave out what is there set the group's offsets to the end before (kafka-consumer-groups --reset-offsets --to-latest)"
+        )
     if str(client.get("group.protocol", "classic")).lower() != "consumer":
         client.setdefault("partition.assignment.strategy", "cooperative-sticky")
     # A pattern may fit them, and what a broker writes for itself is nobody's to copy.

@@ -110,6 +110,10 @@ class Source:
         self._at |= offsets
         if not committed:
             self._uncommitted |= offsets
+        else:
+            # An older commit that waits would set the group back to before what was copied in one transaction with its offsets.
+            for place in offsets:
+                self._uncommitted.pop(place, None)
         for place, offset in self._ends_heard.items():
             if offset > self._at.get(place, -1):
                 self._at[place] = self._uncommitted[place] = offset

@@ -216,7 +216,7 @@ class Target:
         """End; what was not written whole is not seen by anybody who reads what is committed."""
         if self.is_transactional and self._producer is not self._asker and not self._is_stuck:
             # Else those who read what is committed would wait for its end.
-            with suppress(KafkaException):
+            with suppress(KafkaException, SystemError):
                 self._producer.abort_transaction(_CALL_S)
         self._drop()
 

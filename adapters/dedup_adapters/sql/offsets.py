@@ -155,8 +155,9 @@ class KeptOffsets:
                     return start, topic_id
                 continue
             kept: int = row.next_offset
-            named = topic_id or row.topic_id
-            anew = bool(row.topic_id) and named != row.topic_id
+            known = _told(row.topic_id)
+            named = topic_id or known
+            anew = bool(known) and named != known
             why = "was made anew" if anew else f"has offsets from {low} to {high}"
             usable = low <= kept <= high and not anew
             if usable and named == row.topic_id:
@@ -199,9 +200,7 @@ class KeptOffsets:
         if (consumer.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
             return dict.fromkeys(topics, "")
         answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
-        told = {topic: str(answers[topic].result(_ASK_S).topic_id or _NO_ID) for topic in topics}
-        # An ID of zeros is the client's for none; were it kept, brokers that tell IDs some day would seem to have made the topic anew.
-        return {topic: "" if topic_id == _NO_ID else topic_id for topic, topic_id in told.items()}
+        return {topic: _told(str(answers[topic].result(_ASK_S).topic_id or "")) for topic in topics}
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -259,6 +258,11 @@ class KeptOffsets:
     def _moved(self, connection: Connection, here: dict[str, Any], progress: Progress, step: Step) -> bool:
         values = {**here, "before": step.before, "after": step.after, "of_topic_id": progress.topic_id}
         return connection.execute(self._move, values).rowcount == 1
+
+
+def _told(topic_id: str) -> str:
+    """Return an ID, empty where it is the client's for none: taken for one, brokers that tell IDs some day would seem to have made the topic anew."""
+    return "" if topic_id == _NO_ID else topic_id
 
 
 def _here(group: str, topic: str, partition: int) -> dict[str, Any]:

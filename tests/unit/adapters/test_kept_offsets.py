@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from dedup_adapters.sql import Inbox, KeptOffsets
 
@@ -62,4 +62,18 @@ def test_brokers_that_begin_to_tell_ids_have_made_no_topic_anew(tmp_path: Path) 
     """The client shows an ID of zeros for none. Another topic's offset is of no use, and a policy would pass over what is unread."""
     told = [Uuid(0, 0), Uuid(1, 2), Uuid(0, 0), Uuid(1, 2)]
     assert [begins_at(tmp_path / "db", each) for each in told] == [3, 3, 3, 3]
+    assert begins_at(tmp_path / "db", Uuid(3, 4)) == 10
+
+
+def test_zeros_that_an_earlier_version_kept_are_no_topic(tmp_path: Path) -> None:
+    """Whether brokers still tell none, or tell IDs by now."""
+    assert begins_at(tmp_path / "db", Uuid(0, 0)) == 3
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}")
+    for topic_id in (Uuid(0, 0), Uuid(1, 2)):
+        with engine.begin() as connection:
+            connection.execute(
+                text("UPDATE dedup_inbox_offsets SET topic_id = :zeros"), {"zeros": str(Uuid(0, 0))}
+            )
+        assert begins_at(tmp_path / "db", topic_id) == 3
+    engine.dispose()
     assert begins_at(tmp_path / "db", Uuid(3, 4)) == 10

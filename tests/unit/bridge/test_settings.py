@@ -17,6 +17,8 @@ ENDS: tuple[dict[str, Any], dict[str, Any]] = ({"bootstrap.servers": "a:1"}, {"b
     [
         ({"enable.auto.commit": True}, "would be lost; leave it out"),
         ({"isolation.level": "read_uncommitted"}, "would copy what was aborted"),
+        ({"auto.offset.reset": "latest"}, "would pass over what was read and not copied yet"),
+        ({"auto.offset.reset": "End"}, "would pass over what was read and not copied yet"),
         ({"group.id": " "}, "give one that is not blank"),
         ({"sasl.password": "\ud800"}, "its value is not UTF-8"),
     ],
@@ -81,7 +83,7 @@ def test_what_is_set_by_us() -> None:
         "partition.assignment.strategy": "cooperative-sticky", "topic.blacklist": "^__.*", "enable.partition.eof": False,
     }  # fmt: skip
     assert "partition.assignment.strategy" not in source_settings({"group.protocol": "consumer"}, "g", told_of_ends=False)  # fmt: skip
-    assert source_settings({"auto.offset.reset": "latest"}, "g", told_of_ends=True)["auto.offset.reset"] == "latest"  # fmt: skip
+    assert source_settings({"auto.offset.reset": "error"}, "g", told_of_ends=True)["auto.offset.reset"] == "error"  # fmt: skip
     target = target_settings(
         {"bootstrap.servers": "b:1", "transactional.id": "mine", "partitioner": "murmur2"}
     )
