@@ -25,10 +25,11 @@ _FARTHEST_MS: Final = 2**52
 
 
 class Held(NamedTuple):
-    """What is known of an ID in hand: what it is called in the shared store, and the claim's token (0: none)."""
+    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it."""
 
     key: bytes
     token: int
+    offset: int
     lost: bool = False
     """Whether the lease was over, and another consumer has it."""
 
@@ -48,6 +49,11 @@ class Waiting:
     pause_s: float = RETRY_S
     lease_ends: float = 0.0
     """When (monotonic seconds) the lease of who has it ends, by what the store said last."""
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self.chunk.offsets[self.row]
 
     @property
     def timestamp_ms(self) -> int:
@@ -71,13 +77,14 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class PartitionClaims:
-    """What a partition has claimed (by digest), and what waits, ascending by offset."""
+    """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more."""
 
     claims: Claims
     scope: bytes
     window_ms: int
     held: dict[bytes, Held] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
+    left: bool = False
 
     @property
     def is_out(self) -> bool:
@@ -114,7 +121,7 @@ class PartitionClaims:
 
     def leave(self) -> None:
         """Let others have all that is in flight here."""
-        self.waiting = []
+        self.left, self.waiting = True, []
         self.claims.release(self, list(self.held))
 
 

@@ -104,7 +104,8 @@ class Claims:
         asked: list[Waiting] = []
         for held in dict.fromkeys(partitions):
             own = held.claims
-            if own is None:
+            if own is None or own.left:
+                # It began anew while its batch was judged: nobody would give back what is claimed for it now.
                 continue
             for chunk in held.unclaimed:
                 rows = [row for row in _offered(chunk) if row not in chunk.unmarked]
@@ -163,7 +164,7 @@ class Claims:
         for each, answer in zip(asked, answers, strict=True):
             own = each.own
             if answer is not None and answer.kind is ClaimKind.FRESH:
-                own.held[digest_of(each.chunk, each.row)] = Held(each.key, answer.token)
+                own.held[digest_of(each.chunk, each.row)] = Held(each.key, answer.token, each.offset)
                 self._holders.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
                 each.chunk.seen[each.row] = (-1, answer.seen_ms)
@@ -194,7 +195,7 @@ class Claims:
         if answer is None:
             self._tell("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
-            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0)
+            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0, each.offset)
             self._holders.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self._tell("foreign")
@@ -216,9 +217,13 @@ class Claims:
         """Give back what stands behind a record that waits: two consumers that keep what the other waits for would wait for ever."""
         by_partition: dict[int, tuple[PartitionClaims, list[bytes]]] = {}
         for each in too_early:
-            by_partition.setdefault(id(each.own), (each.own, []))[1].append(digest_of(each.chunk, each.row))
+            digest = digest_of(each.chunk, each.row)
+            held = each.own.held.get(digest)
+            # Else it is that of an earlier record, which is completed and of which the store is not told yet.
+            if held is not None and held.offset == each.offset:
+                by_partition.setdefault(id(each.own), (each.own, []))[1].append(digest)
         for own, digests in by_partition.values():
-            self.release(own, [digest for digest in digests if digest in own.held])
+            self.release(own, digests)
 
     @staticmethod
     def _complete_duplicates(duplicates: list[Waiting]) -> None:
@@ -276,11 +281,17 @@ class Claims:
 
     def complete(self, own: PartitionClaims, marks: Marks) -> None:
         """Tell the store what is completed; what it does not take now is owed."""
-        for digest, timestamp_ms in zip(cut_digests(marks.digests), marks.timestamps.tolist(), strict=True):
-            held = own.held.pop(digest, None)
-            if held is not None:
-                self._holders.discard(held.key)
+        columns = zip(
+            cut_digests(marks.digests), marks.offsets.tolist(), marks.timestamps.tolist(), strict=True
+        )
+        for digest, offset, timestamp_ms in columns:
+            held = own.held.get(digest)
+            # A mark below it is that of an older record, out of whose window this one was claimed.
+            if held is not None and offset >= held.offset:
+                # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
                 self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
+                self._holders.discard(held.key)
+                del own.held[digest]
         self._pay()
 
     def _pay(self) -> None:
@@ -314,8 +325,11 @@ class Claims:
 
     def release(self, own: PartitionClaims, digests: Sequence[bytes]) -> None:
         """Give claims back; where the store does not take that, they end with their lease."""
-        given = [own.held.pop(digest) for digest in digests]
-        self._holders.difference_update(each.key for each in given)
+        given = [own.held[digest] for digest in digests]
+        # First: of what is interrupted here the partition still knows, and gives it back when it goes.
+        self._holders.difference_update([each.key for each in given])
+        for digest in digests:
+            del own.held[digest]
         given = [each for each in given if each.token]
         if given and self._breaker.allows(self._clock()):
             with self._answered():

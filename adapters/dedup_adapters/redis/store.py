@@ -11,7 +11,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as LostConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 
 from dedup_adapters.redis.forgetting import warn_of_forgetting
@@ -140,7 +140,8 @@ class RedisStore:
                 warn_of_forgetting(self._client, self._where)
                 self._asked_whether_it_forgets = True
             yield
-        except RedisError as error:
+        # What a cluster's client raises where it finds no node is no RedisError.
+        except (RedisError, RedisClusterException) as error:
             raise SharedStoreError(
                 f"the shared store in Redis at {self._where} cannot be asked: {_one_line(error)}; start it, or correct the URL"
             ) from error

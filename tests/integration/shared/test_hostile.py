@@ -297,6 +297,12 @@ def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, pref
                 assert taken == [True] * 100
                 assert {answer.kind for answer in claim(store, 100)} == {ClaimKind.DUPLICATE}
                 store.close()
+            lost = RedisStore(cluster, prefix=prefix)
+            server.kill()
+            for _ in range(2):
+                # Where no node answers the client raises what is no error of Redis.
+                with pytest.raises(SharedStoreError, match="cannot be asked"):
+                    claim(lost, 1)
     finally:
         server.kill()
 
