@@ -243,7 +243,7 @@ class Claims:
         claimed: set[bytes] = set()
         for row, each in enumerate(asked):
             owed = self._owed.get(each.key)
-            if owed is not None and each.timestamp_ms - owed.timestamp_ms <= each.own.window_ms:
+            if owed is not None and abs(each.timestamp_ms - owed.timestamp_ms) <= each.own.window_ms:
                 answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=owed.timestamp_ms)
             elif each.key in self._holders or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)

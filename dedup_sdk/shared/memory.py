@@ -51,7 +51,7 @@ class MemoryClaimStore:
         entry = self._live(key, now_ms)
         if isinstance(entry, _Held) and entry.owner != wanted.owner:
             return Claim(ClaimKind.IN_FLIGHT, left_ms=max(1, round(entry.until_ms - now_ms)))
-        if isinstance(entry, _Done) and timestamp_ms - entry.seen_ms <= window_ms:
+        if isinstance(entry, _Done) and abs(timestamp_ms - entry.seen_ms) <= window_ms:
             self._entries[key] = _Done(entry.token, max(entry.seen_ms, timestamp_ms), now_ms + window_ms)
             return Claim(ClaimKind.DUPLICATE, seen_ms=entry.seen_ms)
         token = next(self._tokens)

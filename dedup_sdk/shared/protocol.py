@@ -66,7 +66,8 @@ class ClaimStore(Protocol):
     ) -> list[Claim]:
         """Claim IDs for records with these timestamps, until ``lease_ms`` from now; of several owners exactly one gets an ID.
 
-        A mark that is older than its record by more than the window does not count. One that does moves to the record's timestamp, if that
+        A mark that is older than its record by more than the window does not count, nor one that is newer by more: partitions are read one before
+        another, and an ID may have been used again. One that does moves to the record's timestamp, if that
         is newer, and lasts for another window. ``owner`` names who claims, at most 200 characters, never the same for two consumers that live: what it has claimed
         already it gets again, under a new token. So an owner keeps its own books of what it holds.
         """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -80,18 +81,32 @@ def shared_id(name: str) -> list[bytes]:
     return scoped_ids(scope_name("global"), [sha256(name.encode()).digest()[:16]])
 
 
+def now_ms() -> int:
+    """What records bear that are sent now."""
+    return round(time.time() * 1000)
+
+
 def claim_as(store: MemoryClaimStore, name: str, owner: str = "another") -> Claim:
     """Claim an ID of the scope ``global`` for another consumer."""
     [given] = MemoryClaimStore.claim(
-        store, shared_id(name), owner, LEASE_MS, timestamps_ms=[0], window_ms=WINDOW_MS
+        store,
+        shared_id(name),
+        owner,
+        LEASE_MS,
+        timestamps_ms=[round(time.time() * 1000)],
+        window_ms=WINDOW_MS,
     )
     return given
 
 
-def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: int = 2**50) -> bool:
+def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: int | None = None) -> bool:
     """Complete what was claimed so."""
     [taken] = MemoryClaimStore.complete(
-        store, shared_id(name), [given.token], timestamps_ms=[timestamp_ms], window_ms=WINDOW_MS
+        store,
+        shared_id(name),
+        [given.token],
+        timestamps_ms=[now_ms() if timestamp_ms is None else timestamp_ms],
+        window_ms=WINDOW_MS,
     )
     return taken
 

@@ -39,7 +39,7 @@ for i = 1, #timestamps do
   else
     local seen, writer = read_mark(value)
     local _, holder = read_claim(value)
-    if seen and timestamps[i] - seen <= window then
+    if seen and math.abs(timestamps[i] - seen) <= window then
       kind = 'D'
       redis.call('SET', key, 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', window)
       numbers[#numbers + 1] = text(seen)

@@ -56,7 +56,7 @@ ON CONFLICT (id) DO UPDATE SET (token, owner, attempt, claimed, seen_ms, before_
     CASE WHEN free THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
     t.seen_ms,
     CASE WHEN free THEN {now} + :lease_ms WHEN t.claimed THEN t.until_ms ELSE {now} + :window_ms END
-  FROM (SELECT t.until_ms <= {now} OR CASE WHEN t.claimed THEN t.owner = EXCLUDED.owner ELSE EXCLUDED.seen_ms - t.seen_ms > :window_ms END AS free) AS f
+  FROM (SELECT t.until_ms <= {now} OR CASE WHEN t.claimed THEN t.owner = EXCLUDED.owner ELSE abs(EXCLUDED.seen_ms - t.seen_ms) > :window_ms END AS free) AS f
 )
 RETURNING id, token, attempt = :attempt AND claimed, claimed, until_ms - {now}, before_ms
 """
