@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from tests.chaos.options import SESSION_MS
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import plain
 from tests.chaos.stage import Stage
@@ -39,9 +40,7 @@ def _inbox(stage: Stage) -> None:
         elif run is not None and fault == "freeze":
             stage.freeze(run, _FROZEN_S)
         elif run is not None:
-            stage.kill(run)
-            stage.about(0.3)
-            stage.start(run.host)
+            kill_and_start(stage, run, 0.3)
 
 
 INBOX: Final = Scenario(

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from dedup_sdk import DeadLetter
 from dedup_sdk.kafka.dead_letters import original_headers
 from tests.chaos.options import SENT_AGAIN_HEADER
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 from tests.chaos.topic_log import read_log
@@ -38,9 +39,7 @@ def _dead_letters(stage: Stage) -> None:
 def _kill_one(stage: Stage) -> None:
     run = stage.some_run()
     if run is not None:
-        stage.kill(run)
-        stage.about(0.5)
-        stage.start(run.host)
+        kill_and_start(stage, run, 0.5)
 
 
 def _await_the_end(stage: Stage) -> None:

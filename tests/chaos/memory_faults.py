@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.chaos.history import Away
 from tests.chaos.memory import LEASE_S, Memory
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 
@@ -34,9 +35,7 @@ def _shared(stage: Stage) -> None:
 def _kill(stage: Stage, _: Memory) -> None:
     run = stage.some_run()
     if run is not None:
-        stage.kill(run)
-        stage.about(0.5)
-        stage.start(run.host)
+        kill_and_start(stage, run, 0.5)
 
 
 def _zombie(stage: Stage, _: Memory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
@@ -12,13 +13,18 @@ _SESSION_S: Final = SESSION_MS / 1000
 _MAX_POLL_S: Final = 3.0
 
 
+def kill_and_start(stage: Stage, run: Run, down_s: float) -> None:
+    """SIGKILL, and another one on the same host after about so many seconds."""
+    stage.kill(run)
+    stage.about(down_s)
+    stage.start(run.host)
+
+
 def _kill(stage: Stage) -> None:
     while stage.left_s > 0:
         run = stage.some_run()
         if run is not None:
-            stage.kill(run)
-            stage.about(0.5)
-            stage.start(run.host)
+            kill_and_start(stage, run, 0.5)
         stage.about(1.0)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 
@@ -17,9 +18,7 @@ _HOSTS: Final = 4
 def _kill(stage: Stage) -> None:
     run = stage.some_run()
     if run is not None:
-        stage.kill(run)
-        stage.about(0.5)
-        stage.start(run.host)
+        kill_and_start(stage, run, 0.5)
 
 
 def _freeze(stage: Stage) -> None:

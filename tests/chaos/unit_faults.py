@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from tests.chaos.options import ID_HEADER, REJECTED_HEADER, UNIT_HEADER
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 from tests.support.producing import Outgoing
@@ -40,9 +41,7 @@ def _units(stage: Stage) -> None:
     while stage.left_s > 0:
         run = stage.some_run()
         if run is not None:
-            stage.kill(run)
-            stage.about(0.5)
-            stage.start(run.host)
+            kill_and_start(stage, run, 0.5)
         stage.about(0.5)
         fleeting = stage.start(_FOURTH)
         stage.faults["join"] += 1

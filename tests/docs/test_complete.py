@@ -138,29 +138,28 @@ def test_settings_of_a_run_are_in_their_page() -> None:
         assert any(text and text in row for text in shown), parameter.name
 
 
-def test_settings_of_the_producer_are_in_their_page() -> None:
-    """docs/producer.md has each setting of DedupProducer in its table, with its default, and each of its counters."""
-    table = text_of("producer.md").partition("| setting | default | |")[2].partition("\n\n")[0]
-    for parameter in inspect.signature(DedupProducer).parameters.values():
+def check_settings(of: type, table: str, *, without_default: tuple[str, ...] = ()) -> None:
+    """A table has a row for each setting by keyword, with its default."""
+    for parameter in inspect.signature(of).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY:
             continue
         row = next(line for line in table.splitlines() if line.startswith(f"| `{parameter.name}`"))
         default = parameter.default
         shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
-        assert parameter.name in ("outbox", "keys") or any(text and text in row for text in shown), row
+        assert parameter.name in without_default or any(text and text in row for text in shown), row
+
+
+def test_settings_of_the_producer_are_in_their_page() -> None:
+    """docs/producer.md has each setting of DedupProducer in its table, with its default, and each of its counters."""
+    table = text_of("producer.md").partition("| setting | default | |")[2].partition("\n\n")[0]
+    check_settings(DedupProducer, table, without_default=("outbox", "keys"))
     assert set(OutboxCounters().as_dict()) <= codes(text_of("producer.md"))
 
 
 def test_settings_of_the_bridge_are_in_their_page() -> None:
     """docs/bridge.md has each setting of Bridge in its table, with its default, and each of its counters."""
     table = text_of("bridge.md").partition("| setting | option | default | |")[2].partition("\n\n")[0]
-    for parameter in inspect.signature(Bridge).parameters.values():
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
-        row = next(line for line in table.splitlines() if line.startswith(f"| `{parameter.name}`"))
-        default = parameter.default
-        shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
-        assert any(text and text in row for text in shown), row
+    check_settings(Bridge, table)
     assert set(BridgeCounters().as_dict()) <= codes(text_of("bridge.md"))
 
 

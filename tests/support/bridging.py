@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from dedup_sdk import Bridge
-from tests.support.consuming import PATIENCE_S
+from tests.support.topic_records import topic_records
 
 if TYPE_CHECKING:
     from dedup_sdk import BridgeCounters
@@ -52,27 +49,7 @@ def copy_all(source: str, target: str, *topics: str, **options: Any) -> BridgeCo
 
 def lying(bootstrap: str, topic: str, partitions: int = 1) -> list[Lies]:
     """Every committed record of a topic, partition by partition."""
-    found: list[Lies] = []
-    left = set(range(partitions))
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "lying", "enable.partition.eof": True, "log_level": 0,
-         "fetch.wait.max.ms": 10, "enable.auto.commit": False}
-    )  # fmt: skip
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        until = time.monotonic() + PATIENCE_S
-        while left:
-            assert time.monotonic() < until, f"{topic} is not read to its end"
-            message = consumer.poll(0.2)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(_lies(message))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.discard(message.partition())
-    finally:
-        consumer.close()
+    found = map(_lies, topic_records(bootstrap, topic, partitions))
     return sorted(found, key=lambda each: (each.partition, each.offset))
 
 

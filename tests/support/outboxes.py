@@ -8,11 +8,10 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from dedup_sdk import DedupProducer, OutboxDamagedError, OutboxFullError
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 from tests.support.consuming import PATIENCE_S
+from tests.support.topic_records import topic_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,28 +62,7 @@ def make_producer(
 
 def records(bootstrap: str, topic: str, partitions: int = 1) -> list[Seen]:
     """Every record of a topic, partition by partition."""
-    seen: list[Seen] = []
-    left = set(range(partitions))
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "records", "enable.partition.eof": True, "log_level": 0,
-         "fetch.wait.max.ms": 10, "enable.auto.commit": False}
-    )  # fmt: skip
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        until = time.monotonic() + PATIENCE_S
-        while left:
-            assert time.monotonic() < until, f"{topic} is not read to its end"
-            message = consumer.poll(0.2)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                seen.append(_seen(message))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.discard(message.partition())
-    finally:
-        consumer.close()
-    return seen
+    return [_seen(message) for message in topic_records(bootstrap, topic, partitions)]
 
 
 def _seen(message: Any) -> Seen:
