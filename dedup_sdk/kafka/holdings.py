@@ -129,9 +129,8 @@ class Holdings:
                 except KafkaException as error:
                     until = 0.0
                     self._asking.be_wary()
-                    logger.warning(
-                        "%s[%d]: where it starts is asked again (%s)", tp.topic, tp.partition, error
-                    )
+                    # No warning yet: a slow broker has answered when it is asked again, or else that is told.
+                    logger.info("%s[%d]: where it starts is asked again (%s)", tp.topic, tp.partition, error)
 
     def _stand(
         self, partitions: list[TopicPartition], timeout_s: float
