@@ -66,6 +66,10 @@ class Sample(NamedTuple):
     offset: int
 
 
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """A run ended out of order; ``committed`` by partition where its successors have another disk, else None."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.at_risk import IMPLICIT_BATCH_RECORDS
 from tests.chaos.history import (
     Away,
     Call,
@@ -18,7 +19,7 @@ from tests.chaos.history import (
     Skip,
     Takeover,
 )
-from tests.chaos.oracle import IMPLICIT_BATCH_RECORDS, judge
+from tests.chaos.oracle import judge
 
 _MS = 1_000_000
 _S = 1_000 * _MS
