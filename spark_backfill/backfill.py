@@ -141,11 +141,10 @@ def backfill_groups(
             write_manifest(output.snapshot(number), each.manifest)
         output.publish()
     for each in made:
-        told = each.report
-        if told.records and told.records == told.unkeyed + told.malformed:
-            whose = f" of group {told.group!r}" if len(made) > 1 else ""
-            what = _unreadable(options) if told.malformed else _what(options)
-            say(f"warning: none of the {told.records:,} records{whose} has {what} right?")
+        lacked = _lacked(options, each)
+        if lacked is not None:
+            whose = f" of group {each.report.group!r}" if len(made) > 1 else ""
+            say(f"warning: none of the {each.report.records:,} records{whose} has {lacked} right?")
     if options.report is not None:
         _draw(made[0].document, options.report, options.shown_output, say)
     return RunReport(
@@ -186,6 +185,19 @@ def _share(
         say(f"{marks:,} IDs of group {share.group!r} are in the shared memory at {shared.shown}")
         told.append(each.shared_at(shared.shown, marks))
     return told
+
+
+def _lacked(options: Options, made: Made) -> str | None:
+    """Return what none of the records of a snapshot has, and the beginning of a question about it; None: nothing is lacked by all."""
+    told, lanes = made.report, options.lanes
+    if told.records and told.records == told.unkeyed + told.malformed:
+        return _unreadable(options) if told.malformed else _what(options)
+    if lanes is None or lanes.otherwise is None or not told.marks:
+        return None
+    files = [file for entry in made.manifest.partitions for file in entry.files]
+    # Lanes have payloads, and what is looked up has none.
+    only_lanes = all(file.payloads == file.marks for file in files)
+    return f"an ID by {lanes.otherwise} to be looked up: is --otherwise" if only_lanes else None
 
 
 def _unreadable(options: Options) -> str:
@@ -243,8 +255,9 @@ def _packing(options: Options, shares: Sequence[Share], parallelism: int) -> tup
 def _dealer(spec: DealtSpec, shares: Sequence[Share], parallelism: int) -> tuple[SlotPlan, LaneDealer]:
     """Return the slots of all groups, and how rows are dealt out to them where they are folded in offset order."""
     stretches = [share.stretches for share in shares]
-    # Where the partition is the lane, all of it is one row of a sorted file; units are judged in the order of their ends.
-    split = isinstance(spec, LaneSpec) and spec.lane is not None
+    # Where the partition is the lane, all of it is one row of a sorted file, unless a second opinion has more of them; units are judged in the
+    # order of their ends.
+    split = isinstance(spec, LaneSpec) and (spec.lane, spec.otherwise) != (None, None)
     plan = plan_group_slots(stretches, split=split, parallelism=parallelism)
     takers = takers_of(stretches, [share.given_up.offsets for share in shares])
     return plan, LaneDealer(spec=spec, plan=plan, takers=takers)

@@ -105,8 +105,10 @@ def _refuse_others(base: str, id_text: str) -> None:
         )
 
 
-def check_expiry(text: str | None, window: Window) -> None:
+def check_expiry(text: str | None, window: Window, *, option: str = "--window") -> None:
     """Refuse an age to forget at that the window never reaches; a date is not refused, since it grows older by itself.
+
+    ``option``: which one gave the window.
 
     Raises:
         ConfigurationError: naming both.
@@ -115,7 +117,7 @@ def check_expiry(text: str | None, window: Window) -> None:
     if age_ms is None or window.time_ms is None or age_ms < window.time_ms + window.time_ms // GRACE:
         return
     raise ConfigurationError(
-        f"--expire-before {text} is longer than --window {window}, after which IDs are forgotten anyway: give a shorter age, or leave "
+        f"--expire-before {text} is longer than {option} {window}, after which IDs are forgotten anyway: give a shorter age, or leave "
         "it out"
     )
 

@@ -3,6 +3,9 @@
 A row goes to the slot of its lane, sorted there by lane and offset; where there are units, all of a partition lie in one lane. Before all lanes come a slot's *tallies*, in the lane `TALLIES`: what
 each task counted of the partition, so that it is known where its history begins before anything is folded. Then, in a partition's first
 slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lane `WATCHED`, each with a digest of what it bears.
+
+Where lanes have a second opinion, a record is dealt out twice: to its lane, and as a *sighting* of what is looked up, whose digest stands in the place
+of the lane, without an ID.
 """
 
 from __future__ import annotations
@@ -72,14 +75,33 @@ def takers_of(
 
 
 class _Rows(NamedTuple):
-    """The columns of a batch; ``prefixes`` are the first two bytes of the lanes, as numbers."""
+    """The columns of a batch."""
 
     partitions: NDArray[np.int32]
     offsets: Int64s
     timestamps: Int64s
     has_id: NDArray[np.bool_]
     keys: list[bytes | None]
+
+
+class _Dealt(NamedTuple):
+    """In the place of which lanes records are dealt out, and their IDs; ``known``: which have one, ``prefixes``: its first two bytes, as numbers."""
+
+    lanes: pa.Array
+    ids: pa.Array
+    known: NDArray[np.bool_]
     prefixes: Int64s
+
+    @classmethod
+    def of(cls, lanes: Sequence[bytes | None], ids: Sequence[bytes | None] | None) -> _Dealt:
+        """Take both columns; ``ids`` None: there are none."""
+        column = pa.array(lanes, pa.binary())
+        return cls(
+            column,
+            pa.nulls(len(lanes), pa.binary()) if ids is None else pa.array(ids, pa.binary()),
+            np.asarray(column.is_valid()),
+            _prefixes(lanes),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +146,15 @@ class LaneDealer:
     ) -> Iterator[pa.RecordBatch]:
         lane_keys = bytes_list(batch.column("digest"))
         lanes, ids = _lanes_and_ids(keys, lane_keys)
-        columns = pa.array(lanes, pa.binary()), pa.array(ids, pa.binary())
+        columns = [_Dealt.of(lanes, ids)]
+        if isinstance(keys, LaneKeys) and keys.other is not None:
+            columns.append(_Dealt.of(keys.others_of(lane_keys), None))
         rows = _Rows(
             batch.column("partition").to_numpy(),
             batch.column("offset").to_numpy(),
             batch.column("timestamp_ms").to_numpy(),
             np.asarray(batch.column("digest").is_valid()),
             lane_keys,
-            _prefixes(lanes),
         )
         for group, taker in enumerate(self.takers):
             for partition in np.unique(rows.partitions).tolist():
@@ -148,15 +171,16 @@ class LaneDealer:
                 if known_ms is not None:
                     gone |= bearing & (rows.timestamps < known_ms)
                     bearing &= ~gone
-                taken = np.flatnonzero(bearing)
-                slots = self.plan.numbers(partition, rows.prefixes[taken], group)
-                yield _batch(
-                    pa.array(slots, pa.int32()),
-                    columns[0].take(pa.array(taken)),
-                    pa.array(rows.offsets[taken]),
-                    pa.array(rows.timestamps[taken]),
-                    columns[1].take(pa.array(taken)),
-                )
+                for each in columns:
+                    taken = np.flatnonzero(bearing & each.known)
+                    slots = self.plan.numbers(partition, each.prefixes[taken], group)
+                    yield _batch(
+                        pa.array(slots, pa.int32()),
+                        each.lanes.take(pa.array(taken)),
+                        pa.array(rows.offsets[taken]),
+                        pa.array(rows.timestamps[taken]),
+                        each.ids.take(pa.array(taken)),
+                    )
                 if isinstance(keys, UnitKeys) and gone.any():
                     yield self._given_up(keys, rows, np.flatnonzero(gone), partition, group)
                 if partition in self.watch:

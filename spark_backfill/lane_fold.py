@@ -1,10 +1,13 @@
-"""The fold of lanes: what each remembers once all its records are completed, one lane after the other."""
+"""The fold of lanes: what each remembers once all its records are completed, one lane after the other.
+
+Where they have a second opinion, what that looks up lies between them, by its digest: of each ID the last sighting.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -19,12 +22,15 @@ from spark_backfill.offset_twins import two_records
 from spark_backfill.runs import Tally
 from spark_backfill.stretch import Stretch
 
+SIGHTED: Final = Candidate(b"", None)
+"""In the place of an ID: the row is a sighting of what a second opinion looks up."""
+
 _PAGE_MARKS: Final = 100_000
 _PAGE_BYTES: Final = 2**23
 
 
 class DealtRow(NamedTuple):
-    """A row of `spark_backfill.lane_dealer`, its ID with its place."""
+    """A row of `spark_backfill.lane_dealer`, its ID with its place; `SIGHTED` where it has none."""
 
     slot: int
     lane: bytes
@@ -33,10 +39,18 @@ class DealtRow(NamedTuple):
     candidate: Candidate
 
 
+class _Left(NamedTuple):
+    """What a lane, or what is looked up, leaves behind; a payload has only a lane."""
+
+    offset: int
+    timestamp_ms: int
+    payload: bytes
+
+
 class LaneFold:
     """Folds the rows of one slot, which come by lane and offset. One lane is in memory at a time, and a page of marks.
 
-    ``tally``, ``malformed`` (records whose ID the order cannot read) and ``forgotten_ms`` (the newest timestamp of the lanes that were left
+    ``tally``, ``malformed`` (records whose ID the order cannot read) and ``forgotten_ms`` (the newest timestamp of the marks that were left
     out for their age, None: none were) are known when all pages were taken.
     """
 
@@ -50,14 +64,13 @@ class LaneFold:
         self._latest_ms = int(time.time() * 1000)
 
     def pages(self, rows: Iterable[DealtRow]) -> Iterator[Marks]:
-        """Yield the marks of all lanes, ascending by digest, their memory as payload.
+        """Yield the marks of all lanes, ascending by digest, their memory as payload; those that are looked up have none.
 
         Raises:
             BackfillError: an offset comes with two IDs.
         """
         digests: list[bytes] = []
-        marks: list[LaneMark] = []
-        payloads: list[bytes] = []
+        marks: list[_Left] = []
         page_bytes = 0
         for lane, records in groupby(rows, key=itemgetter(1)):
             if lane == TALLIES:
@@ -67,23 +80,33 @@ class LaneFold:
                 for _ in self._once(records):
                     pass
                 continue
-            mark = self._folded(records)
-            if mark is None or self._is_old(mark):
+            left = self._left_by(records)
+            if left is None or self._is_old(left):
                 continue
             digests.append(lane)
-            marks.append(mark)
-            payloads.append(mark.seen.encode())
-            page_bytes += len(payloads[-1])
+            marks.append(left)
+            page_bytes += len(left.payload)
             if len(marks) >= _PAGE_MARKS or page_bytes >= _PAGE_BYTES:
-                yield _page(digests, marks, payloads)
-                digests, marks, payloads, page_bytes = [], [], [], 0
+                yield _page(digests, marks)
+                digests, marks, page_bytes = [], [], 0
         if marks:
-            yield _page(digests, marks, payloads)
+            yield _page(digests, marks)
 
     def _begin(self, tallies: Iterable[DealtRow]) -> None:
         for row in tallies:
             self.tally.add(read_tally(row.offset, row.timestamp_ms, row.candidate.id_bytes))
         self._since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
+
+    def _left_by(self, records: Iterator[DealtRow]) -> _Left | None:
+        """Return what the records of one digest leave behind."""
+        first = next(records)
+        if first.candidate is not SIGHTED:
+            mark = self._folded(chain((first,), records))
+            return None if mark is None else _Left(mark.offset, mark.timestamp_ms, mark.seen.encode())
+        last = first
+        for row in self._once(chain((first,), records)):
+            last = row
+        return _Left(last.offset, last.timestamp_ms, b"")
 
     def _folded(self, records: Iterable[DealtRow]) -> LaneMark | None:
         rule, since_ms = self._rule, self._since_ms
@@ -119,18 +142,18 @@ class LaneFold:
                 raise two_records(self._stretch.partition, row.offset)
             before = row
 
-    def _is_old(self, mark: LaneMark) -> bool:
+    def _is_old(self, left: _Left) -> bool:
         keep_from_ms = self._stretch.keep_from_ms
-        if keep_from_ms is None or mark.timestamp_ms >= keep_from_ms:
+        if keep_from_ms is None or left.timestamp_ms >= keep_from_ms:
             return False
-        self.forgotten_ms = later(self.forgotten_ms, mark.timestamp_ms)
+        self.forgotten_ms = later(self.forgotten_ms, left.timestamp_ms)
         return True
 
 
-def _page(digests: list[bytes], marks: list[LaneMark], payloads: list[bytes]) -> Marks:
+def _page(digests: list[bytes], marks: list[_Left]) -> Marks:
     return Marks(
         b"".join(digests),
         np.asarray([mark.offset for mark in marks], np.int64),
         np.asarray([mark.timestamp_ms for mark in marks], np.int64),
-        payloads=payloads,
+        payloads=[mark.payload for mark in marks],
     )

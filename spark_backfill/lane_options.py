@@ -19,7 +19,7 @@ _WITHOUT: Final = {
     "report": "its page is about IDs that are looked up; make it in a run without --order",
 }
 """What does not go together with comparing, and why."""
-_OF_COMPARING: Final = ("lane", "reorder_depth")
+_OF_COMPARING: Final = ("lane", "reorder_depth", "otherwise", "otherwise_window")
 
 
 def add_lane_options(add: Callable[..., Any]) -> None:
@@ -40,6 +40,16 @@ def add_lane_options(add: Callable[..., Any]) -> None:
         type=int,
         metavar="N",
         help=f"with --order: how much below its last ID a lane remembers (default: {REORDER_DEPTH})",
+    )
+    add(
+        "--otherwise",
+        metavar="SPEC",
+        help="with --order: the ID that LastId(otherwise=Lookup(...)) looks up in doubt, e.g. header:order-id; every record leaves a mark for it",
+    )
+    add(
+        "--otherwise-window",
+        metavar="WINDOW",
+        help="with --otherwise: how long that ID is remembered, a length of time, e.g. 7d",
     )
 
 
@@ -62,14 +72,42 @@ def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
         )
     if given.id is None:
         raise ConfigurationError("--order needs --id: say which IDs are compared, e.g. --id header:sequence")
+    _check_second(given)
     depth = REORDER_DEPTH if given.reorder_depth is None else given.reorder_depth
-    spec = LaneSpec(id=given.id, order=given.order, lane=given.lane, window=given.window, reorder_depth=depth)
+    spec = LaneSpec(
+        id=given.id,
+        order=given.order,
+        lane=given.lane,
+        window=given.window,
+        reorder_depth=depth,
+        otherwise=given.otherwise,
+        otherwise_window=given.otherwise_window,
+    )
     # Whatever is wrong is told before anything is asked.
     strategy = spec.strategy
+    second = strategy.otherwise
     return LaneSpec(
         id=str(strategy.id),
         order=given.order,
         lane=None if strategy.lane is None else str(strategy.lane),
         window=str(strategy.window),
         reorder_depth=depth,
+        otherwise=None if second is None else str(second.id),
+        otherwise_window=None if second is None else str(second.window),
     )
+
+
+def _check_second(given: argparse.Namespace) -> None:
+    """Check that a second opinion has an ID and a length of time, or neither is given."""
+    if given.otherwise is None:
+        remedy = "say which ID a second opinion looks up, e.g. --otherwise header:order-id"
+        refuse_without(given, ("otherwise_window",), "--otherwise", remedy)
+        return
+    if given.otherwise_window is None:
+        raise ConfigurationError(
+            "--otherwise needs --otherwise-window: give the window of the consumer's otherwise=Lookup(...), e.g. 7d"
+        )
+    if Window.parse(given.otherwise_window).count is not None:
+        raise ConfigurationError(
+            f"--otherwise-window {given.otherwise_window}: a second opinion's window is a length of time alone; give e.g. 7d"
+        )

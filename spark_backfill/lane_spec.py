@@ -8,7 +8,7 @@ from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.ids.fields import Need
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.orders import named
-from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId
+from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId, Lookup
 from dedup_sdk.window import Window
 from spark_backfill.unit_spec import UnitSpec
 
@@ -17,7 +17,8 @@ from spark_backfill.unit_spec import UnitSpec
 class LaneSpec:
     """A `LastId` as texts: its ID spec, the name of its order (`dedup_sdk.orders.named`), the spec of its lane (None: the partition), window.
 
-    ``str`` is what a manifest keeps as the ID spec.
+    ``otherwise`` and ``otherwise_window``: ID spec and window of its second opinion, both None where it has none. ``str`` is what a manifest
+    keeps as the ID spec.
     """
 
     id: str
@@ -25,17 +26,32 @@ class LaneSpec:
     lane: str | None
     window: str
     reorder_depth: int = REORDER_DEPTH
+    otherwise: str | None = None
+    otherwise_window: str | None = None
 
     @property
     def strategy(self) -> LastId:
         """What the consumer is given; raises `ConfigurationError` and `IdSpecError`."""
+        second = None
+        if self.otherwise is not None and self.otherwise_window is not None:
+            second = Lookup(id=id_spec(self.otherwise), window=Window.parse(self.otherwise_window))
         return LastId(
             id=id_spec(self.id),
             order=named(self.order),
             lane=None if self.lane is None else id_spec(self.lane),
             reorder_depth=self.reorder_depth,
+            otherwise=second,
             window=Window.parse(self.window),
         )
+
+    @property
+    def reach(self) -> Window:
+        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk.lane.last_state.LastState.horizon_ms`)."""
+        strategy = self.strategy
+        second = strategy.second_window
+        if second is None:
+            return strategy.window
+        return max(strategy.window, second, key=lambda window: window.time_ms or 0)
 
     @property
     def keys(self) -> LaneKeys:

@@ -19,7 +19,7 @@ from dedup_sdk.orders import Order
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
-from spark_backfill.lane_fold import DealtRow, LaneFold
+from spark_backfill.lane_fold import SIGHTED, DealtRow, LaneFold
 from spark_backfill.lane_spec import DealtSpec, LaneSpec
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
@@ -109,8 +109,17 @@ def writer_of(
 
 def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]:
     for batch in batches:
-        ids = bytes_list(batch.column("id"))
-        candidates = map(Candidate, ids, order.places(ids))  # type: ignore[arg-type]  # none of them is None
+        candidates = _candidates(bytes_list(batch.column("id")), order)
         plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
         slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
         yield from map(DealtRow, slots, lanes, *plain, candidates)
+
+
+def _candidates(column: Sequence[bytes | None], order: Order) -> Iterable[Candidate]:
+    """Return each ID with its place, `SIGHTED` where there is none."""
+    ids = [each for each in column if each is not None]
+    places = order.places(ids)
+    if len(ids) == len(column):
+        return map(Candidate, ids, places)
+    compared = zip(ids, places, strict=True)
+    return [SIGHTED if each is None else Candidate(*next(compared)) for each in column]

@@ -80,6 +80,11 @@ class Options:
         return self.lanes or self.units
 
     @property
+    def reach(self) -> Window:
+        """How far back sightings are of use: the window, or that of a second opinion where it is longer."""
+        return self.window if self.lanes is None else self.lanes.reach
+
+    @property
     def spec(self) -> Spec:
         """What is read of a record."""
         return self.dealt or self.id
@@ -150,7 +155,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         spec, window = id_spec(given.id), _window(given.window)
         if shared is not None:
             check_window(window)
-        check_expiry(given.expire_before, window)
+        reach = window if lanes is None else lanes.reach
+        check_expiry(
+            given.expire_before, reach, option="--window" if reach == window else "--otherwise-window"
+        )
         both = client_config("--kafka-config", given.kafka_config)
         reader = both | client_config("--reader-config", given.reader_config)
         admin = both | client_config("--admin-config", given.admin_config)

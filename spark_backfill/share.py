@@ -70,7 +70,7 @@ def find_shares(
     if not options.bootstrap and survey is not None:
         history = archived_history(
             survey,
-            options.window,
+            options.reach,
             cluster=options.sources.cluster_id,
             topic=options.topic,
             topic_id=options.sources.topic_id,
@@ -89,7 +89,7 @@ def find_shares(
                 claims.append(
                     claim_history(
                         log,
-                        options.window,
+                        options.reach,
                         group,
                         None if group is None else commits[group],
                         assume_processed=options.assume_processed,
@@ -107,7 +107,7 @@ def find_shares(
                     resolve_history(
                         log,
                         claimed,
-                        options.window,
+                        options.reach,
                         now_ms=now_ms,
                         survey=survey,
                         reads_log=bool(options.sources.kafka),

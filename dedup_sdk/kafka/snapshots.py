@@ -13,7 +13,7 @@ from dedup_sdk.errors import SnapshotError
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
-from dedup_sdk.last.keys import lacks_second_opinion
+from dedup_sdk.last.keys import lacked_second_opinion
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot_fit import fitting_partition
@@ -112,10 +112,11 @@ def _fitting(
     A cut beyond the committed offset would make duplicates of records that this group never handled; so would the
     history of another group, unless the user vouches for it by giving a snapshot that was made without one.
     """
-    if lacks_second_opinion(manifest.id_spec, identity.id_spec):
+    lacked = lacked_second_opinion(manifest.id_spec, identity.id_spec)
+    if lacked is not None:
         message = (
-            f"snapshot {folder} has the lanes, and nothing of what otherwise= looks up, which dedup backfill does not rebuild; "
-            "the topic is read instead. Give a snapshot that dedup snapshot made of such a consumer's store"
+            f"snapshot {folder} has the lanes, and nothing of what otherwise= looks up; the topic is read instead. "
+            f"Make it with dedup backfill --otherwise {lacked} and the --otherwise-window of the consumer's Lookup"
         )
         raise SnapshotError(message)
     part = fitting_partition(

@@ -148,12 +148,16 @@ def spec_of_lanes(text: str) -> str | None:
     return dict(parse_qsl(text.removeprefix(_HEAD))).get("lane", "")
 
 
-def lacks_second_opinion(theirs: str, ours: str) -> bool:
-    """Whether marks of the identity ``theirs`` are those of ``ours``, but for what a second opinion looks up; both as a store keeps them."""
+def lacked_second_opinion(theirs: str, ours: str) -> str | None:
+    """Return the ID spec (its text) of the second opinion of ``ours``, where marks of ``theirs`` lack what it looks up and nothing else; else None.
+
+    ``theirs`` and ``ours`` are identities as a store keeps them.
+    """
     if not (theirs.startswith(_HEAD) and ours.startswith(_HEAD)):
-        return False
+        return None
     known, wanted = (dict(parse_qsl(text.removeprefix(_HEAD))) for text in (theirs, ours))
-    return wanted.pop("otherwise", None) is not None and known == wanted
+    lacked = wanted.pop("otherwise", None)
+    return lacked if known == wanted else None
 
 
 def _values(columns: list[Column]) -> tuple[list[bytes | None], dict[int, str]]:

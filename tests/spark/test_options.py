@@ -24,6 +24,7 @@ GOOD = [
 ]
 GROUP = ["--group", "billing"]
 WHOLE = ["--whole-topic"]
+ASKING = [*WHOLE, "--order", "integer", "--otherwise", "key", "--otherwise-window"]
 COMMITTED = ["--archive-isolation", "read_committed"]
 KAFKA = KAFKA_SOURCES[0]
 
@@ -65,6 +66,25 @@ def test_an_order_says_that_ids_are_compared() -> None:
     assert usual.lanes is not None
     assert usual.window == Window(days=30)
     assert usual.lanes.strategy == LastId(id=header("dedup-id"), order=orders.integer(), reorder_depth=3)
+
+
+def test_a_second_opinion_has_an_id_and_a_window_of_its_own() -> None:
+    """The strategy has both; history is read, and marks are kept, for the longer of the windows, while the snapshot's is that of the lanes."""
+    said = ("--order", "integer", "--otherwise", "header:b+header:a", "--otherwise-window")
+    for second, reach in (("36h", Window(days=7)), ("9d", Window(days=9))):
+        options = parsed(*GROUP, *said, second)
+        assert options.lanes is not None
+        same = LastId(
+            id=header("dedup-id"),
+            order=orders.integer(),
+            otherwise=Lookup(id=header("b") + header("a"), window=Window.parse(second)),
+            window=Window(days=7),
+        )
+        assert options.lanes.strategy == same
+        assert str(options.spec) == str(same.keys)
+        assert (options.window, options.reach) == (Window(days=7), reach)
+    assert parsed(*GROUP, *said, "9d", "--expire-before", "8d").base.expire_before_ms is not None
+    assert parsed(*GROUP).reach == Window(days=7)
 
 
 def test_a_unit_says_that_records_belong_together() -> None:
@@ -162,6 +182,27 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*WHOLE, "--order", "integer", "--report", "r"], "--report and --order do not go together"),
         ([*WHOLE, "--order", "integer", "--base", "no-such-folder"], "--base and --order do not go together"),
         ([*WHOLE, "--order", "integer", "--compact"], "--compact and --order do not go together"),
+        ([*WHOLE, "--otherwise", "key"], "--otherwise needs --order: only IDs that are compared have lanes"),
+        ([*WHOLE, "--otherwise-window", "7d"], "--otherwise-window needs --order"),
+        (
+            [*WHOLE, "--order", "integer", "--otherwise", "key"],
+            "--otherwise needs --otherwise-window: give the window of the consumer's otherwise=Lookup(...)",
+        ),
+        (
+            [*WHOLE, "--order", "integer", "--otherwise-window", "7d"],
+            "--otherwise-window needs --otherwise: say which ID",
+        ),
+        ([*ASKING, "7d+5n"], "--otherwise-window 7d+5n: a second opinion's window is a length of time alone"),
+        ([*ASKING, "off"], "--otherwise-window off: a second opinion's window is a length of time alone"),
+        ([*ASKING, "soon"], "'soon'"),
+        ([*WHOLE, "--order", "integer", "--otherwise", "headr:x", "--otherwise-window", "7d"], "'headr:x'"),
+        (
+            [*ASKING, "9d", "--expire-before", "30d"],
+            "--expire-before 30d is longer than --otherwise-window 9d",
+        ),
+        ([*ASKING, "9d", "--base", "no-such-folder"], "--base and --order do not go together"),
+        ([*ASKING, "9d", "--compact"], "--compact and --order do not go together"),
+        ([*ASKING, "9d", "--report", "r"], "--report and --order do not go together"),
         (
             [*GROUP, "--order", "integer", "--partitions", "4", "--partitioner", "murmur2"],
             "--partitions and --order do not go together",

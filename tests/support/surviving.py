@@ -67,13 +67,13 @@ class RocksDisk:
         now = self._folder / str(self._lives)
         self._lives += 1
         if now.exists():
-            _copy_at_one_moment(now, self._folder / str(self._lives))
+            copy_at_one_moment(now, self._folder / str(self._lives))
         engine.lose("t", 0)
         engine.shut()
         shutil.rmtree(now, ignore_errors=True)
 
 
-def _copy_at_one_moment(source: Path, target: Path) -> None:
+def copy_at_one_moment(source: Path, target: Path) -> None:
     """Copy a folder in use, again and again until nothing in it has changed meanwhile."""
     while True:
         before = _listing(source)

@@ -89,7 +89,7 @@ def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As `dedup backfill` makes them: what was completed would be fresh to the second opinion."""
+    """As `dedup backfill` makes them without --otherwise: what was completed would be fresh to the second opinion."""
     first = Deduplicator(strategy(other=None), RocksStore(tmp_path / "store"), group="g")
     first.admit(LOG)
     first.complete(LOG)
@@ -102,6 +102,7 @@ def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.Log
     _, note = outcome_of(start_from_snapshot(held, plan, [snapshot], identity, GivenUp(), None))
     assert note == "snapshot not taken"
     assert "nothing of what otherwise= looks up" in caplog.text
+    assert "dedup backfill --otherwise header:other and the --otherwise-window of" in caplog.text
 
 
 def test_a_replay_gives_the_same() -> None:

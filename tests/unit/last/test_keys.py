@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dedup_sdk import Record, header, key
 from dedup_sdk.ids import RecordFields, digest_one
-from dedup_sdk.last.keys import MAX_COMPARED_BYTES, PARTITION_LANE, LaneKeys, spec_of_lanes
+from dedup_sdk.last.keys import (
+    MAX_COMPARED_BYTES,
+    PARTITION_LANE,
+    LaneKeys,
+    lacked_second_opinion,
+    spec_of_lanes,
+)
 
 
 def fields(*headers: dict[str, bytes | None], key: bytes | None = None) -> RecordFields:
@@ -79,6 +87,19 @@ def test_a_second_opinion_has_its_digest_in_the_key() -> None:
         [PARTITION_LANE, None],
     )
     assert str(keys) != str(LaneKeys(header("seq"), header("producer"), "integer"))
+
+
+def test_which_second_opinion_is_lacked_is_read_from_what_a_store_keeps() -> None:
+    """Where nothing else differs."""
+    lanes = LaneKeys(header("seq"), header("producer"), "integer")
+    asking = replace(lanes, other=header("a & b") + key())
+    assert lacked_second_opinion(str(lanes), str(asking)) == str(asking.other)
+    assert lacked_second_opinion(str(asking), str(asking)) is None
+    assert lacked_second_opinion(str(asking), str(lanes)) is None
+    assert lacked_second_opinion(str(lanes), str(lanes)) is None
+    assert lacked_second_opinion(str(replace(lanes, order="ulid")), str(asking)) is None
+    assert lacked_second_opinion(str(replace(asking, other=key())), str(asking)) is None
+    assert lacked_second_opinion("header:seq", str(asking)) is None
 
 
 def test_how_lanes_are_named_is_read_from_what_a_store_keeps() -> None:

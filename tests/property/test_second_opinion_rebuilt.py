@@ -1,0 +1,233 @@
+"""Rebuilt equals lived where comparing has a second opinion: lanes and what is looked up, each for as long as the longer window says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedup_sdk import Record
+from dedup_sdk.marks import Marks
+from dedup_sdk.store.memory import MemoryStore
+from spark_backfill.errors import BackfillError
+from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.stretch import Stretch, horizon_ms
+from tests.property.test_lanes_rebuilt import (
+    NOW_MS,
+    ORDERS,
+    WINDOW_MS,
+    engine_over,
+    in_snapshot,
+    in_store,
+    logs,
+    replayed,
+    start,
+    verdicts,
+)
+from tests.support.rebuilding_lanes import rebuild_lanes
+
+Kept = dict[bytes, tuple[int, int, bytes]]
+"""Marks by digest: offset, timestamp, payload."""
+
+
+def spec_of(order: str, lane: str | None, depth: int, second_ms: int) -> LaneSpec:
+    """A strategy on the headers of `with_others`."""
+    return LaneSpec(
+        id="header:seq",
+        order=order,
+        lane=lane,
+        window=f"{WINDOW_MS}ms",
+        reorder_depth=depth,
+        otherwise="header:other",
+        otherwise_window=f"{second_ms}ms",
+    )
+
+
+@st.composite
+def with_others(draw: st.DrawFn, order: str) -> list[Record]:
+    """A log of `logs`, most of whose records bear another ID, too, that may be the text of a lane, and comes again."""
+    others = st.sampled_from(["a", "b", "c", "d", "e", "x", "y", None])
+    found = []
+    for each in draw(logs(order)):
+        other = draw(others)
+        more = [] if other is None else [("other", other.encode())]
+        found.append(replace(each, headers=[*each.headers, *more]))
+    return found
+
+
+def lived(
+    log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int
+) -> tuple[MemoryStore, set[int]]:
+    """Live through a log, ending records in an order that only the seed knows; return what was dead-lettered, too.
+
+    Now and then the process is another, whatever was in flight: what is not durable comes again.
+    """
+    store, random, dead = MemoryStore(), np.random.default_rng(seed), set[int]()
+    engine = engine_over(store, spec, recent_marks)
+    waiting, in_flight = list(log), list[Record]()
+    while waiting or in_flight:
+        if waiting and (not in_flight or random.random() < 0.4):
+            count = int(random.integers(1, 8))
+            batch, waiting = waiting[:count], waiting[count:]
+            in_flight += [each for each, told in zip(batch, engine.admit(batch), strict=True) if told.deliver]
+        else:
+            record = in_flight.pop(int(random.integers(len(in_flight))))
+            act = engine.dead_letter if record.offset in poison else engine.complete
+            dead |= {record.offset} & poison
+            in_flight += [one.record for one in act([record]) if one.verdict.deliver]
+        if random.random() < 0.1:
+            high = engine.next_offset("t", 0) or 0
+            engine.shut()
+            engine = engine_over(store, spec, recent_marks)
+            waiting, in_flight = [each for each in log if each.offset >= high], []
+            dead = {offset for offset in dead if offset < high}
+    engine.shut()
+    return store, dead
+
+
+def stretch_of(log: list[Record], spec: LaneSpec, *, complete: bool = True) -> Stretch:
+    """What a run reads of a log."""
+    return Stretch(
+        partition=0,
+        low=log[0].offset,
+        begin=log[0].offset,
+        high=log[-1].offset + 1,
+        complete=complete,
+        keep_from_ms=horizon_ms(spec.reach, log[-1].timestamp_ms, NOW_MS),
+    )
+
+
+def remembered(pages: list[Marks], newest_ms: int, second_ms: int) -> tuple[Kept, Kept]:
+    """Lanes, and what is looked up, that a record of that time could ask for, coming next."""
+    known: Kept = {}
+    for page in pages:
+        payloads = page.payloads or [b""] * page.count
+        for row in range(page.count):
+            digest, offset = page.digests[16 * row : 16 * row + 16], int(page.offsets[row])
+            if offset >= known.get(digest, (-1, 0, b""))[0]:
+                known[digest] = (offset, int(page.timestamps[row]), payloads[row])
+    lanes = {digest: mark for digest, mark in known.items() if mark[2] and newest_ms - mark[1] <= WINDOW_MS}
+    looked_up = {
+        digest: mark for digest, mark in known.items() if not mark[2] and newest_ms - mark[1] <= second_ms
+    }
+    return lanes, looked_up
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["dense", "sparse", "function"])
+@pytest.mark.parametrize("lane", [None, "header:lane"])
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**32 - 1),
+    depth=st.integers(0, 3),
+    second_ms=st.sampled_from([WINDOW_MS // 4, WINDOW_MS, 3 * WINDOW_MS, 10**6]),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
+    order: str, lane: str | None, data: st.DataObject, seed: int, depth: int, second_ms: int
+) -> None:
+    """From the same log, minus dead letters, life, replay and backfill leave the same marks; from each the next records get the same verdicts."""
+    whole = data.draw(with_others(order))
+    at = data.draw(st.integers(1, len(whole)))
+    log, tail = whole[:at], whole[at:]
+    spec = spec_of(order, lane, depth, second_ms)
+    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
+    recent_marks = st.sampled_from([1, 2, 1000])
+    life, dead = lived(log, poison, spec, data.draw(recent_marks), seed)
+    replay = replayed(log, dead, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
+    newest_ms = max(each.timestamp_ms for each in log)
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "snapshot"
+        manifest = rebuild_lanes(
+            log,
+            stretch_of(log, spec),
+            spec,
+            folder,
+            given_up={0: sorted(dead)},
+            ranges=data.draw(st.integers(1, 3)),
+            task_records=data.draw(st.integers(1, 50)),
+            watched=data.draw(st.booleans()),
+        )
+        rebuilt = remembered(in_snapshot(folder), newest_ms, second_ms)
+        assert rebuilt == remembered(in_store(life, spec), newest_ms, second_ms)
+        assert rebuilt == remembered(in_store(replay, spec), newest_ms, second_ms)
+        assert manifest.id_spec == str(spec.strategy.keys)
+        if newest_ms - min(each.timestamp_ms for each in log) <= second_ms:
+            # Nothing has left the longer window, so that all is known from the beginning on.
+            assert manifest.partitions[0].since_ms is None
+        taken = engine_over(MemoryStore(), spec, 1000)
+        note = start(taken, log, spec, folder, dead)
+        assert note.startswith("snapshot of")
+    assert verdicts(taken, tail) == verdicts(engine_over(life, spec, 1000), tail)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["dense", "sparse", "function"])
+@given(data=st.data(), second_ms=st.sampled_from([WINDOW_MS // 4, 10**6]))
+@settings(max_examples=20, deadline=None)
+def test_a_history_that_begins_late_leaves_what_a_replay_leaves(
+    order: str, data: st.DataObject, second_ms: int
+) -> None:
+    """Where the beginning is gone, both know the same, and from when on."""
+    log = data.draw(with_others(order))
+    spec = spec_of(order, "header:lane", 2, second_ms)
+    replay = replayed(log, set(), spec, 1000, data.draw(st.integers(1, 50)), complete=False)
+    newest_ms = max(each.timestamp_ms for each in log)
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "snapshot"
+        manifest = rebuild_lanes(log, stretch_of(log, spec, complete=False), spec, folder, ranges=3)
+        rebuilt = remembered(in_snapshot(folder), newest_ms, second_ms)
+    assert rebuilt == remembered(in_store(replay, spec), newest_ms, second_ms)
+    since_ms = manifest.partitions[0].since_ms
+    assert since_ms is not None
+    assert since_ms >= log[0].timestamp_ms
+
+
+def record(offset: int, ident: str, other: str, timestamp_ms: int = 1_000) -> Record:
+    """A record of partition 0."""
+    return Record("t", 0, offset, timestamp_ms, headers=[("seq", ident.encode()), ("other", other.encode())])
+
+
+def test_a_lane_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
+    """By the longer of the windows, as in the consumer; what is older leaves, and coverage says from when on all is known."""
+    spec = spec_of("integer", None, 9, 10 * WINDOW_MS)
+    assert spec.reach.time_ms == 10 * WINDOW_MS
+    assert spec_of("integer", None, 9, 1).reach.time_ms == WINDOW_MS
+    log = [
+        record(0, "5", "a", 1_000),
+        record(1, "?", "b", 1_000 + WINDOW_MS),
+        record(2, "?", "c", 1_000 + 11 * WINDOW_MS),
+    ]
+    manifest = rebuild_lanes(log, stretch_of(log, spec), spec, tmp_path / "snapshot", ranges=2)
+    lanes, looked_up = remembered(in_snapshot(tmp_path / "snapshot"), 0, 0)
+    assert [mark[0] for mark in lanes.values()] == []
+    assert sorted(mark[0] for mark in looked_up.values()) == [1, 2]
+    assert manifest.partitions[0].since_ms == 1_001
+    log = log[:2]
+    rebuild_lanes(log, stretch_of(log, spec), spec, tmp_path / "snapshot")
+    lanes, looked_up = remembered(in_snapshot(tmp_path / "snapshot"), 0, 0)
+    assert [mark[0] for mark in lanes.values()] == [0]
+    assert sorted(mark[0] for mark in looked_up.values()) == [0, 1]
+
+
+def test_a_row_that_comes_twice_is_sighted_once(tmp_path: Path) -> None:
+    """At the earlier of its times, any before none, wherever the rows of an ID lie."""
+    spec = spec_of("integer", None, 9, WINDOW_MS)
+    rows = [
+        record(at, "5", "a", timestamp_ms) for at, timestamp_ms in ((3, 1_007), (0, 9), (3, -1), (3, 1_003))
+    ]
+    stretch = Stretch(partition=0, low=0, begin=0, high=4, complete=True)
+    rebuild_lanes(rows, stretch, spec, tmp_path / "snapshot", task_records=1, watched=True)
+    _, looked_up = remembered(in_snapshot(tmp_path / "snapshot"), 0, 0)
+    assert [mark[:2] for mark in looked_up.values()] == [(3, 1_003)]
+
+
+def test_two_records_of_one_offset_that_differ_in_what_is_looked_up_are_refused(tmp_path: Path) -> None:
+    """An archive of two logs ends the run, also where both have the same ID there."""
+    spec = spec_of("integer", None, 9, WINDOW_MS)
+    rows = [record(0, "5", "a"), record(0, "5", "b")]
+    with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice"):
+        rebuild_lanes(rows, stretch_of(rows, spec), spec, tmp_path / "snapshot", watched=True)
