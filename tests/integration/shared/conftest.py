@@ -1,4 +1,4 @@
-"""Shared memories: in this process, in Redis, in PostgreSQL; each test has an empty one."""
+"""Shared memories: in this process, in Redis, in Valkey, in PostgreSQL; each test has an empty one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import MemoryClaimStore
 from tests.support.databases import postgresql
-from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
+from tests.support.redis_servers import HAS_REDIS, HAS_VALKEY, RedisServer, redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from dedup_sdk import ClaimStore
 
 CONTAINER = pytest.param("container", marks=pytest.mark.container)
-REDIS_KINDS = [CONTAINER, *(["installed"] if HAS_REDIS else [])]
-ANY_REDIS = REDIS_KINDS[-1:]
-"""One of them, where the kind makes no difference."""
+VALKEY = ["valkey"] if HAS_VALKEY else []
+ANY_REDIS = ["installed" if HAS_REDIS else CONTAINER, *VALKEY]
+"""A Redis, where it makes no difference of what kind, and Valkey."""
 STORES = [
     "memory",
     pytest.param("redis in a container", marks=pytest.mark.container),
     *(["redis", "redis in buckets"] if HAS_REDIS else []),
+    *VALKEY,
     pytest.param("postgresql", marks=pytest.mark.container),
 ]
 
@@ -84,7 +85,8 @@ def connect(
         yield lambda: SharedStore(engine, table=table)
         engine.dispose()
         return
-    url = redis_servers("container" if "container" in request.param else "installed").url
+    kind = "container" if "container" in request.param else "installed"
+    url = redis_servers("valkey" if request.param == "valkey" else kind).url
     prefix, buckets = f"{uuid.uuid4()}:", 16 if "buckets" in request.param else 1
     made: list[ClaimStore] = []
 
