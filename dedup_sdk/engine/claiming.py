@@ -9,7 +9,9 @@ waiting
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dedup_sdk.lane.chunk import PARKED, PARKED_KIND, Chunk, Place
@@ -102,16 +104,22 @@ class PartitionClaims:
             self.claims.complete(self, marks)
 
     def claim_promoted(self, held: Partition, offered: list[Place], *, inherit: bool) -> list[Place]:
-        """Keep back the parked records whose turn came: they are claimed next. Return those that ``inherit`` the claim of one that was given up."""
+        """Keep back the parked records whose turn came: they are claimed next. Return those that ``inherit`` the claim of one that was given up.
+
+        In order none is returned that lies behind one that waits, and its claim is let go.
+        """
         ready = []
         for place in offered:
             digest = place.chunk.digests[place.row]
-            if digest is None or (inherit and digest in self.held):
+            behind = self.claims.in_order and self.waiting and self.waiting[0].offset < place.offset
+            if digest is None or (inherit and digest in self.held and not behind):
                 ready.append(place)
-            else:
-                waiting = waiting_for(held, self, place.chunk, place.row)
-                waiting.park()
-                self.waiting.append(waiting)
+                continue
+            if inherit:
+                self.give_up(digest)
+            waiting = waiting_for(held, self, place.chunk, place.row)
+            waiting.park()
+            insort(self.waiting, waiting, key=attrgetter("offset"))
         return ready
 
     def give_up(self, digest: bytes | None) -> None:

@@ -17,6 +17,7 @@ from dedup_sdk.lane.chunk import (
     DONE,
     KINDS,
     OFFERED,
+    PARKED,
     PARKED_KIND,
     REDELIVERED,
     UNVERIFIED,
@@ -414,6 +415,10 @@ class Partition(Durable):
 
     def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
         self.judged, self.lane.settled = self.lane.settled, []
+        if self.claims is not None and offered:
+            offered = self.claims.claim_promoted(self, offered, inherit=inherit)
+            # What is claimed first is counted, and told of, when that is through.
+            self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
         for chunk, index in self.judged:
             kind = KINDS[chunk.kinds[index]].value
             self._counters.verdicts[kind] += 1
@@ -422,7 +427,7 @@ class Partition(Durable):
                 self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
             if self._observers:
                 self._tell(chunk, index)
-        return offered if self.claims is None else self.claims.claim_promoted(self, offered, inherit=inherit)
+        return offered
 
     def _tell(self, chunk: Chunk, index: int) -> None:
         event = VerdictEvent(self.topic, self.partition, chunk.offsets[index], chunk.verdict(index))
