@@ -73,7 +73,7 @@ def contend(name: str, url: str, prefix: str, records: int) -> dict[str, float]:
         first += sum(claim.kind is ClaimKind.FRESH for claim in claims)
         if name == "completed":
             tokens = [claim.token for claim in claims]
-            assert all(store.complete(ids, tokens, timestamps_ms=timestamps_ms, window_ms=WINDOW_MS))
+            assert all(store.complete(ids, tokens, "bench", timestamps_ms=timestamps_ms, window_ms=WINDOW_MS))
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu_began
     store.close()
     plain.close()

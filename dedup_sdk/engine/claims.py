@@ -1,25 +1,18 @@
 """What a consumer claims in a memory that it shares with others: which messages it may hand out, and what becomes of the others.
 
-`dedup_sdk.engine.claiming` has the words *held* and *waiting*.
-
-owed
-    an ID that is completed here, which the shared store has not been told.
+`dedup_sdk.engine.claiming` has the words *held* and *waiting*, `dedup_sdk.engine.owing` has *owed*.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
-from dedup_sdk.errors import ConfigurationError, SharedStoreError
+from dedup_sdk.engine.owing import Owed, Owing
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.lane.chunk import (
     APART,
     DUPLICATE,
@@ -33,7 +26,6 @@ from dedup_sdk.lane.chunk import (
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.marks import Marks
 from dedup_sdk.observe import Counters
-from dedup_sdk.shared.breaker import Breaker
 from dedup_sdk.shared.protocol import Claim, ClaimKind
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.shared.settings import Shared
@@ -42,50 +34,22 @@ from dedup_sdk.window import Window
 if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
 
-logger = logging.getLogger("dedup_sdk")
-
 LONGEST_RETRY_S: Final = 1.0
 RENEWALS: Final = 3
 """So often in a lease it is renewed."""
-MOST_OWED: Final = 100_000
-_OWNER_CHARACTERS: Final = 200
 
 
-class Owed(NamedTuple):
-    """What is to be told of a completed ID."""
-
-    token: int
-    timestamp_ms: int
-    window_ms: int
-
-
-class Claims:
+class Claims(Owing):
     """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time."""
 
     def __init__(
         self, shared: Shared, counters: Counters, *, group: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._store = shared.store
-        self._shared = shared
-        self._counters = counters
+        super().__init__(shared, counters, clock)
         self._group = group
-        self._clock = clock
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"[-_OWNER_CHARACTERS:]
         self.in_order = shared.in_flight == "wait"
-        self._breaker = Breaker()
         self._holders: set[bytes] = set()
-        self._owed: dict[bytes, Owed] = {}
         self._renew_at = self._clock() + shared.lease / RENEWALS
-
-    @property
-    def is_out(self) -> bool:
-        """Whether the store did not answer last."""
-        return self._breaker.is_open
-
-    @property
-    def pauses(self) -> bool:
-        """Whether nothing is handed out for that."""
-        return self._breaker.is_open and self._shared.on_outage == "pause"
 
     def of(self, topic: str, partition: int, window: Window) -> PartitionClaims | None:
         """Return what a partition claims with; None where nothing is looked up. Raises `ConfigurationError` for a window by count."""
@@ -238,6 +202,8 @@ class Claims:
     def _ask(self, asked: list[Waiting]) -> list[Claim | None]:
         """Return the answers of the shared store; None where it gives none. What this consumer has itself is in flight, or a duplicate."""
         self._name(asked)
+        # First of all: what is claimed again while its completion is still to be told would be completed by that.
+        self._pay()
         answers: list[Claim | None] = [None] * len(asked)
         rows: list[int] = []
         claimed: set[bytes] = set()
@@ -247,7 +213,7 @@ class Claims:
                 answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=owed.timestamp_ms)
             elif each.key in self._holders or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
-            else:
+            elif owed is None:
                 claimed.add(each.key)
                 rows.append(row)
         rows.sort(key=lambda row: asked[row].own.window_ms)
@@ -294,35 +260,6 @@ class Claims:
                 del own.held[digest]
         self._pay()
 
-    def _pay(self) -> None:
-        if not self._owed or not self._breaker.allows(self._clock()):
-            self._forget_owed()
-            return
-        owed = sorted(self._owed.items(), key=lambda item: item[1].window_ms)
-        for window_ms, group in groupby(owed, key=lambda item: item[1].window_ms):
-            part = list(group)
-            with self._answered() as answered:
-                taken = self._store.complete(
-                    [key for key, _ in part],
-                    [each.token for _, each in part],
-                    timestamps_ms=[each.timestamp_ms for _, each in part],
-                    window_ms=window_ms,
-                )
-                answered.append(True)
-                for (key, each), was_taken in zip(part, taken, strict=True):
-                    del self._owed[key]
-                    if each.token and not was_taken:
-                        self._tell("refused")
-            if not answered:
-                break
-        self._forget_owed()
-
-    def _forget_owed(self) -> None:
-        """Bound what is owed: what is given up may be handled again by others."""
-        while len(self._owed) > MOST_OWED:
-            del self._owed[next(iter(self._owed))]
-            self._tell("forgotten")
-
     def release(self, own: PartitionClaims, digests: Sequence[bytes]) -> None:
         """Give claims back; where the store does not take that, they end with their lease."""
         given = [own.held[digest] for digest in digests]
@@ -352,36 +289,6 @@ class Claims:
                 if not is_kept:
                     own.held[digest] = each._replace(lost=True)
                     self._tell("lapsed")
-
-    # --- the store -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _answered(self) -> Iterator[list[bool]]:
-        """Ask in here; an outage ends it. The list is for the block, to say that it came to its end."""
-        try:
-            yield []
-        except SharedStoreError as error:
-            self._note_failure(error)
-        else:
-            self._note_answer()
-
-    def _note_failure(self, error: SharedStoreError) -> None:
-        """Count that the store did not answer, and ask less often."""
-        self._tell("outages")
-        if not self._breaker.is_open:
-            does = "wait for it" if self._shared.on_outage == "pause" else "are delivered as unverified"
-            logger.warning("%s; new messages %s meanwhile", error, does)
-        self._breaker.failed(self._clock())
-
-    def _note_answer(self) -> None:
-        """Note that the store answered."""
-        if self._breaker.is_open:
-            logger.warning("the shared store answers again")
-        self._breaker.answered()
-
-    def _tell(self, name: str, count: int = 1) -> None:
-        if count:
-            self._counters.shared[name] = self._counters.shared.get(name, 0) + count
 
 
 def _offered(chunk: Chunk) -> Iterator[int]:

@@ -341,6 +341,8 @@ class DedupConsumer(Offsets):
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)
+                if self._engine.claims is not None:
+                    self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()
 
     def _part(self) -> None:
@@ -391,6 +393,7 @@ def _sharing(given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode) -> 
         raise ConfigurationError(
             f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
         )
+    shared.warn_of_retries()
     return shared
 
 

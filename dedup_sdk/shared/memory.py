@@ -72,7 +72,13 @@ class MemoryClaimStore:
             return kept
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """See `ClaimStore`."""
         with self._lock:
@@ -81,6 +87,8 @@ class MemoryClaimStore:
             for key, token, timestamp_ms in zip(ids, tokens, timestamps_ms, strict=True):
                 entry = self._live(key, now_ms)
                 ours = entry is None or entry.token == token
+                if isinstance(entry, _Held) and not token:
+                    ours = entry.owner == owner
                 if isinstance(entry, _Done):
                     self._entries[key] = _Done(
                         entry.token, max(entry.seen_ms, timestamp_ms), now_ms + window_ms

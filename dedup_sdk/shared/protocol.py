@@ -68,20 +68,27 @@ class ClaimStore(Protocol):
 
         A mark that is older than its record by more than the window does not count, nor one that is newer by more: partitions are read one before
         another, and an ID may have been used again. One that does moves to the record's timestamp, if that
-        is newer, and lasts for another window. ``owner`` names who claims, at most 200 characters, never the same for two consumers that live: what it has claimed
-        already it gets again, under a new token. So an owner keeps its own books of what it holds.
+        is newer, and lasts for another window. ``owner`` names who claims, at most 200 characters, never the same for two consumers, also one after the other: what it
+        has claimed already it gets again, under a new token. So an owner keeps its own books of what it holds.
         """
 
     def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
         """Have claims last until ``lease_ms`` from now; False for those that are lost: another owner claimed or completed the ID."""
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """Remember IDs as completed, by records with these timestamps, for a window from now.
 
         False where that is refused, because another owner has claimed the ID since, or completed it. A lease that is over without that
-        is no reason to refuse. A token of 0 is for what was handled without a claim.
+        is no reason to refuse. A token of 0 is for what was handled without a claim, or without having heard of one: it completes what
+        ``owner`` has claimed, under whatever token, and what nobody has.
         """
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -10,6 +11,8 @@ from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import Scope, scope_name
+
+logger = logging.getLogger("dedup_sdk")
 
 InFlight = Literal["park", "wait"]
 OnOutage = Literal["deliver", "pause"]
@@ -63,6 +66,17 @@ class Shared:
         ):
             raise ConfigurationError(
                 f"origins={self.origins!r}: give topics and those whose scope they share, e.g. {{'orders.retry': 'orders'}}"
+            )
+
+    def warn_of_retries(self) -> None:
+        """Say in the log what handlers must not do with topics that share the scope of another one: a consumer does so when it is made."""
+        shared = {topic: origin for topic, origin in self.origins.items() if topic != origin}
+        if shared:
+            logger.warning(
+                "%s: equal IDs are one message. If this is a retry topic, let no handler send messages there by itself: what it lets pass then is "
+                "completed, and its retry hidden as a duplicate. Let the handler fail, with consumer.run(..., on_error='dead-letter') and the "
+                "retry topic as dead_letters; or leave it out of origins",
+                ", ".join(f"{topic} shares the scope of {origin}" for topic, origin in shared.items()),
             )
 
     @property

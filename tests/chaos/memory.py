@@ -60,10 +60,16 @@ class ToldStore(RedisStore):
         self._journal = journal
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """See `dedup_sdk.ClaimStore`."""
-        taken = super().complete(ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+        taken = super().complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
         refused = [key for key, was_taken in zip(ids, taken, strict=True) if not was_taken]
         if refused:
             self._journal.refused(refused)

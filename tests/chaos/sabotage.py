@@ -282,6 +282,7 @@ def _mark_at_claim() -> None:
             self.complete(
                 [ids[row] for row in rows],
                 [answers[row].token for row in rows],
+                owner,
                 timestamps_ms=[about["timestamps_ms"][row] for row in rows],
                 window_ms=about["window_ms"],
             )

@@ -23,7 +23,7 @@ from dedup_sdk import (
     scope_name,
     scoped_ids,
 )
-from dedup_sdk.engine.claims import MOST_OWED, Owed
+from dedup_sdk.engine.owing import MOST_OWED, Owed
 from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -64,11 +64,17 @@ class Watched(MemoryClaimStore):
         return super().renew(ids, tokens, owner, lease_ms)
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """Count, and answer."""
         self._note("complete", ids)
-        return super().complete(ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+        return super().complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
         """Count, and answer."""
@@ -105,6 +111,7 @@ def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: 
         store,
         shared_id(name),
         [given.token],
+        "another",
         timestamps_ms=[now_ms() if timestamp_ms is None else timestamp_ms],
         window_ms=WINDOW_MS,
     )
@@ -146,6 +153,19 @@ def test_a_retry_topic_shares_the_scope_of_its_origin(make: Make, send: Send, st
     consumer = make("pairs", "orders", shared=Shared(store, origins={"pairs": "orders"}))
     assert sorted(values(poll_some(consumer, 2))) == ["a", "b"]
     assert poll_quiet(consumer) == []
+
+
+@pytest.mark.parametrize(
+    ("origins", "told"), [({"orders.retry": "orders"}, 1), ({"orders": "orders"}, 0), ({}, 0)]
+)
+def test_what_hides_a_retry_is_in_the_log(
+    make: Make, store: Watched, caplog: pytest.LogCaptureFixture, origins: dict[str, str], told: int
+) -> None:
+    """Once, when the consumer is made: a handler that sends messages to the retry topic by itself has their retries hidden."""
+    make("orders", shared=Shared(store, origins=origins))
+    lines = [record.message for record in caplog.records if "equal IDs are one message" in record.message]
+    assert len(lines) == told
+    assert all(line.startswith("orders.retry shares the scope of orders: ") for line in lines)
 
 
 def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None:
@@ -391,6 +411,26 @@ def test_what_another_one_has_waits_through_an_outage(make: Make, send: Send, st
     send("c")
     assert values(poll_some(consumer, 1)) == ["c"]
     assert poll_quiet(consumer) == []
+
+
+@pytest.mark.parametrize("kind", [ClaimKind.DUPLICATE, ClaimKind.FRESH])
+def test_what_is_owed_is_told_at_the_end(
+    make: Make, send: Send, store: Watched, caplog: pytest.LogCaptureFixture, kind: ClaimKind
+) -> None:
+    """However short ago the store was away; where it still is that is counted, and in the log."""
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    store.away = True
+    send("a")
+    poll_some(consumer, 1)
+    claims = consumer._engine.claims
+    assert claims is not None
+    wait_for(consumer, lambda: bool(claims._owed), "the completion")
+    claims._breaker._retry_at = float("inf")
+    store.away = untold = kind is ClaimKind.FRESH
+    consumer.close()
+    assert claim_as(store, "a").kind is kind
+    assert consumer.counters.shared.get("forgotten", 0) == untold
+    assert ("1 completed IDs are unknown to the shared store" in caplog.text) is untold
 
 
 def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None:

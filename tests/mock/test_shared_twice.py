@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, Window
+from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, VerdictKind, Window
 from tests.mock.test_shared import LEASE_MS, claim_as, complete_as, shared_id
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from confluent_kafka import Message
+
+    from dedup_sdk import Claim, DedupConsumer, VerdictEvent
+    from dedup_sdk.engine.partition import Partition
+    from dedup_sdk.shared.settings import InFlight
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -104,3 +111,156 @@ def test_an_older_mark_does_not_complete_a_claim(
         shared_id("x"), "another", LEASE_MS, timestamps_ms=[old_ms + 59_000], window_ms=10_000
     )
     assert claim.kind is ClaimKind.DUPLICATE
+
+
+class LosesAnswers(MemoryClaimStore):
+    """A memory that does what it is asked, and whose answers get lost where `deaf`; or that is away."""
+
+    deaf = away = False
+
+    def claim(
+        self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
+    ) -> list[Claim]:
+        """Do it, and tell nobody."""
+        given = super().claim(ids, owner, lease_ms, timestamps_ms=timestamps_ms, window_ms=window_ms)
+        if self.deaf:
+            raise SharedStoreError("the answer took too long; start it")
+        return given
+
+    def complete(
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
+    ) -> list[bool]:
+        """Do it, unless it is away."""
+        if self.away:
+            raise SharedStoreError("the shared store is away; start it")
+        return super().complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+
+def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: Send) -> None:
+    """The server did it, the answer was lost, and the message is handled as unverified: it is not handled again when the lease is over."""
+    store = LosesAnswers()
+    store.deaf = True
+    send("a")
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    [message] = poll_some(consumer, 1)
+    verdict = consumer.verdict(message)
+    assert verdict is not None
+    assert verdict.reason == "shared-outage"
+    assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT, "the server has the claim"
+    store.deaf = False
+    claims = consumer._engine.claims
+    assert claims is not None
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 1 and not claims._owed, "the end")
+    assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+
+
+def test_what_is_owed_is_told_before_its_id_is_claimed_again(
+    make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ID comes again out of its window, while the completion of the first, whose claim nobody heard of, is to be told: that is not the second one's."""
+    store = LosesAnswers()
+    store.deaf = store.away = True
+    old_ms = int(time.time() * 1000) - 100_000
+    consumer = make("orders", dedup=lookup(window=Window(seconds=10)), shared=Shared(store, scope="global"))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms)
+    assert producer.flush(FLUSH_S) == 0
+    poll_some(consumer, 1)
+    claims = consumer._engine.claims
+    assert claims is not None
+    wait_for(consumer, lambda: bool(claims._owed), "the completion")
+    # From here on the store is not asked but where the second one is claimed, when it is back.
+    admit = claims.admit
+
+    def come_back(partitions: Iterable[Partition]) -> None:
+        store.deaf = store.away = False
+        claims._breaker._retry_at = 0.0
+        admit(partitions)
+
+    monkeypatch.setattr(claims, "admit", come_back)
+    claims._breaker._retry_at = float("inf")
+    producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms + 50_000)
+    assert producer.flush(FLUSH_S) == 0
+    [again] = poll_some(consumer, 1)
+    assert again.offset() == 1
+    claims.settle([])
+    [other] = store.claim(
+        shared_id("x"), "another", LEASE_MS, timestamps_ms=[old_ms + 55_000], window_ms=10_000
+    )
+    assert other.kind is ClaimKind.IN_FLIGHT
+
+
+@pytest.mark.parametrize("in_flight", ["park", "wait"])
+def test_a_twin_whose_turn_comes_is_counted_once(
+    make: Make, kafka: MockKafka, store: MemoryClaimStore, in_flight: InFlight
+) -> None:
+    """Out of the window of the one that it waited for: judged here, then claimed there, told of once."""
+    told: list[VerdictEvent] = []
+    consumer = make(
+        "orders",
+        dedup=lookup(window=Window(seconds=10)),
+        shared=Shared(store, scope="global", in_flight=in_flight),
+        completion="explicit",
+        observers=[told.append],
+    )
+    [first] = poll_first(consumer, kafka, ["x", "x"])
+    consumer.complete(first)
+    [second] = poll_some(consumer, 1)
+    assert second.offset() == 1
+    consumer.complete(second)
+    assert consumer.counters.verdicts["fresh"] == 2
+    assert [(event.offset, event.verdict.kind) for event in told] == [
+        (0, VerdictKind.FRESH),
+        (1, VerdictKind.FRESH),
+    ]
+
+
+def test_in_order_a_twin_comes_before_what_waits_behind_it(make: Make, kafka: MockKafka) -> None:
+    """It lies before the message that another consumer has, though its turn comes later."""
+    store = MemoryClaimStore(lambda: 0.0)
+    claim_as(store, "b")
+    consumer = make(
+        "orders",
+        dedup=lookup(window=Window(seconds=10)),
+        shared=Shared(store, scope="global", in_flight="wait"),
+        completion="explicit",
+    )
+    [first] = poll_first(consumer, kafka, ["x", "x", "b"])
+    consumer.complete(first)
+    [second] = poll_some(consumer, 1)
+    assert second.offset() == 1
+
+
+def test_in_order_a_twin_of_what_is_given_up_waits_behind_others(
+    make: Make, kafka: MockKafka, store: MemoryClaimStore
+) -> None:
+    """It does not overtake a message that another consumer has, and keeps no claim meanwhile: who waits for it would wait for ever."""
+    given = claim_as(store, "b")
+    consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"), completion="explicit")
+    poll_first(consumer, kafka, ["x", "b", "x"], apart_ms=0)
+    assert consumer._engine.partitions["orders", 0].bury([0]) == []
+    other = claim_as(store, "x")
+    assert other.kind is ClaimKind.FRESH
+    store.release(shared_id("x"), [other.token])
+    store.release(shared_id("b"), [given.token])
+    assert [message.offset() for message in poll_some(consumer, 2)] == [1, 2]
+
+
+def poll_first(
+    consumer: DedupConsumer, kafka: MockKafka, names: list[str], *, apart_ms: int = 20_000
+) -> list[Message]:
+    """Send messages so far apart, and return the first one, when all are judged."""
+    old_ms = int(time.time() * 1000) - 100_000
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for number, name in enumerate(names):
+        producer.produce("orders", name, headers={"dedup-id": name}, timestamp=old_ms + number * apart_ms)
+    assert producer.flush(FLUSH_S) == 0
+    got = poll_some(consumer, 1)
+    wait_for(consumer, lambda: consumer._engine.partitions["orders", 0].lane.position == len(names), "all")
+    return got

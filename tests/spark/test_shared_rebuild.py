@@ -205,7 +205,7 @@ def test_once_and_twice_it_answers_as_after_a_life(rebuilt: Rebuilt, redis: Redi
         times: dict[str, Any] = {"timestamps_ms": [BASE_MS + hour * HOUR_MS], "window_ms": DAY_MS}
         (claim,) = lived.claim([key], "lived", 1_000, **times)
         if claim.kind is ClaimKind.FRESH:
-            lived.complete([key], [claim.token], **times)
+            lived.complete([key], [claim.token], "lived", **times)
     names = (b"old", *HANDLED, b"new", b"given-up", b"beyond")
     for hour in (40, 45, 55, 70):
         times = {"timestamps_ms": [BASE_MS + hour * HOUR_MS] * len(names), "window_ms": DAY_MS}
@@ -229,7 +229,7 @@ def test_what_is_claimed_or_newer_stays(rebuilt: Rebuilt, redis: RedisServer) ->
     assert rebuilt.client.type(b"dedup:{0}" + d) == b"list"
     known = rebuilt.known(b"a", b"b", b"c")
     assert known == {b"a": -2, b"b": newer, b"c": BASE_MS + 20 * HOUR_MS}
-    assert store.complete([a], [claim.token], timestamps_ms=[NEWEST_MS], window_ms=DAY_MS) == [True]
+    assert store.complete([a], [claim.token], "alive", timestamps_ms=[NEWEST_MS], window_ms=DAY_MS) == [True]
     store.close()
 
 

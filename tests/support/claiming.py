@@ -62,6 +62,7 @@ def contend(store: ClaimStore, seed: int, *, count: int, lease_ms: int, batch: i
         taken = store.complete(
             [key for key, _ in given],
             [token for _, token in given],
+            f"owner-{seed}",
             timestamps_ms=[seed] * len(given),
             window_ms=WINDOW_MS,
         )

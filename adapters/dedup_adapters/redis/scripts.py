@@ -1,7 +1,10 @@
 """What the server does, in Lua: one script a batch, so that nobody else comes in between.
 
-A claim is the text ``c<token>:<owner>``, which lives as long as its lease; a mark is ``d<timestamp>:<token>``, which lives for the window. So the
-server's clock ends both. What reads otherwise is foreign, and stays.
+A claim is the text ``c<token>:<lease in ms>:<owner>``, which lives as long as its lease; a mark is ``d<timestamp>:<token>``, which lives for the window. So
+the server's clock ends both. What reads otherwise is foreign, and stays.
+
+A server whose clock is set back, or that restores an old file, would keep a claim for as much longer. So who finds one that lives longer than its
+own lease has it end with that, from now.
 
 The next token is the server's time in microseconds, or the last token and one, whichever is more: it rises also where the server forgot everything, or its
 clock was set back. Numbers are doubles in Lua: whole up to 2**53, which the time in microseconds reaches in the year 2255.
@@ -17,7 +20,11 @@ local function read_mark(value)
   local seen, token = string.match(value, '^d(-?%d+):(%d+)$')
   return tonumber(seen), token
 end
-local function read_claim(value) return string.match(value, '^c(%d+):(.*)$') end
+local function write_claim(token, lease, owner) return 'c' .. token .. ':' .. lease .. ':' .. owner end
+local function read_claim(value)
+  local token, lease, owner = string.match(value, '^c(%d+):(%d+):(.*)$')
+  if token and #lease <= 15 then return token, tonumber(lease), owner end
+end
 """
 
 CLAIM: Final = (
@@ -35,23 +42,23 @@ local kinds, numbers = {}, {}
 for i = 1, #timestamps do
   local key, value, kind = KEYS[i + 1], known[i], 'F'
   if not value then
-    if redis.call('SET', key, 'c' .. text(token + 1) .. ':' .. owner, 'NX', 'PX', lease) then token = token + 1 else kind = 'X' end
+    if redis.call('SET', key, write_claim(text(token + 1), lease, owner), 'NX', 'PX', lease) then token = token + 1 else kind = 'X' end
   else
     local seen, writer = read_mark(value)
-    local _, holder = read_claim(value)
+    local _, longest, holder = read_claim(value)
     if seen and math.abs(timestamps[i] - seen) <= window then
       kind = 'D'
       redis.call('SET', key, 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', window)
       numbers[#numbers + 1] = text(seen)
     elseif seen or holder == owner then
       token = token + 1
-      redis.call('SET', key, 'c' .. text(token) .. ':' .. owner, 'PX', lease)
+      redis.call('SET', key, write_claim(text(token), lease, owner), 'PX', lease)
     elseif holder then
       kind = 'I'
       local left = redis.call('PTTL', key)
-      if left < 0 then
-        redis.call('PEXPIRE', key, lease)
-        left = tonumber(lease)
+      if left < 0 or left > longest then
+        redis.call('PEXPIRE', key, text(longest))
+        left = longest
       end
       numbers[#numbers + 1] = text(math.max(left, 1))
     else
@@ -65,92 +72,83 @@ return {text(first), table.concat(kinds), numbers}
 """
 )
 
-RENEW: Final = (
-    _COMMON
-    + """
--- KEYS: IDs. ARGV: owner, lease in ms, tokens as JSON. Returns 1 or 0 for each ID.
-local owner, lease, tokens = ARGV[1], ARGV[2], cjson.decode(ARGV[3])
+
+def _for_each_id(arguments: str, body: str) -> str:
+    """Return a script that answers with a 1 or a 0 for each key: what the body, given ``key`` and its ``value``, leaves in ``ours``."""
+    return f"""{_COMMON}
+{arguments}
 local known = redis.call('MGET', unpack(KEYS))
-local kept = {}
-for i = 1, #tokens do
-  local ours
-  if known[i] then
-    ours = read_claim(known[i]) == tokens[i]
-    if ours then redis.call('PEXPIRE', KEYS[i], lease) end
-  else
-    ours = redis.call('SET', KEYS[i], 'c' .. tokens[i] .. ':' .. owner, 'NX', 'PX', lease)
-  end
-  kept[i] = ours and '1' or '0'
+local flags = {{}}
+for i = 1, #KEYS do
+  local key, value, ours = KEYS[i], known[i], false
+{body}
+  flags[i] = ours and '1' or '0'
 end
-return table.concat(kept)
+return table.concat(flags)
 """
+
+
+RENEW: Final = _for_each_id(
+    """
+-- KEYS: IDs. ARGV: owner, lease in ms, tokens as JSON. Returns whether each is the caller's.
+local owner, lease, tokens = ARGV[1], ARGV[2], cjson.decode(ARGV[3])
+""",
+    """
+  if not value then
+    ours = redis.call('SET', key, write_claim(tokens[i], lease, owner), 'NX', 'PX', lease)
+  elseif read_claim(value) == tokens[i] then
+    ours = redis.call('SET', key, write_claim(tokens[i], lease, owner), 'PX', lease)
+  end
+""",
 )
 
-COMPLETE: Final = (
-    _COMMON
-    + """
--- KEYS: IDs. ARGV: window in ms, timestamps as JSON, tokens as JSON. Returns 1 or 0 for each ID.
-local window, timestamps, tokens = ARGV[1], cjson.decode(ARGV[2]), cjson.decode(ARGV[3])
-local known = redis.call('MGET', unpack(KEYS))
-local taken = {}
-for i = 1, #tokens do
-  local ours
+COMPLETE: Final = _for_each_id(
+    """
+-- KEYS: IDs. ARGV: owner, window in ms, timestamps as JSON, tokens as JSON. Returns whether each was the caller's to complete.
+local owner, window, timestamps, tokens = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
+""",
+    """
   local mark = 'd' .. text(timestamps[i]) .. ':' .. tokens[i]
-  if not known[i] then
-    ours = redis.call('SET', KEYS[i], mark, 'NX', 'PX', window)
+  if not value then
+    ours = redis.call('SET', key, mark, 'NX', 'PX', window)
   else
-    local seen, writer = read_mark(known[i])
+    local seen, writer = read_mark(value)
+    local token, _, holder = read_claim(value)
     if seen then
       ours = writer == tokens[i]
-      redis.call('SET', KEYS[i], 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', window)
-    else
-      ours = read_claim(known[i]) == tokens[i]
-      if ours then redis.call('SET', KEYS[i], mark, 'PX', window) end
+      redis.call('SET', key, 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', window)
+    elseif token and (token == tokens[i] or tokens[i] == '0' and holder == owner) then
+      ours = redis.call('SET', key, mark, 'PX', window)
     end
   end
-  taken[i] = ours and '1' or '0'
-end
-return table.concat(taken)
-"""
+""",
 )
 
-RELEASE: Final = (
-    _COMMON
-    + """
--- KEYS: IDs. ARGV: tokens as JSON. Returns 1 or 0 for each ID.
+RELEASE: Final = _for_each_id(
+    """
+-- KEYS: IDs. ARGV: tokens as JSON. Returns whether each was the caller's to release.
 local tokens = cjson.decode(ARGV[1])
-local known = redis.call('MGET', unpack(KEYS))
-local given = {}
-for i = 1, #tokens do
-  local ours = known[i] and read_claim(known[i]) == tokens[i]
-  if ours then redis.call('DEL', KEYS[i]) end
-  given[i] = ours and '1' or '0'
-end
-return table.concat(given)
-"""
+""",
+    """
+  ours = value and read_claim(value) == tokens[i]
+  if ours then redis.call('DEL', key) end
+""",
 )
 
-LOAD: Final = (
-    _COMMON
-    + """
--- KEYS: IDs. ARGV: window in ms, timestamps as JSON. Returns 1 for each ID that is remembered now.
+LOAD: Final = _for_each_id(
+    """
+-- KEYS: IDs. ARGV: window in ms, timestamps as JSON. Returns whether each is remembered now.
 local window, timestamps = tonumber(ARGV[1]), cjson.decode(ARGV[2])
-local known = redis.call('MGET', unpack(KEYS))
-local loaded = {}
-for i = 1, #timestamps do
-  local ours = false
-  if not known[i] then
-    ours = redis.call('SET', KEYS[i], 'd' .. text(timestamps[i]) .. ':0', 'NX', 'PX', text(window))
+""",
+    """
+  if not value then
+    ours = redis.call('SET', key, 'd' .. text(timestamps[i]) .. ':0', 'NX', 'PX', text(window))
   else
-    local seen, writer = read_mark(known[i])
+    local seen, writer = read_mark(value)
     if seen then
-      ours = true
-      local left = math.max(window, redis.call('PTTL', KEYS[i]))
-      redis.call('SET', KEYS[i], 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', text(left))
+      local left = math.max(window, redis.call('PTTL', key))
+      ours = redis.call('SET', key, 'd' .. text(math.max(seen, timestamps[i])) .. ':' .. writer, 'PX', text(left))
     end
   end
-  loaded[i] = ours and '1' or '0'
-end
-return table.concat(loaded)
-"""
+""",
 )

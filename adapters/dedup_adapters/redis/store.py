@@ -88,10 +88,16 @@ class RedisStore:
         return self._flags(self._renew, ids, [owner, lease_ms], [list(map(str, tokens))])
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """See `dedup_sdk.ClaimStore`."""
-        return self._flags(self._complete, ids, [window_ms], [timestamps_ms, list(map(str, tokens))])
+        return self._flags(self._complete, ids, [owner, window_ms], [timestamps_ms, list(map(str, tokens))])
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
         """See `dedup_sdk.ClaimStore`."""

@@ -4,6 +4,7 @@
     store.create()
 
 A row is a claim, or a mark; which is live until ``until_ms``, by the database's clock. One that is over counts as none, and is deleted by `SharedStore.expire`.
+A clock that is set back would keep a claim for as much longer. So who finds one that lives longer than its ``lease_ms`` has it end with that, from now.
 """
 
 from __future__ import annotations
@@ -42,32 +43,34 @@ _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 """At that very moment, and not at the transaction's beginning: a row that was waited for is judged by when it came free."""
 _ROWS: Final = "unnest(CAST(:ids AS bytea[]), CAST(:timestamps_ms AS bigint[]), CAST(:tokens AS bigint[])) AS g(id, timestamp_ms, token) ORDER BY id"
 """In one order for all, so that two batches wait for each other and not crosswise."""
-_COLUMNS: Final = "id, token, owner, attempt, claimed, seen_ms, before_ms, until_ms"
+_COLUMNS: Final = "id, token, owner, attempt, claimed, lease_ms, seen_ms, before_ms, until_ms"
 
 _CLAIM: Final = """
 INSERT INTO {table} AS t ({columns})
-SELECT id, nextval('{numbers}'), :owner, :attempt, true, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, owner, attempt, claimed, seen_ms, before_ms, until_ms) = (
+SELECT id, nextval('{numbers}'), :owner, :attempt, true, :lease_ms, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, owner, attempt, claimed, lease_ms, seen_ms, before_ms, until_ms) = (
   SELECT
     CASE WHEN free THEN nextval('{numbers}') ELSE t.token END,
     CASE WHEN free THEN EXCLUDED.owner ELSE t.owner END,
     CASE WHEN free THEN EXCLUDED.attempt ELSE t.attempt END,
     free OR t.claimed,
+    CASE WHEN free THEN EXCLUDED.lease_ms ELSE t.lease_ms END,
     CASE WHEN free THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
     t.seen_ms,
-    CASE WHEN free THEN {now} + :lease_ms WHEN t.claimed THEN t.until_ms ELSE {now} + :window_ms END
+    CASE WHEN free THEN {now} + :lease_ms WHEN t.claimed THEN {now} + least(t.until_ms - {now}, t.lease_ms) ELSE {now} + :window_ms END
   FROM (SELECT t.until_ms <= {now} OR CASE WHEN t.claimed THEN t.owner = EXCLUDED.owner ELSE abs(EXCLUDED.seen_ms - t.seen_ms) > :window_ms END AS free) AS f
 )
 RETURNING id, token, attempt = :attempt AND claimed, claimed, until_ms - {now}, before_ms
 """
 _RENEW: Final = """
 INSERT INTO {table} AS t ({columns})
-SELECT id, token, :owner, :attempt, true, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, owner, claimed, until_ms) = (
+SELECT id, token, :owner, :attempt, true, :lease_ms, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
+ON CONFLICT (id) DO UPDATE SET (token, owner, claimed, lease_ms, until_ms) = (
   SELECT
     CASE WHEN ours THEN EXCLUDED.token ELSE t.token END,
     CASE WHEN ours THEN EXCLUDED.owner ELSE t.owner END,
     ours OR t.claimed,
+    CASE WHEN ours THEN EXCLUDED.lease_ms ELSE t.lease_ms END,
     CASE WHEN ours THEN EXCLUDED.until_ms ELSE t.until_ms END
   FROM (SELECT t.until_ms <= {now} OR (t.claimed AND t.token = EXCLUDED.token) AS ours) AS f
 )
@@ -75,20 +78,20 @@ RETURNING id, token, claimed
 """
 _COMPLETE: Final = """
 INSERT INTO {table} AS t ({columns})
-SELECT id, token, '', :attempt, false, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
+SELECT id, token, '', :attempt, false, 0, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
 ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
   SELECT
-    CASE WHEN over THEN EXCLUDED.token ELSE t.token END,
-    CASE WHEN over OR t.token = EXCLUDED.token THEN false ELSE t.claimed END,
-    CASE WHEN over OR (t.claimed AND t.token = EXCLUDED.token) THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
-    CASE WHEN over OR NOT t.claimed OR t.token = EXCLUDED.token THEN EXCLUDED.until_ms ELSE t.until_ms END
-  FROM (SELECT t.until_ms <= {now} AS over) AS f
+    CASE WHEN ends THEN EXCLUDED.token ELSE t.token END,
+    NOT ends AND t.claimed,
+    CASE WHEN ends THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
+    CASE WHEN ends OR NOT t.claimed THEN EXCLUDED.until_ms ELSE t.until_ms END
+  FROM (SELECT t.until_ms <= {now} OR (t.claimed AND (t.token = EXCLUDED.token OR (EXCLUDED.token = 0 AND t.owner = :owner))) AS ends) AS f
 )
 RETURNING id, token, NOT claimed
 """
 _LOAD: Final = """
 INSERT INTO {table} AS t ({columns})
-SELECT id, token, '', :attempt, false, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
+SELECT id, token, '', :attempt, false, 0, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
 ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
   SELECT
     CASE WHEN over THEN 0 ELSE t.token END,
@@ -144,6 +147,7 @@ class SharedStore:
             Column("owner", String(OWNER_CHARACTERS), nullable=False),
             Column("attempt", LargeBinary(ATTEMPT_BYTES), nullable=False),
             Column("claimed", Boolean, nullable=False),
+            Column("lease_ms", BigInteger, nullable=False),
             Column("seen_ms", BigInteger, nullable=False),
             Column("before_ms", BigInteger, nullable=False),
             Column("until_ms", BigInteger, nullable=False),
@@ -187,10 +191,23 @@ class SharedStore:
         return self._flags(self._renew, ids, tokens, owner=_storable(owner), lease_ms=lease_ms)
 
     def complete(
-        self, ids: Sequence[bytes], tokens: Sequence[int], *, timestamps_ms: Sequence[int], window_ms: int
+        self,
+        ids: Sequence[bytes],
+        tokens: Sequence[int],
+        owner: str,
+        *,
+        timestamps_ms: Sequence[int],
+        window_ms: int,
     ) -> list[bool]:
         """See `dedup_sdk.ClaimStore`."""
-        return self._flags(self._complete, ids, tokens, timestamps_ms=timestamps_ms, window_ms=window_ms)
+        return self._flags(
+            self._complete,
+            ids,
+            tokens,
+            timestamps_ms=timestamps_ms,
+            owner=_storable(owner),
+            window_ms=window_ms,
+        )
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
         """See `dedup_sdk.ClaimStore`."""

@@ -38,10 +38,16 @@ def claim(
 
 
 def complete(
-    store: ClaimStore, name: str, token: int, *, at_ms: int = NOW_MS, window_ms: int = WINDOW_MS
+    store: ClaimStore,
+    name: str,
+    token: int,
+    *,
+    owner: str = "a",
+    at_ms: int = NOW_MS,
+    window_ms: int = WINDOW_MS,
 ) -> bool:
     """Complete one ID."""
-    [taken] = store.complete(ids(name), [token], timestamps_ms=[at_ms], window_ms=window_ms)
+    [taken] = store.complete(ids(name), [token], owner, timestamps_ms=[at_ms], window_ms=window_ms)
     return taken
 
 
@@ -86,14 +92,16 @@ def test_a_batch_is_answered_in_its_order(store: ClaimStore) -> None:
     fresh = [(key, answer.token) for key, answer in zip(ids(*names), answers, strict=True) if answer.token]
     columns = [key for key, _ in fresh], [token for _, token in fresh]
     assert store.renew(*columns, "a", LEASE_MS) == [True] * 2_498
-    assert store.complete(*columns, timestamps_ms=[NOW_MS] * 2_498, window_ms=WINDOW_MS) == [True] * 2_498
+    assert (
+        store.complete(*columns, "a", timestamps_ms=[NOW_MS] * 2_498, window_ms=WINDOW_MS) == [True] * 2_498
+    )
     assert {answer.kind for answer in claim(store, *names[:1_000], owner="c")} == {ClaimKind.DUPLICATE}
 
 
 def test_nothing_is_asked_for_nothing(store: ClaimStore) -> None:
     """An empty batch is answered."""
     assert store.claim([], "a", LEASE_MS, timestamps_ms=[], window_ms=WINDOW_MS) == []
-    assert store.complete([], [], timestamps_ms=[], window_ms=WINDOW_MS) == []
+    assert store.complete([], [], "a", timestamps_ms=[], window_ms=WINDOW_MS) == []
     assert store.renew([], [], "a", LEASE_MS) == store.release([], []) == []
     store.load([], timestamps_ms=[], window_ms=WINDOW_MS)
 
@@ -177,6 +185,25 @@ def test_what_was_handled_without_a_claim_is_remembered(store: ClaimStore) -> No
     assert complete(store, "y", held.token)
 
 
+def test_what_an_owner_claimed_without_hearing_of_it_it_completes(store: ClaimStore) -> None:
+    """Its answer was lost, so that it has no token: its name is enough, also a second time, and nobody handles the message again."""
+    claim(store, "x")
+    assert complete(store, "x", 0)
+    assert complete(store, "x", 0)
+    assert claim(store, "x", owner="b") == [Claim(ClaimKind.DUPLICATE, seen_ms=NOW_MS)]
+
+
+def test_a_name_completes_no_claim_of_another_one(store: ClaimStore) -> None:
+    """One whose lease was over does not speak for its heir, before and after that has completed; nor does a wrong token for its own owner."""
+    [dead] = claim(store, "x", owner="a", lease_ms=1)
+    heir = until_fresh(store, "x", owner="b")
+    assert not complete(store, "x", 0, owner="a")
+    assert claim(store, "x", owner="c")[0].kind is ClaimKind.IN_FLIGHT
+    assert not complete(store, "x", dead.token, owner="b")
+    assert complete(store, "x", heir.token, owner="b")
+    assert not complete(store, "x", 0, owner="a")
+
+
 @pytest.mark.parametrize(
     ("age_ms", "kind"),
     [
@@ -252,9 +279,11 @@ def test_all_connections_have_one_memory(connect: Callable[[], ClaimStore]) -> N
     assert claim(other, "x", owner="other")[0].kind is ClaimKind.DUPLICATE
 
 
-@pytest.mark.parametrize("owner", ["a:b c\n\"'{}", "o" * 200, ""])
+@pytest.mark.parametrize("owner", ["5:7:x", "a:b c\n\"'{}", "o" * 200, ""])
 def test_an_owner_may_be_any_text(store: ClaimStore, owner: str) -> None:
     """Nothing of it is read."""
     [given] = claim(store, "x", owner=owner)
     assert claim(store, "x", owner="other")[0].kind is ClaimKind.IN_FLIGHT
-    assert claim(store, "x", owner=owner)[0].token > given.token
+    [again] = claim(store, "x", owner=owner)
+    assert again.token > given.token
+    assert complete(store, "x", 0, owner=owner)

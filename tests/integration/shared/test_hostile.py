@@ -16,7 +16,7 @@ from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 from tests.support.claiming import shared_ids
-from tests.support.redis_servers import HAS_REDIS, InstalledRedis, redis_server
+from tests.support.redis_servers import HAS_REDIS, HAS_VALKEY, redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.redis_servers import RedisServer
 
 FOREVER_MS = 3_600_000
-INSTALLED = ["installed"] if HAS_REDIS else []
+INSTALLED = [*(["installed"] if HAS_REDIS else []), *(["valkey"] if HAS_VALKEY else [])]
 
 
 def claim(store: ClaimStore, count: int = 1, owner: str = "a") -> list[Claim]:
@@ -36,7 +36,7 @@ def claim(store: ClaimStore, count: int = 1, owner: str = "a") -> list[Claim]:
 
 def complete(store: ClaimStore, token: int) -> bool:
     """Complete the first one."""
-    [taken] = store.complete(shared_ids(1), [token], timestamps_ms=[0], window_ms=FOREVER_MS)
+    [taken] = store.complete(shared_ids(1), [token], "a", timestamps_ms=[0], window_ms=FOREVER_MS)
     return taken
 
 
@@ -61,7 +61,21 @@ def one_line(error: BaseException) -> str:
 
 @pytest.mark.parametrize(
     "foreign",
-    ["list", "hash", b"", b"hello", b"c12", b"cx:y", b"d5", b"d5:", b"\xff\x00", b"D1:1", b"x" * 100_000],
+    [
+        "list",
+        "hash",
+        b"",
+        b"hello",
+        b"c12",
+        b"cx:y",
+        b"c1:a",
+        b"c1:" + b"9" * 400 + b":a",
+        b"d5",
+        b"d5:",
+        b"\xff\x00",
+        b"D1:1",
+        b"x" * 100_000,
+    ],
 )
 def test_something_foreign_under_our_key_is_told_and_left(
     any_redis: RedisServer, plain: Redis, prefix: str, foreign: str | bytes
@@ -274,9 +288,8 @@ def test_a_full_server_is_an_outage(own_redis: RedisServer, prefix: str) -> None
 @pytest.mark.parametrize("kind", INSTALLED)
 def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, prefix: str) -> None:
     """Also where a batch is in several: no key is in another slot than its script's."""
-    assert kind
-    server = InstalledRedis(tmp_path, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
-    try:
+    options = "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"
+    with redis_server(kind, tmp_path, *options) as server:
         host, port = server.url.removeprefix("redis://").removesuffix("/0").split(":")
         with Redis(host=host, port=int(port)) as node:
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -293,7 +306,9 @@ def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, pref
                 assert {answer.kind for answer in answers} == {ClaimKind.FRESH}
                 tokens = [answer.token for answer in answers]
                 assert store.renew(shared_ids(100), tokens, "a", FOREVER_MS) == [True] * 100
-                taken = store.complete(shared_ids(100), tokens, timestamps_ms=[0] * 100, window_ms=FOREVER_MS)
+                taken = store.complete(
+                    shared_ids(100), tokens, "a", timestamps_ms=[0] * 100, window_ms=FOREVER_MS
+                )
                 assert taken == [True] * 100
                 assert {answer.kind for answer in claim(store, 100)} == {ClaimKind.DUPLICATE}
                 store.close()
@@ -303,8 +318,6 @@ def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, pref
                 # Where no node answers the client raises what is no error of Redis.
                 with pytest.raises(SharedStoreError, match="cannot be asked"):
                     claim(lost, 1)
-    finally:
-        server.kill()
 
 
 @pytest.mark.container
