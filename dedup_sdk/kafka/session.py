@@ -219,14 +219,16 @@ class Session(Holdings):
         if choked and not assigned.full:
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)
-        elif not assigned.full and span > MOST_WAITING and lane.kept > MOST_WAITING:
+        elif (
+            not assigned.full and span > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
+        ):
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
                 assigned.topic, assigned.partition, lane.kept, lane.high,
             )  # fmt: skip
-        elif assigned.full and not choked and lane.kept <= MOST_WAITING // 2:
+        elif assigned.full and not choked and (lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit):
             assigned.full = False
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)

@@ -211,6 +211,11 @@ class LaneState:
         return sum(len(chunk.offsets) for chunk in self._chunks)
 
     @property
+    def waits_for_unit(self) -> bool:
+        """Whether the watermark stands before a record whose unit is not whole: more has to be read to have it move."""
+        return False
+
+    @property
     def unwritten(self) -> int:
         """How many records are in memory because something of their chunk is completed and not written yet."""
         return sum(len(chunk.offsets) for chunk in self._dirty)

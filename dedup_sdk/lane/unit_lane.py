@@ -13,8 +13,11 @@ from dedup_sdk.lane.unit_judging import UnitJudging
 from dedup_sdk.marks import Int64s
 from dedup_sdk.units.gathering import UNFINISHED, Gathered
 
-MOST_FOLDED_OPEN: Final = 100_000
-"""So many offsets behind its first record a unit that is still open in a fold is passed: all that came since is in memory for it."""
+MOST_OPEN: Final = 100_000
+"""So many offsets behind its first record a unit that is still open has failed: all that came since is in memory for it.
+
+Those that it may have itself (`Unit.records`) come on top, but not in a fold, which then does not know what became of it.
+"""
 
 
 class UnitLane(UnitJudging):
@@ -34,8 +37,10 @@ class UnitLane(UnitJudging):
         discard_unkeyed: bool = False,
     ) -> Chunk:
         """As `UnitJudging.admit`; what a fold before could not tell is not covered from then on."""
-        if not self.folding and not self.is_live:
-            self._go_live()
+        if not self.folding:
+            if not self.is_live:
+                self._go_live()
+            self._fail_far_behind(offsets[0])
         return super().admit(
             offsets, timestamps, digests, missing, find, items=items, discard_unkeyed=discard_unkeyed
         )
@@ -96,6 +101,13 @@ class UnitLane(UnitJudging):
 
     # --- units that do not become whole ---------------------------------------------------------------------
 
+    def _fail_far_behind(self, offset: int) -> None:
+        """Let units fail whose first record lies too far behind this offset; its time may not count, while there is so much to read."""
+        begun_below = offset - MOST_OPEN - self.keys.unit.records
+        # They stand in the order of their first records.
+        while (oldest := next(iter(self.units.open.values()), None)) and oldest.offsets[0] < begun_below:
+            self.fail_unit(oldest.name, UNFINISHED)
+
     def fail_unit(self, name: bytes, reason: str) -> None:
         """Deliver what has come of an open unit, record by record, and whatever comes of it later; it goes to ``due``."""
         self._deliver_each(self.units.fail(name, reason, self.latest_ms).items, reason)
@@ -119,7 +131,7 @@ class UnitLane(UnitJudging):
         try:
             if offsets:
                 self._fold_records(offsets, timestamps, digests, find)
-                self._close_units(offsets[-1] - MOST_FOLDED_OPEN)
+                self._close_units(offsets[-1] - MOST_OPEN)
             self.position = max(self.position, end)
             if not offsets:
                 self._close_units(self.position)

@@ -74,6 +74,13 @@ class UnitState(Lane):
         """The ring of a window by count."""
         return self.ring if isinstance(self.ring, UnitRing) else None
 
+    @property
+    def waits_for_unit(self) -> bool:
+        """As `LaneState.waits_for_unit`."""
+        oldest = next(iter(self.units.open.values()), None)
+        first = next((chunk.first_open() for chunk in self._chunks if chunk.open), None)
+        return oldest is not None and oldest.offsets[0] == first
+
     def tear(self, offset: int) -> None:
         """Note that the log before an offset does not tell what was judged."""
         if self.all_or_nothing:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError
 
+from dedup_sdk import Unit
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka import session
 from dedup_sdk.kafka.end_watch import EndWatch
-from tests.support.consuming import poll_quiet, poll_some, values, wait_for
+from dedup_sdk.lane import unit_lane
+from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
@@ -104,3 +107,34 @@ def test_what_is_not_there_is_late_after_its_time(make: Make, send: SendUnits, c
     clock.ahead_ms += HOUR_MS
     assert values(poll_some(consumer, 1)) == ["x/U"]
     assert consumer.counters.reasons == {"unverified.unit-unfinished": 1}
+
+
+def test_a_unit_that_never_ends_does_not_stop_its_partition(
+    make: Make, send: SendUnits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where more lies behind it than is kept in memory it has failed, and the next one after it, whatever the time."""
+    monkeypatch.setattr(session, "MOST_WAITING", 50)
+    monkeypatch.setattr(unit_lane, "MOST_OPEN", 60)
+    consumer = make("orders", dedup=lookup(unit=Unit(records=10)), config={"queued.min.messages": 1})
+    send("x/U", "y/V", *numbers(0, 100))
+    assert values(poll_some(consumer, 100)) == numbers(0, 100)
+    send(*numbers(100, 200))
+    assert sorted(values(poll_some(consumer, 102))) == sorted(["x/U", "y/V", *numbers(100, 200)])
+    assert consumer.counters.reasons == {"unverified.unit-unfinished": 2}
+
+
+def test_what_a_unit_waits_for_is_read_however_much_waits_behind_it(
+    make: Make, send: SendUnits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that was paused for another message, which is completed now, goes on for the unit behind that."""
+    monkeypatch.setattr(session, "MOST_WAITING", 20)
+    consumer = make("orders", dedup=units(), completion="explicit", config={"queued.min.messages": 1})
+    send("a", "x/U", *numbers(0, 60))
+    first, *rest = poll_some(consumer, 61)
+    for message in rest:
+        consumer.complete(message)
+    wait_for(consumer, lambda: "backlog" in consumer.partition_statuses[0].hindrances, "the pause")
+    send(*numbers(60, 120), "y/U.")
+    consumer.complete(first)
+    assert sorted(values(poll_some(consumer, 62))) == sorted([*numbers(60, 120), "x/U", "y/U."])
+    assert consumer.counters.verdicts["unverified"] == 0

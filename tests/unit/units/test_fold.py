@@ -52,7 +52,7 @@ def test_a_unit_that_never_ends_does_not_keep_what_comes_after_it_in_memory(
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of days would not fit. What comes of it later is not remembered, and the rest is."""
-    monkeypatch.setattr(unit_lane, "MOST_FOLDED_OPEN", 10)
+    monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
     strategy = replace(LOOKUP, window=Window(hours=1), unit_mode=mode)
     log = [Entry(offset, offset, f"i{offset}", "u" if offset in (0, 3, 70) else None) for offset in range(90)]
     log.append(Entry(90, 90, "last", "u", is_end=True))
