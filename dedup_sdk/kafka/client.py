@@ -149,8 +149,12 @@ class Client:
         there = TopicPartition(topic, partition)
         return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
 
+    def reads_at(self, topic: str, partition: int) -> int:
+        """Return the offset up to which all was handed over that may be; below zero where nothing was since it was placed."""
+        return int(Consumer.position(self._consumer, [TopicPartition(topic, partition)])[0].offset)
+
     def knock(self, topic: str, partition: int) -> Knock:
-        """Ask the leader for the end of the log; nobody waits for the answer."""
+        """Ask the leader for the end of what may be read; nobody waits for the answer."""
         return self.questions.knock(topic, partition)
 
     def log_end(self, topic: str, partition: int) -> int:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
+from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.judging import Judge
@@ -275,14 +276,24 @@ class Intake(Pausing):
             lane = None if held is None else held.units
             if held is None or lane is None or not lane.units.waits:
                 continue
-            at_end = self._ends.is_reached(assigned, lane.position, dry=self._dry)
+            read = self._read_up_to(assigned, lane.position)
+            at_end = self._ends.is_reached(assigned, read, dry=self._dry)
             overdue = held.overdue_units(self._engine.unit_timeout_s, at_end=at_end)
-            confirmed = self._ends.is_confirmed(assigned, lane.position) if overdue else None
-            if confirmed is False:
-                lane.units.wait_anew()
-            for name in overdue if confirmed else ():
+            for name in self._ends.late(assigned, read, overdue) if overdue else ():
                 held.fail_unit(name, UNFINISHED)
         self._offer_due()
+
+    def _read_up_to(self, assigned: Assigned, position: int) -> int:
+        """Return the offset before which nothing is left to read: that of the client, where all it handed over of a partition is judged.
+
+        It is behind markers of transactions and what was aborted, of which no record tells.
+        """
+        here = assigned.topic, assigned.partition
+        if here in self._dropped or here in self._gone:
+            return position
+        if any(message.partition() == here[1] and message.topic() == here[0] for message in self._fetched):
+            return position
+        return max(position, self._client.reads_at(*here))
 
     def _take_event(self, batch: list[Any]) -> None:
         """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""

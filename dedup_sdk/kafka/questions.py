@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, admin_settings
@@ -62,7 +62,7 @@ class Knock:
 
     @property
     def end(self) -> int | None:
-        """The end of the log, as it was answered, that of open transactions included; None without such an answer."""
+        """The end of what consumers may read, as it was answered; None without such an answer."""
         if not self.is_over or self.asked.answer.exception() is not None:
             return None
         end = int(self.asked.answer.result().offset)
@@ -74,6 +74,8 @@ class Questions:
 
     def __init__(self, settings: ClientSettings) -> None:
         self._config: dict[str, Any] = admin_settings(settings)
+        undecided = settings.isolation.lower() == "read_uncommitted"
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if undecided else IsolationLevel.READ_COMMITTED
         self._admin: AdminClient | None = None
 
     def describe(self, topics: Iterable[str]) -> dict[str, Asked]:
@@ -89,11 +91,14 @@ class Questions:
         return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def knock(self, topic: str, partition: int) -> Knock:
-        """Ask the leader of a partition for anything."""
+        """Ask the leader of a partition for the end of what a consumer may read."""
         admin = self._client()
         asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
-        [future] = admin.list_offsets({asked: latest}, request_timeout=KNOCK_S).values()
+        answers = admin.list_offsets(
+            {asked: latest}, isolation_level=self._isolation, request_timeout=KNOCK_S
+        )
+        [future] = answers.values()
         return Knock(Asked(future, admin))
 
     def renew(self) -> None:

@@ -34,6 +34,7 @@ from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.settling import WAITING_SHARE
 from dedup_sdk.lane.plan import Beginning
+from dedup_sdk.lane.unit_lane import MOST_OPEN
 from dedup_sdk.producer.counters import OutboxCounters
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
@@ -219,6 +220,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
+        ("docs/units.md", "lies 100,000 offsets and", 100_000, MOST_OPEN),
         ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
         ("docs/handlers.md", "at least 5 minutes younger", 300_000, DISORDER_MS),

@@ -17,6 +17,8 @@ from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, valu
 from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dedup_sdk.kafka.assigned import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
@@ -81,21 +83,21 @@ def test_an_outage_fails_no_unit_that_lies_in_the_topic(
     for request in away:
         kafka.push_errors(request, KafkaError._TRANSPORT, 5_000)
     send("y/U.")
-    confirm, asked = EndWatch.is_confirmed, list[bool | None]()
+    late, asked = EndWatch.late, list[set[bytes]]()
 
-    def noted(watch: EndWatch, assigned: Assigned, position: int) -> bool | None:
-        asked.append(confirm(watch, assigned, position))
+    def noted(watch: EndWatch, assigned: Assigned, position: int, overdue: Collection[bytes]) -> set[bytes]:
+        asked.append(late(watch, assigned, position, overdue))
         return asked[-1]
 
-    monkeypatch.setattr(EndWatch, "is_confirmed", noted)
+    monkeypatch.setattr(EndWatch, "late", noted)
     clock.ahead_ms += HOUR_MS
-    came = wait_for(consumer, lambda: len(asked) >= 3 or False in asked, "the leader is asked")
+    came = wait_for(consumer, lambda: len(asked) >= 3, "the leader is asked")
     for request in away:
         kafka.clear_errors(request)
     came += poll_some(consumer, 2 - len(came))
     assert values(came) == ["x/U", "y/U."]
     assert consumer.counters.verdicts["unverified"] == 0
-    assert True not in asked
+    assert not any(asked)
 
 
 def test_what_is_not_there_is_late_after_its_time(make: Make, send: SendUnits, clock: Clock) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk import header
+from dedup_sdk import Unit, header
+from dedup_sdk.kafka.intake import Intake
 from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
 
 if TYPE_CHECKING:
@@ -92,3 +94,36 @@ def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, a
         assert consumer.counters.verdicts["unverified"] == 0
     assert sorted(got) == sorted([*again, "w1", "w2", "n", "z"])
     assert world.committed().offset == 17
+
+
+@pytest.mark.parametrize("open_behind", [False, True], ids=["marker", "open-transaction"])
+def test_a_unit_is_late_beside_a_partition_that_never_falls_silent(
+    pair_world: World, monkeypatch: pytest.MonkeyPatch, *, open_behind: bool
+) -> None:
+    """Though behind it lies what is never handed over: the marker of its transaction, and a transaction that is open."""
+    world = pair_world
+    producer = Producer({
+        "bootstrap.servers": world.bootstrap, "transactional.id": world.topic, "linger.ms": 0, "log_level": 0
+    })  # fmt: skip
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    headers: dict[str, str | bytes | None] = {"dedup-id": "x", "dedup-unit": "U"}
+    producer.produce(world.topic, "x/U", headers=headers, partition=0)
+    producer.commit_transaction(PATIENCE_S)
+    if open_behind:
+        producer.begin_transaction()
+        producer.produce(world.topic, "undecided", headers={"dedup-id": "u"}, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+    # As long as another partition has always more ready.
+    monkeypatch.setattr(Intake, "_dry", property(lambda _: False, lambda *_: None), raising=False)
+    world.send("first", partition=1)
+    with world.consumer(dedup=lookup(unit=Unit(timeout=1.0))) as consumer:
+        until, got = time.monotonic() + PATIENCE_S, list[str]()
+        while "x/U" not in got and time.monotonic() < until:
+            message = consumer.poll(0.1)
+            got += [] if message is None else values([message])
+            world.send(f"n{len(got)}", partition=1)
+        assert "x/U" in got
+        assert consumer.counters.reasons == {"unverified.unit-unfinished": 1}
+    if open_behind:
+        producer.abort_transaction(PATIENCE_S)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assigned import Assigned, State
-from dedup_sdk.kafka.end_watch import HOLES_S, EndWatch
+from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
 from dedup_sdk.kafka.questions import Asked, Knock
 
 
@@ -43,6 +43,12 @@ class Broker:
     def answer(self, end: int) -> None:
         """Answer the last question."""
         self.knocks[-1].asked.answer.set_result(Answer(end))
+
+    def answer_all(self, end: int) -> None:
+        """Answer the questions that wait."""
+        for knock in self.knocks:
+            if not knock.asked.answer.done():
+                knock.asked.answer.set_result(Answer(end))
 
 
 @pytest.fixture
@@ -80,51 +86,108 @@ def test_what_is_not_read_does_not_come_to_its_end(
     assert not watch.is_reached(active(**settings), 5, dry=True)
 
 
-def test_a_log_that_ends_in_holes(broker: Broker, watch: EndWatch) -> None:
-    """Markers of transactions are never handed over: where nothing comes for a while, though more is asked for, there is nothing."""
+def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broker, watch: EndWatch) -> None:
+    """Whatever comes of other partitions; what was not looked at does not count."""
     assigned, broker.end = active(), 6
-    assert not watch.is_reached(assigned, 5, dry=True)
-    broker.now_s += HOLES_S / 2
-    # The client has more ready, perhaps of this partition.
+    assert not watch.is_reached(assigned, 4, dry=True)
+    broker.now_s += HOLES_S
     assert not watch.is_reached(assigned, 5, dry=False)
     broker.now_s += HOLES_S / 2
-    assert not watch.is_reached(assigned, 5, dry=True)
+    assert not watch.is_reached(assigned, 5, dry=False)
     broker.now_s += HOLES_S / 2
-    assert watch.is_reached(assigned, 5, dry=True)
-    broker.end = 7
+    assert watch.is_reached(assigned, 5, dry=False)
+    broker.now_s += HOLES_S + 1
     assert not watch.is_reached(assigned, 5, dry=True)
+
+
+def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
+    broker: Broker, watch: EndWatch
+) -> None:
+    """As of a few seconds ago: that of transactions that follow one another, say. One question at a time, until its answer is reached."""
+    assigned, broker.end = active(), 1_000_000
+    for position in range(5):
+        assert not watch.is_reached(assigned, position, dry=False)
+        broker.now_s += HOLES_S / 2 + 1
+    broker.answer(6)
+    assert not watch.is_reached(assigned, 5, dry=False)
+    assert len(broker.knocks) == 1
+    # What it has read now the leader had too long ago.
+    assert not watch.is_reached(assigned, 6, dry=False)
+    assert not watch.is_reached(assigned, 7, dry=False)
+    broker.answer(8)
+    assert watch.is_reached(assigned, 8, dry=False)
+    broker.now_s += HOLES_S - 1
+    assert watch.is_reached(assigned, 9, dry=False)
+    broker.now_s += 1
+    assert not watch.is_reached(assigned, 10, dry=False)
+    assert len(broker.knocks) == 3
 
 
 def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
     """The leader's answer counts, not what the last fetch saw, and one that does not answer is asked again."""
     assigned = active()
-    assert watch.is_confirmed(assigned, 5) is None
-    assert watch.is_confirmed(assigned, 5) is None
+    assert watch.late(assigned, 5, [b"U"]) == set()
+    assert watch.late(assigned, 5, [b"U"]) == set()
     assert len(broker.knocks) == 1
     timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     broker.knocks[-1].asked.answer.set_exception(timed_out)
-    assert watch.is_confirmed(assigned, 5) is None
-    assert watch.is_confirmed(assigned, 5) is None
+    assert watch.late(assigned, 5, [b"U"]) == set()
+    assert watch.late(assigned, 5, [b"U"]) == set()
     broker.answer(-1001)
-    assert watch.is_confirmed(assigned, 5) is None
-    assert watch.is_confirmed(assigned, 5) is None
+    assert watch.late(assigned, 5, [b"U"]) == set()
+    assert watch.late(assigned, 5, [b"U"]) == set()
     broker.answer(5)
-    assert watch.is_confirmed(assigned, 5) is True
+    assert watch.late(assigned, 5, [b"U"]) == {b"U"}
     assert len(broker.knocks) == 3
 
 
-def test_more_that_is_there_is_waited_for(broker: Broker, watch: EndWatch) -> None:
-    """Unless the same end is answered again, and nothing came in between: these are holes."""
-    assigned, told = active(), []
-    for position, end in ((5, 8), (5, 9), (6, 9), (6, 9)):
-        watch.is_confirmed(assigned, position)
-        broker.answer(end)
-        told.append(watch.is_confirmed(assigned, position))
-    assert told == [False, False, False, True]
+def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: EndWatch) -> None:
+    """However much comes behind it; what is overdue only since then is asked for anew."""
+    assigned = active()
+    assert watch.late(assigned, 5, [b"U", b"V"]) == set()
+    broker.answer(8)
+    assert watch.late(assigned, 7, [b"U", b"V", b"W"]) == set()
+    assert watch.late(assigned, 9, [b"V", b"W"]) == {b"V"}
+    assert watch.late(assigned, 9, [b"W"]) == set()
+    broker.answer(9)
+    assert watch.late(assigned, 9, [b"W"]) == {b"W"}
+    assert watch.late(assigned, 9, [b"X"]) == set()
+    broker.answer(10)
+    assert watch.late(assigned, 10, [b"Y"]) == set()
+    assert len(broker.knocks) == 4
+
+
+def _stand(broker: Broker, watch: EndWatch, assigned: Assigned, *, dry: bool) -> set[bytes]:
+    """Look at a partition in which nothing comes for as long as a compacted log may be silent, and once more; what has failed then."""
+    for _ in range(int(COMPACTED_S / HOLES_S) + 1):
+        watch.is_reached(assigned, 5, dry=dry)
+        if late := watch.late(assigned, 5, [b"U"]):
+            return late
+        broker.now_s += HOLES_S
+    return set()
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_log_that_ends_in_holes(broker: Broker, watch: EndWatch, *, dry: bool) -> None:
+    """Of compaction. Its leader tells the same end again, and nothing came though the client had room; where it is full of others nobody knows."""
+    assigned, broker.end = active(), 8
+    assert _stand(broker, watch, assigned, dry=dry) == set()
+    broker.answer_all(8)
+    assert _stand(broker, watch, assigned, dry=dry) == set()
+    broker.answer_all(8)
+    assert _stand(broker, watch, assigned, dry=dry) == ({b"U"} if dry else set())
+
+
+def test_an_end_that_moves_while_nothing_comes_is_no_hole(broker: Broker, watch: EndWatch) -> None:
+    """The log goes on, and is not fetched."""
+    assigned, broker.end = active(), 8
+    for end in range(8, 14):
+        assert _stand(broker, watch, assigned, dry=True) == set()
+        broker.answer_all(end)
 
 
 def test_a_partition_that_begins_anew_is_looked_at_anew(broker: Broker, watch: EndWatch) -> None:
     """What was asked of the one before says nothing of this one."""
-    watch.is_confirmed(active(), 5)
+    watch.late(active(), 5, [b"U"])
     broker.answer(5)
-    assert watch.is_confirmed(active(), 5) is None
+    assert watch.late(active(), 5, [b"U"]) == set()
