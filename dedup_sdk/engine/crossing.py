@@ -13,8 +13,8 @@ logger = logging.getLogger("dedup_sdk")
 
 
 def claims_elsewhere(name: bytes, held: Partition, all_held: Iterable[Partition]) -> bool:
-    """Whether a partition other than this one has records of a unit that is open, or failed because it crosses partitions."""
-    return any(_claims(other, name) for other in all_held if other is not held)
+    """Whether a partition other than this one has had records of a unit that has not ended there, or not with all its records."""
+    return any(_first(other, name) is not None for other in all_held if other is not held)
 
 
 def fail_crossing(held: Partition, all_held: Iterable[Partition]) -> list[PartitionEvent]:
@@ -28,29 +28,23 @@ def fail_crossing(held: Partition, all_held: Iterable[Partition]) -> list[Partit
     if lane is not None and lane.units.crossed:
         crossed, lane.units.crossed = lane.units.crossed, {}
     for name, offset in crossed.items():
-        others = [other for other in all_held if other is not held and _claims(other, name)]
+        firsts = [(other, _first(other, name)) for other in all_held if other is not held]
+        others = [(other, first) for other, first in firsts if first is not None]
         if not others:
             continue
+        beside, first = others[0]
         detail = (
             f"unit {name.decode(errors='backslashreplace')!r} has records in {held.topic}[{held.partition}] from offset {offset} and in "
-            f"{others[0].topic}[{others[0].partition}] from offset {_first(others[0], name)}: they are delivered one by one, as "
+            f"{beside.topic}[{beside.partition}] from offset {first}: they are delivered one by one, as "
             "unverified; send a unit to one partition, e.g. with one key"
         )
         logger.error("%s", detail)
-        for other in others:
+        for other, _ in others:
             if other.units is not None and name in other.units.units.open:
                 other.fail_unit(name, CROSSES)
         events.append(PartitionEvent(CROSSES, held.topic, held.partition, offset, detail))
     return events
 
 
-def _claims(held: Partition, name: bytes) -> bool:
-    return held.units is not None and held.units.units.claims(name)
-
-
-def _first(held: Partition, name: bytes) -> int:
-    """Return the offset of the first record that a partition has of a unit that it claims."""
-    if held.units is None:
-        return -1
-    units = held.units.units
-    return units.open[name].offsets[0] if name in units.open else units.failed[name].first
+def _first(held: Partition, name: bytes) -> int | None:
+    return None if held.units is None else held.units.units.first(name)

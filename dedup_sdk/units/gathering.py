@@ -65,12 +65,14 @@ class Gathering:
 
     Its time (``since_ms``) is that in which there was nothing more to read, as `tell_time` says: a unit that lies whole in the topic is not
     late for how long it takes to get there. ``elsewhere`` tells whether another partition claims a unit of that name; ``crossed`` are those that
-    failed for it, each with the offset of its first record, until the owner takes them out.
+    failed for it, each with the offset of its first record, until the owner takes them out. ``short`` are those that ended lately with fewer records than
+    they said: here the name is free, but the others may lie elsewhere.
     """
 
     def __init__(self, records: int) -> None:
         self.open: dict[bytes, Gathered] = {}
         self.failed: dict[bytes, Failed] = {}
+        self.short: dict[bytes, Failed] = {}
         self.elsewhere: Callable[[bytes], bool] = _nowhere
         self.crossed: dict[bytes, int] = {}
         self._records = records
@@ -94,7 +96,7 @@ class Gathering:
         return max(0, now_ms - self._told_ms)
 
     def _timed(self) -> list[Gathered | Failed]:
-        return [*self.open.values(), *self.failed.values()]
+        return [*self.open.values(), *self.failed.values(), *self.short.values()]
 
     def _now(self, now_ms: int) -> int:
         return self._waited_ms + self._since_told(now_ms)
@@ -102,12 +104,17 @@ class Gathering:
     @property
     def waits(self) -> bool:
         """Whether time matters: a unit is open, or failed and known by name."""
-        return bool(self.open or self.failed)
+        return bool(self.open or self.failed or self.short)
 
-    def claims(self, name: bytes) -> bool:
-        """Whether a record of that unit elsewhere has it cross partitions."""
-        failed = self.failed.get(name)
-        return name in self.open or (failed is not None and failed.reason == CROSSES)
+    def first(self, name: bytes) -> int | None:
+        """Return the offset of the first record here of a unit that has not ended, or not with all its records; None where there is none.
+
+        A record of it elsewhere has it cross partitions. What was over before may have been whole, so that the name may be another unit's there.
+        """
+        if name in self.open:
+            return self.open[name].offsets[0]
+        failed = self.failed.get(name, self.short.get(name))
+        return None if failed is None or failed.over else failed.first
 
     def take(
         self, member: Member, offset: int, item: Any, now_ms: int
@@ -121,6 +128,7 @@ class Gathering:
         unit = self.open.get(member.name)
         if unit is None:
             unit = self.open[member.name] = Gathered(member.name, self._now(now_ms))
+            self.short.pop(member.name, None)
         unit.offsets.append(offset)
         unit.items.append(item)
         count = len(unit.offsets)
@@ -134,6 +142,9 @@ class Gathering:
         if contradicts or short:
             unit.reason = MALFORMED
             self.fail(unit.name, MALFORMED, now_ms, ended=member.is_end)
+            if member.is_end and not contradicts and unit.size is not None and count < unit.size:
+                known = Failed(MALFORMED, unit.size, count, self._now(now_ms), unit.offsets[0])
+                self._note(self.short, unit.name, known)
             return Standing.FAILED, unit, MALFORMED
         if member.is_end or count == unit.size:
             del self.open[member.name]
@@ -164,7 +175,8 @@ class Gathering:
         unit.reason = reason
         count = len(unit.offsets)
         if not ended and (unit.size is None or count < unit.size):
-            self._note(name, Failed(reason, unit.size, count, self._now(now_ms), unit.offsets[0]))
+            known = Failed(reason, unit.size, count, self._now(now_ms), unit.offsets[0])
+            self._note(self.failed, name, known)
         return unit
 
     def note_over(self, member: Member, offset: int, now_ms: int) -> tuple[int, int] | None:
@@ -172,7 +184,7 @@ class Gathering:
         failed = self.failed.get(member.name)
         if failed is None:
             failed = Failed(UNFINISHED, member.size, 0, self._now(now_ms), offset, over=True)
-            self._note(member.name, failed)
+            self._note(self.failed, member.name, failed)
         failed.size = member.size if failed.size is None else failed.size
         if self._count_late(member, failed) and failed.over:
             return failed.first, offset
@@ -187,16 +199,18 @@ class Gathering:
             del self.failed[member.name]
         return ended
 
-    def _note(self, name: bytes, failed: Failed) -> None:
-        self.failed[name] = failed
-        while len(self.failed) > MOST_FAILED:
-            del self.failed[next(iter(self.failed))]
+    @staticmethod
+    def _note(among: dict[bytes, Failed], name: bytes, failed: Failed) -> None:
+        among[name] = failed
+        while len(among) > MOST_FAILED:
+            del among[next(iter(among))]
 
     def overdue(self, timeout_ms: int) -> list[bytes]:
         """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
         before_ms = self._waited_ms - timeout_ms
-        for name in [name for name, failed in self.failed.items() if failed.since_ms < before_ms]:
-            del self.failed[name]
+        for known in (self.failed, self.short):
+            for name in [name for name, failed in known.items() if failed.since_ms < before_ms]:
+                del known[name]
         return [name for name, unit in self.open.items() if unit.since_ms < before_ms]
 
     def wait_anew(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dedup_sdk import Unit
+from dedup_sdk import MemoryStore, Record, Unit
 from tests.support.unit_records import engine, record
 
 
@@ -49,3 +51,75 @@ def test_one_that_failed_begins_anew_in_a_third_partition() -> None:
     now[0] += 11
     assert dedup.settle_units() == []
     assert [each.reason for each in dedup.admit([record(1, "x", "U", partition=2)])] == ["unit"]
+
+
+def sized(offset: int, ident: str, size: int, *, partition: int = 0, end: bool = False) -> Record:
+    """A record of unit U that says how many it has."""
+    plain = record(offset, ident, "U", partition=partition, end=end)
+    return replace(plain, headers=[*plain.headers, ("dedup-unit-size", str(size).encode())])
+
+
+def test_the_rest_of_one_that_was_late_is_no_unit_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Else what is remembered of it would hide the unit when it comes again, whole, with the record that never came."""
+    now = [1_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    first, last = record(4, "x", "U"), record(7, "z", "U", partition=1, end=True)
+    dedup.admit([first])
+    now[0] += 11
+    assert [each.verdict.reason for each in dedup.settle_units()] == ["unit-unfinished"]
+    [verdict] = dedup.admit([last])
+    assert (verdict.kind.value, verdict.reason) == ("unverified", "unit-crosses")
+    [line] = [each.message for each in caplog.records if each.levelname == "ERROR"]
+    assert line.startswith("unit 'U' has records in t[1] from offset 7 and in t[0] from offset 4: ")
+    assert dedup.settle_units() == []
+    dedup.complete([first, last])
+    again = [record(8, name, "V", partition=1, end=name == "z") for name in "xyz"]
+    again = [replace(each, offset=8 + row) for row, each in enumerate(again)]
+    assert [each.kind.value for each in dedup.admit(again)] == ["fresh"] * 3
+
+
+def test_one_that_ended_short_has_its_other_records_elsewhere() -> None:
+    """Its last record was read before them; they are not waited for, but for as long as a unit takes, and no longer."""
+    now = [1_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    [verdict] = dedup.admit([sized(0, "z", 3, end=True)])
+    assert verdict.reason == "unit-malformed"
+    assert [each.reason for each in dedup.admit([sized(0, "x", 3, partition=1)])] == ["unit-crosses"]
+    assert [each.reason for each in dedup.admit([sized(1, "y", 3, partition=1)])] == ["unit-crosses"]
+    assert dedup.counters.events == {"unit-crosses": 1}
+    dedup.settle_units()
+    now[0] += 11
+    dedup.settle_units()
+    assert [each.reason for each in dedup.admit([sized(0, "v", 3, partition=2)])] == ["unit"]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        [record(0, "x", "U"), record(1, "y", "U", end=True)],
+        [sized(0, "x", 2), sized(1, "y", 2)],
+        [sized(0, "z", 3, end=True), sized(1, "x", 1)],
+        [sized(0, "x", 3), sized(1, "y", 2, end=True)],
+    ],
+    ids=["end-mark", "size", "used-again", "contradicts-itself"],
+)
+def test_a_name_may_be_used_again_elsewhere_once_its_unit_has_ended(ended: list[Record]) -> None:
+    """Where nothing says that records of it are missing."""
+    dedup = engine()
+    dedup.admit(ended)
+    dedup.settle_units()
+    told = dedup.admit([record(0, "v", "U", partition=1), record(1, "w", "U", partition=1, end=True)])
+    assert [each.kind.value for each in told] == ["fresh", "fresh"]
+
+
+def test_what_was_over_before_a_restart_claims_no_name() -> None:
+    """It may have been whole."""
+    store = MemoryStore()
+    first = engine(store=store)
+    first.admit([record(0, "a"), record(1, "x", "U"), record(2, "y", "U", end=True)])
+    first.complete([record(1, "x", "U"), record(2, "y", "U")])
+    first.shut()
+    again = engine(store=store)
+    told = again.admit([record(0, "a"), record(1, "x", "U")])
+    assert [each.kind.value for each in told] == ["fresh", "redelivered"]
+    assert [each.reason for each in again.admit([record(0, "v", "U", partition=1)])] == ["unit"]
