@@ -49,7 +49,7 @@ from sqlalchemy.schema import CreateTable
 
 from dedup_adapters.sql.tables import DIALECTS
 from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKeys
-from dedup_sdk.producer import Outgoing, Step, Stored, as_bytes, pack_headers, pairs, why_unusable
+from dedup_sdk.producer import Outgoing, Step, Stored, as_bytes, pack_headers, pairs, usable_id, why_unusable
 
 _TOPIC_CHARACTERS: Final = 249
 _IDS_A_STATEMENT: Final = 500
@@ -106,7 +106,7 @@ class SqlOutbox:
         Raises `ValueError` for what is no message, and what SQLAlchemy raises.
         """
         message = Outgoing(
-            self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id) or b"",
+            usable_id(self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id)),
             topic, partition, as_bytes("key", key), as_bytes("value", value), timestamp or time.time_ns() // 1_000_000,
             pack_headers(pairs(headers)) if headers else None,
         )  # fmt: skip

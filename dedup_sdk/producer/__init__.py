@@ -4,6 +4,16 @@ What an outbox of your own has to be is `Outbox`; its messages are `Outgoing`.
 """
 
 from dedup_sdk.producer.outbox import Outbox, Step, Stored
-from dedup_sdk.producer.outgoing import Outgoing, as_bytes, pack_headers, pairs, why_unusable
+from dedup_sdk.producer.outgoing import Outgoing, as_bytes, pack_headers, pairs, usable_id, why_unusable
 
-__all__ = ["Outbox", "Outgoing", "Step", "Stored", "as_bytes", "pack_headers", "pairs", "why_unusable"]
+__all__ = [
+    "Outbox",
+    "Outgoing",
+    "Step",
+    "Stored",
+    "as_bytes",
+    "pack_headers",
+    "pairs",
+    "usable_id",
+    "why_unusable",
+]

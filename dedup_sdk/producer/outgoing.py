@@ -88,6 +88,15 @@ def as_bytes(name: str, given: object) -> bytes | None:
     raise TypeError(f"{name} of type {type(given).__name__}: give text, bytes or None")
 
 
+def usable_id(given: bytes | None) -> bytes:
+    """Return a dedup key; raises `ValueError` for an empty one, which all messages would share that lack theirs."""
+    if not given:
+        raise ValueError(
+            "the dedup key is empty: messages that share it are duplicates of each other; give another one, or none, and one is made"
+        )
+    return given
+
+
 def why_unusable(row: tuple[object, ...]) -> str | None:
     """Return why a stored row is no message, None for one that is: a file may hold what this package did not write."""
     dedup_id, topic, partition, key, value, timestamp_ms, headers = row

@@ -120,6 +120,27 @@ class Pipeline:
         self._wake.set()
         self._thread.join()
 
+    @property
+    def unwritten(self) -> int:
+        """Behind `end`: how many messages never came into the outbox."""
+        return len(self._batch.queued)
+
+    def give_up_unwritten(self) -> None:
+        """Behind `end`: tell the callbacks of what never came into the outbox, and raise why it did not."""
+        unwritten, self._batch.queued = self._batch.queued, []
+        error = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 (its public name)
+        for message, callback in unwritten:
+            self._settle()
+            if callback is not None:
+                callback(error, self._client.refused(message, error))
+        if self.failed is not None:
+            raise self.failed
+        if unwritten:
+            raise OutboxFullError(
+                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent ({self._trouble}); send them "
+                "again, with the keys that their delivery callbacks were given"
+            ) from self._trouble
+
     # --- reports: threads that poll ------------------------------------------------------------------------------------
 
     def take_own_reports(self) -> int:
@@ -213,6 +234,8 @@ class Pipeline:
             item = self.queue.popleft()
             if isinstance(item, Mark):
                 item.end(self._why_ended())
+            else:
+                self._batch.queued.append(item)
 
     def _why_ended(self) -> OutboxError:
         return self.failed or OutboxError("the producer is closed; make another one")

@@ -17,7 +17,7 @@ from dedup_sdk.errors import ConfigurationError, OutboxError
 from dedup_sdk.producer.handing import ClientSide
 from dedup_sdk.producer.keys import KeyMaker, ProducerKeys
 from dedup_sdk.producer.outbox import Outbox
-from dedup_sdk.producer.outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs
+from dedup_sdk.producer.outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs, usable_id
 from dedup_sdk.producer.pipeline import OnRefused, Pipeline
 from dedup_sdk.producer.placing import Places
 from dedup_sdk.producer.queued import Queued
@@ -148,7 +148,7 @@ class DedupProducer(Producer):
         if headers:
             dedup_id, packed = self._own_header(headers, dedup_id)
         message = Outgoing(
-            self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id) or b"",
+            usable_id(self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id)),
             topic,
             partition,
             key if key.__class__ is bytes else as_bytes("key", key),
@@ -231,7 +231,11 @@ class DedupProducer(Producer):
         return pipeline.open
 
     def close(self) -> bool:
-        """Wait for confirmations as long as `close_timeout` says, and end; what is not confirmed stays in the outbox for the next producer."""
+        """Wait for confirmations as long as `close_timeout` says, and end; what is not confirmed stays in the outbox for the next producer.
+
+        What could not be written there, because the disk is full or the outbox is lost, is gone with this producer: its callbacks are called
+        with ``_PURGE_QUEUE``, and `OutboxError` is raised.
+        """
         if self._closed or self._forked:
             return True
         try:
@@ -243,13 +247,13 @@ class DedupProducer(Producer):
             super().purge()
             super().poll(0)
             done = super().close()
-        if left:
+        kept = left - self._pipeline.unwritten
+        if kept > 0:
             log.warning(
                 "outbox: %d messages are not confirmed; they stay in the outbox, and are sent by the next producer",
-                left,
+                kept,
             )
-        if self._pipeline.failed is not None:
-            raise self._pipeline.failed
+        self._pipeline.give_up_unwritten()
         return done
 
     @property

@@ -47,6 +47,18 @@ handle order-3 (10.0.0.5, number 3)
 handle order-4 (10.0.0.5, number 1)
 duplicates: 3
 """,
+    "hornetq_transactions.py": """\
+transaction 1 is handled; 2 has a duplicate of it in it, and is rejected with all that it has
+  order A (offset 0)
+  order B (offset 1)
+  rejected: 2
+of transaction 3 one half has come when the consumer ends: it waits for the other
+  rejected: 0
+and so does the next consumer; C was rejected before, not handled, so that it is new
+  order C (offset 4)
+  order D (offset 5)
+  rejected: 0
+""",
     "handlers.py": """\
 charge order-1 (offset 0)
 charge order-3 (offset 3)

@@ -302,6 +302,42 @@ def test_a_full_disk_is_told_by_persist_and_ends_nothing(
     assert [each.value for each in records(kafka.bootstrap, "orders")] == [b"0", b"1", b"2"]
 
 
+def test_what_no_disk_took_is_told_when_the_producer_is_closed(
+    kafka: MockKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody says that it stays in the outbox: the callback has the message with its key, and `close` raises."""
+    outbox = GatedOutbox(tmp_path / "outbox")
+    outbox.gate.set()
+    told: list[tuple[KafkaError | None, Any]] = []
+    producer = make_producer(kafka.bootstrap, outbox, close_timeout=0.1)
+    producer.produce("orders", "kept")
+    producer.persist(PATIENCE_S)
+    assert producer.flush(PATIENCE_S) == 0
+    outbox.full = True
+    for number in range(2):
+        producer.produce("orders", f"{number}", on_delivery=lambda *report: told.append(report))
+    with pytest.raises(OutboxFullError, match="2 messages could not be written"):
+        producer.close()
+    assert "they stay in the outbox" not in caplog.text
+    assert [error and error.code() for error, _ in told] == [KafkaError._PURGE_QUEUE] * 2
+    assert [message.value() for _, message in told] == [b"0", b"1"]
+    assert all(dict(message.headers())["dedup-id"] for _, message in told)
+    assert len(producer) == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"dedup_id": ""}, {"dedup_id": b""}, {"headers": {"dedup-id": b""}}],
+    ids=["text", "bytes", "header"],
+)
+def test_an_empty_key_is_refused(kafka: MockKafka, tmp_path: Path, given: dict[str, Any]) -> None:
+    """It would make duplicates of all messages that lack theirs."""
+    with make_producer(kafka.bootstrap, tmp_path / "outbox") as producer:
+        with pytest.raises(ValueError, match="key is empty"):
+            producer.produce("orders", "1", **given)
+        assert len(producer) == 0
+
+
 def test_an_outbox_that_is_lost_ends_the_producer_with_its_reason(kafka: MockKafka, tmp_path: Path) -> None:
     """Every call says it from then on, persist() and close() too; nobody waits for good."""
     outbox = GatedOutbox(tmp_path / "outbox")
