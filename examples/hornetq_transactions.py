@@ -56,7 +56,10 @@ def send(bootstrap: str, transaction: str, *ids: str, whole: bool = True) -> Non
     """Send messages as a bridge from the broker does: ID and transaction are headers, and the last message of one says so."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for place, dedup_id in enumerate(ids, start=1):
-        headers = [(hornetq.DUPLICATE_ID, dedup_id.encode()), ("tx", transaction.encode())]
+        headers: list[tuple[str, str | bytes | None]] = [
+            (hornetq.DUPLICATE_ID, dedup_id.encode()),
+            ("tx", transaction.encode()),
+        ]
         if whole and place == len(ids):
             headers.append(("dedup-unit-end", b""))
         producer.produce(TOPIC, f"order {dedup_id}", headers=headers)
