@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from confluent_kafka import KafkaException
 
+from dedup_sdk.bridge.clusters import topic_that_tells_apart
 from dedup_sdk.bridge.counters import BridgeCounters
+from dedup_sdk.bridge.ends import Ends
 from dedup_sdk.bridge.naming import Names, source_id
+from dedup_sdk.bridge.position import Place
 from dedup_sdk.bridge.routes import Routes, coordinates, topic_list
 from dedup_sdk.bridge.settings import source_settings, target_settings
-from dedup_sdk.bridge.source import Place, Source, as_positions
+from dedup_sdk.bridge.source import Source
 from dedup_sdk.bridge.target import (
     START_S,
     Commit,
@@ -27,10 +30,12 @@ from dedup_sdk.bridge.target import (
     Target,
     Transactions,
 )
+from dedup_sdk.bridge.topic_logs import has_topic_ids
 from dedup_sdk.checks import choice, flag, seconds, whole
 from dedup_sdk.errors import BridgeError, ConfigurationError
 from dedup_sdk.ids.spec import IdSpec, id_spec
 from dedup_sdk.kafka.error_text import masked_text
+from dedup_sdk.kafka.fields import coordinates_of, offsets_of
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import text_of
 
@@ -122,7 +127,7 @@ class Bridge:
         self._careful: dict[Place, int] = {}
         """Up to where records are written one by one, because the target refused some of them."""
         self._too_large_together = False
-        self._cluster = ""
+        self._told_of_headers: set[str] = set()
         self._atomic = False
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ class Bridge:
         target = Target(self._target_settings, self._ending.is_set)
         try:
             source = self._open(target, told_of_ends=until_end)
-            ends = self._asked("source", lambda: source.ends(source.partitions(self._routes.reads))) if until_end else None  # fmt: skip
+            ends = Ends(self._asked("source", lambda: source.ends(source.partitions(self._routes.reads)))) if until_end else None  # fmt: skip
             self._move(source, target, report or (lambda _: None), report_every_s, ends)
         except _EndingError:
             pass  # before it began
@@ -170,13 +175,16 @@ class Bridge:
     def _open(self, target: Target, *, told_of_ends: bool) -> Source:
         there = self._asked("target", target.cluster_id)
         group = str(self._group or f"dedup-bridge-{there}-{self._rename}")
-        source = Source(source_settings(self._source_config, group, told_of_ends=told_of_ends), self._topics)
+        source = Source(
+            source_settings(self._source_config, group, told_of_ends=told_of_ends),
+            self._topics,
+            self.counters,
+        )
         self._source = source
-        self._cluster = self._asked("source", source.cluster_id)
-        one_cluster = self._cluster == there
         self._routes = Routes(self._topics, self._rename, target.topics.count)
-        self._routes.one_cluster = one_cluster
         found = {topic for topic, _ in self._asked("source", lambda: source.partitions(self._routes.reads))}
+        one_cluster = self._asked("source", source.cluster_id) == there and self._is_one_cluster(there, found)
+        self._routes.one_cluster = one_cluster
         for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
             if topic not in found:
                 raise BridgeError(f"the source has no topic {topic!r}; name one that is there, or a pattern such as '^{topic}'")  # fmt: skip
@@ -190,6 +198,19 @@ class Bridge:
             else f"no transactions{': ' if why else ''}{masked_text(why)}",
         )  # fmt: skip
         return source
+
+    def _is_one_cluster(self, cluster: str, topics: Iterable[str]) -> bool:
+        """Whether both ends are of one cluster, which have its ID; told by its topics, as far as there are any."""
+        ends = (self._source_config, self._target_settings.client)
+        if not has_topic_ids(cluster) or ends[0].get("bootstrap.servers") == ends[1].get("bootstrap.servers"):
+            return True
+        told = topic_that_tells_apart(*ends, {*topics, *map(self._routes.name_of, topics)})
+        if told is not None:
+            log.warning(
+                "bridge: source and target have the same cluster ID (%s), but topic %s tells that they are two clusters, and they are taken for two; "
+                "give them IDs of their own", cluster, told,
+            )  # fmt: skip
+        return told is None
 
     def _asked(self, end: str, ask: Callable[[], Any]) -> Any:
         """Return what one of the ends answers, which may take a while when it has just started."""
@@ -207,13 +228,15 @@ class Bridge:
 
     def _move(
         self, source: Source, target: Target, report: Callable[[Bridge], None], report_every_s: float,
-        ends: dict[Place, int] | None,
+        ends: Ends | None,
     ) -> None:  # fmt: skip
         pause_s, next_report = _FIRST_PAUSE_S, time.monotonic() + report_every_s
         while not self._ending.is_set():
+            # What is said of coordinates ends with the log that they were of.
             self._careful = {
                 place: next_one for place, next_one in self._careful.items() if source.has(place)
             }
+            self._skipped = {each for each in self._skipped if source.has(each[:2])}
             batch = source.read(min(self._batch_records, _SINGLY) if self._careful else self._batch_records)
             if not batch:
                 source.copied({}, committed=True)
@@ -225,18 +248,20 @@ class Bridge:
             if time.monotonic() >= next_report:
                 report(self)
                 next_report = time.monotonic() + report_every_s
-            if ends is not None and not batch and source.has_reached(ends):
+            if ends is not None and not batch and ends.are_reached(source):
                 return
 
     # --- a batch ---------------------------------------------------------------------------------------------------
 
     def _copy(self, source: Source, target: Target, batch: list[Any]) -> bool:
         """Write a batch, and have the group's offsets follow it; false where it has to be read again."""
-        offsets = {(each.topic(), each.partition()): each.offset() + 1 for each in batch}
+        batch, offsets = self._without_what_went_back(source, batch)
+        if not batch:
+            return True
         singly = bool(self._careful)
         try:
-            copies, named = self._copies(target, batch)
-            commit = Commit(as_positions(offsets), source.member) if self._atomic else None
+            copies, added = self._copies(source, target, batch)
+            commit = Commit(source.positions(offsets), source.member) if self._atomic else None
             target.write(copies, commit, singly=singly)
         except KafkaException as error:
             if not passes(error):
@@ -247,7 +272,7 @@ class Bridge:
             self._give_up(source, target, batch, failed)
             return isinstance(failed, RefusedError)
         source.copied(offsets, committed=self._atomic)
-        self._note(batch, named)
+        self._note(batch, added)
         if singly:
             self._careful = {p: o for p, o in self._careful.items() if offsets.get(p, -1) < o}
             if not self._careful and self._too_large_together:
@@ -281,6 +306,20 @@ class Bridge:
                 break
         source.step_back(batch, to_committed=self._atomic)
 
+    @staticmethod
+    def _without_what_went_back(source: Source, batch: list[Any]) -> tuple[list[Any], dict[Place, int]]:
+        """Return a batch without partitions that seem to be other logs by now, or shorter ones, and the next offset of each partition."""
+        places, offsets = list(zip(*coordinates_of(batch), strict=True)), offsets_of(batch)
+        back = source.gone_back(dict(zip(reversed(places), reversed(offsets), strict=True)))
+        source.doubt(back)
+        lasts = dict(zip(places, offsets, strict=True))
+        kept = (
+            [message for message, place in zip(batch, places, strict=True) if place not in back]
+            if back
+            else batch
+        )
+        return kept, {place: offset + 1 for place, offset in lasts.items() if place not in back}
+
     def _doubt(self, batch: list[Any]) -> None:
         for place, offset in ((((each.topic(), each.partition())), each.offset()) for each in batch):
             self._careful[place] = max(offset + 1, self._careful.get(place, -1))
@@ -299,7 +338,7 @@ class Bridge:
         log.warning("bridge: %s; it is left out", said)
         self._skipped.add((message.topic(), message.partition(), message.offset()))
 
-    def _note(self, batch: list[Any], named: int) -> None:
+    def _note(self, batch: list[Any], added: _Added) -> None:
         counters = self.counters
         left_out = 0
         if self._skipped:
@@ -309,13 +348,25 @@ class Bridge:
         counters.batches += 1
         counters.skipped += left_out
         counters.copied += len(batch) - left_out
-        counters.named += named
+        counters.named += added.named
+        self._tell_of_headers(added.nameless)
 
-    def _copies(self, target: Target, batch: list[Any]) -> tuple[list[Copy], int]:
-        """Return what is sent, and to how many of them an ID was added."""
-        all_headers, digests = self._names.read(batch)
+    def _tell_of_headers(self, nameless: list[tuple[Any, int]]) -> None:
+        for message, count in nameless:
+            self.counters.nameless_headers += count
+            if message.topic() not in self._told_of_headers:
+                self._told_of_headers.add(message.topic())
+                log.warning(
+                    "bridge: %s has %d headers whose names are not UTF-8; the client cannot carry them, so they stay behind, here and wherever "
+                    "else %s has some", coordinates(message), count, message.topic(),
+                )  # fmt: skip
+
+    def _copies(self, source: Source, target: Target, batch: list[Any]) -> tuple[list[Copy], _Added]:
+        """Return what is sent, and what it has more, and less, than what was read."""
+        all_headers, digests, nameless = self._names.read(batch)
         adds, rekeys, keeps = self._adds, self._rekeys, self._keeps_partition
-        id_header, cluster, skipped = self._names.header or "", self._cluster, self._skipped
+        id_header, skipped = self._names.header or "", self._skipped
+        places: dict[Place, str] = {}
         routes: dict[str, tuple[str, int]] = {}
         copies: list[Copy] = []
         named = 0
@@ -325,7 +376,8 @@ class Bridge:
             headers, key, place = given, message.key(), digest
             topic, count = routes.get(message.topic()) or self._route(target, message.topic(), routes)
             if place is None:
-                place = source_id(cluster, message)
+                lies = (message.topic(), message.partition())
+                place = source_id(places.get(lies) or places.setdefault(lies, source.lies_in(lies)), message)
                 if adds:
                     headers = [*(given or ()), (id_header, place)]
                     named += 1
@@ -343,7 +395,7 @@ class Bridge:
             elif key is None or (not key and target.scatters_empty_keys):
                 partition = crc32(place) % count
             copies.append(Copy(message, topic, partition, key, headers))
-        return copies, named
+        return copies, _Added(named, nameless)
 
     def _route(self, target: Target, topic: str, routes: dict[str, tuple[str, int]]) -> tuple[str, int]:
         name = self._routes.target_of(topic)
@@ -352,6 +404,13 @@ class Bridge:
             raise BridgeError(f"the target's topic {name!r} is gone; create it again")
         routes[topic] = name, count
         return routes[topic]
+
+
+class _Added(NamedTuple):
+    """How many records got an ID, and which have headers that stay behind, and how many."""
+
+    named: int
+    nameless: list[tuple[Any, int]]
 
 
 class _EndingError(Exception):

@@ -15,6 +15,9 @@ class BridgeCounters:
         skipped: records that the target refuses, left out with ``on_refused="skip"``.
         batches: batches that were finished.
         repeated: batches that were begun again: a target that was away, an aborted transaction, partitions that went.
+        made_anew: topics of the source that were deleted and made anew, and copied from their beginning.
+        gone: topics of the source that were found by a pattern, and deleted.
+        nameless_headers: headers that stayed behind, because their names are not UTF-8.
     """
 
     copied: int = 0
@@ -22,6 +25,9 @@ class BridgeCounters:
     skipped: int = 0
     batches: int = 0
     repeated: int = 0
+    made_anew: int = 0
+    gone: int = 0
+    nameless_headers: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Return the totals by name."""

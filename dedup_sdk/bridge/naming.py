@@ -14,13 +14,14 @@ from dedup_sdk.kafka.fields import MessageFields
 _NO_TIMESTAMP: Final = 0
 
 
-def source_id(cluster: str, message: Any) -> bytes:
-    """Return the ID of a record that bears none: ``CLUSTER.TOPIC-PARTITION-OFFSET@MILLISECONDS``, the same however often it is read.
+def source_id(lies_in: str, message: Any) -> bytes:
+    """Return the ID of a record that bears none: ``CLUSTER.TOPIC~MARK-PARTITION-OFFSET@MILLISECONDS``, the same however often it is read.
 
-    The timestamp tells two records apart that lay at one offset, one after the other: in a topic that was made anew, or after its log was cut.
+    ``lies_in`` is what comes before its offset; the mark is the topic's, which tells it from one of its name that was there before. The timestamp tells
+    two records apart that lay at one offset, one after the other: after a log was cut, or where brokers have no topic IDs to make a mark of.
     """
     kind, timestamp_ms = message.timestamp()
-    place = f"{cluster}.{message.topic()}-{message.partition()}-{message.offset()}"
+    place = f"{lies_in}-{message.offset()}"
     return (place if kind == _NO_TIMESTAMP else f"{place}@{timestamp_ms}").encode()
 
 
@@ -45,10 +46,15 @@ class Names:
                 f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False (--no-duplicate-detection) to add none"
             )
 
-    def read(self, messages: Sequence[Any]) -> tuple[list[Headers | None], list[bytes | None]]:
-        """Return the headers of the messages, and 16 bytes that stand for each ID; None where there is none."""
+    def read(
+        self, messages: Sequence[Any]
+    ) -> tuple[list[Headers | None], list[bytes | None], list[tuple[Any, int]]]:
+        """Return the headers of the messages, 16 bytes that stand for each ID (None where there is none), and what has headers that cannot be read.
+
+        The last are messages, and how many such headers each has: their names are not UTF-8.
+        """
         fields = _HeadersOnce(messages)
-        return fields.headers(), self._spec.digests(fields).digests
+        return fields.headers(), self._spec.digests(fields).digests, fields.nameless
 
     def key_of(self, headers: Headers, digest: bytes) -> bytes:
         """Return an ID as a key: the header's value, or for other specs the digest in hexadecimal."""

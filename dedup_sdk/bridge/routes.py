@@ -67,13 +67,17 @@ class Routes:
             not topic.startswith("__") and any(each.search(topic) for each in self._patterns)
         )
 
+    def name_of(self, topic: str) -> str:
+        """Return what a topic is called there."""
+        return self._rename.replace(_PLACE, topic)
+
     def target_of(self, topic: str) -> str:
         """Return where a topic's records go; raises `BridgeError` where they cannot."""
         known = self._known.get(topic)
         return self._look(topic) if known is None else known
 
     def _look(self, topic: str) -> str:
-        target = self._rename.replace(_PLACE, topic)
+        target = self.name_of(topic)
         if not is_topic(target):
             raise BridgeError(
                 f"topic {topic!r} would become {target!r}, which is no topic's name; choose another --rename"

@@ -35,7 +35,7 @@ class Client:
         self._consumer = consumer
         self._settings = settings
         self.readers = Readers(settings)
-        self.questions = Questions(settings)
+        self.questions = Questions(settings.client)
         self._topic_ids: dict[str, str] = {}
         self._described: dict[str, Asked] = {}
         """What was asked of topics, and not taken note of yet."""

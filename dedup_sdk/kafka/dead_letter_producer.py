@@ -30,7 +30,7 @@ class DeadLetterProducer:
         self.topic = topic
         self._producer = Producer(
             {
-                **admin_settings(settings),
+                **admin_settings(settings.client),
                 "enable.idempotence": True,
                 "message.max.bytes": _ANY_SIZE,
             }

@@ -39,17 +39,18 @@ def coordinates_of(messages: Sequence[Any]) -> tuple[list[str], list[int]]:
     return list(map(topic, messages)), list(map(partition, messages))
 
 
-def _headers(message: Any) -> Any:
-    """Return those headers whose names are UTF-8; the message has no others from then on."""
+def _headers(message: Any) -> tuple[Any, int]:
+    """Return those headers whose names are UTF-8, and how many others there were; the message has only the former from then on."""
     try:
         found = _read_headers(message)
     except (SystemError, UnicodeDecodeError):
         # Asked once more, the client gives them all, with a null pointer for such a name: to touch it ends the process.
         found = _read_headers(message)
-    if found and len(get_referents(*found)) < 2 * len(found):
-        found = [pair for pair in found if len(get_referents(pair)) == 2]  # noqa: PLR2004 (a name and a value)
-        message.set_headers(found)
-    return found
+    if not found or len(get_referents(*found)) == 2 * len(found):
+        return found, 0
+    named = [pair for pair in found if len(get_referents(pair)) == 2]  # noqa: PLR2004 (a name and a value)
+    message.set_headers(named)
+    return named, len(found) - len(named)
 
 
 def as_record(message: Any) -> Record:
@@ -57,7 +58,7 @@ def as_record(message: Any) -> Record:
     return Record(
         topic=message.topic(), partition=message.partition(), offset=message.offset(),
         timestamp_ms=message.timestamp()[1], key=message.key(), value=message.value(),
-        headers=tuple(_headers(message) or ()),
+        headers=tuple(_headers(message)[0] or ()),
     )  # fmt: skip
 
 
@@ -66,6 +67,8 @@ class MessageFields:
 
     def __init__(self, messages: Sequence[Any]) -> None:
         self._messages = messages
+        self.nameless: list[tuple[Any, int]] = []
+        """Messages with headers whose names are not UTF-8, and how many, once `headers` was asked for."""
 
     @property
     def count(self) -> int:
@@ -79,7 +82,13 @@ class MessageFields:
             return list(map(read, self._messages))
         except (SystemError, UnicodeDecodeError):
             # A header's name that is no UTF-8: only that one is left out.
-            return list(map(_headers, self._messages))
+            read_one_by_one = list(map(_headers, self._messages))
+        self.nameless = [
+            (message, missing)
+            for message, (_, missing) in zip(self._messages, read_one_by_one, strict=True)
+            if missing
+        ]
+        return [found for found, _ in read_one_by_one]
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each message."""

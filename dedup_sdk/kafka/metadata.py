@@ -90,7 +90,7 @@ class CommitMetadata:
 
     def is_of_one_before(self, log: str) -> bool:
         """Whether these offsets are of another topic of this log's cluster: beside a commit, of the one that had its name before."""
-        return not self.is_of(log) and self.log[:_DIGITS] == log[:_DIGITS]
+        return not self.is_of(log) and is_of_one_cluster(self.log, log)
 
 
 def topic_id_of(description: Any) -> str:
@@ -112,6 +112,16 @@ def is_one_log(one: str, other: str) -> bool:
     """Whether two names (`log_name`) are of one log, as far as both of them say."""
     known = min(len(one), len(other))
     return one[:known] == other[:known]
+
+
+def is_of_one_cluster(one: str, other: str) -> bool:
+    """Whether two names (`log_name`) are of logs of one cluster."""
+    return one[:_DIGITS] == other[:_DIGITS]
+
+
+def topic_digits(name: str) -> str:
+    """Return the part of a name (`log_name`) that is the topic's; empty where the brokers have no topic IDs."""
+    return name[_DIGITS:]
 
 
 def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitMetadata | None:

@@ -6,7 +6,7 @@ One admin client serves them all, because each needs connections and threads (of
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from dedup_sdk.kafka.settings import ASK_S, ClientSettings, admin_settings
+from dedup_sdk.kafka.settings import ASK_S, admin_settings
 
 KNOCK_S = 5.0
 """Seconds after which a leader that does not answer is asked by another connection."""
@@ -70,11 +70,11 @@ class Knock:
 
 
 class Questions:
-    """Asks through one client, for one consumer. Not thread-safe."""
+    """Asks through one client, for one consumer, whose settings ``client`` are. Not thread-safe."""
 
-    def __init__(self, settings: ClientSettings) -> None:
-        self._config: dict[str, Any] = admin_settings(settings)
-        undecided = settings.isolation.lower() == "read_uncommitted"
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self._config = admin_settings(client)
+        undecided = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if undecided else IsolationLevel.READ_COMMITTED
         self._admin: AdminClient | None = None
 

@@ -146,7 +146,9 @@ class Session(Holdings):
         """Recover anew what is read of topics that are others by now, from their beginning; return which partitions these are."""
         if not self._topic_watch.is_due:
             return []
-        changed = self._topic_watch.look(self.assigned.values())
+        # A recovery asks by itself.
+        delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
+        changed = self._topic_watch.look(delivering)
         for assigned in changed:
             self.doubt(assigned.topic, assigned.partition)
         return [(assigned.topic, assigned.partition) for assigned in changed]

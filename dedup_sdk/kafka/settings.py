@@ -188,6 +188,6 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
 _ADMIN_PREFIXES = ("bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id", "client.dns", "broker.address", "oauth", "log_level", "logger")  # fmt: skip
 
 
-def admin_settings(settings: ClientSettings) -> dict[str, Any]:
-    """Return the part of the configuration that says how to reach the cluster."""
-    return {k: v for k, v in settings.client.items() if k.startswith(_ADMIN_PREFIXES)}
+def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a client's configuration that says how to reach the cluster."""
+    return {k: v for k, v in client.items() if k.startswith(_ADMIN_PREFIXES)}

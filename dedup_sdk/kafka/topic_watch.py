@@ -7,13 +7,11 @@ that is never read. The brokers know it by its ID.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.assigned import Assigned, State
-from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.metadata import is_one_log, log_name, topic_id_of
 from dedup_sdk.kafka.questions import Asked
 
@@ -23,30 +21,70 @@ LOOK_SOON_S: Final = 1.0
 """Seconds until the next look where a topic is not there, or another one: a broker may be behind, so that two looks have to agree."""
 
 
-class TopicWatch:
-    """Asks in the background which topics these are; ``clock`` gives monotonic seconds."""
+class Brokers(Protocol):
+    """What is asked."""
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client, self._clock = client, clock
+    def cluster_id(self) -> str:
+        """Return the cluster's ID; raises `KafkaException`."""
+
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
+        """Ask which these topics are now; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
+
+
+class Read(Protocol):
+    """A partition that is read: of which topic, and which log that was (`log_name`) when it began."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+
+    @property
+    def log(self) -> str:
+        """Empty where nobody could say."""
+
+
+R = TypeVar("R", bound=Read)
+
+
+class TopicWatch:
+    """Asks in the background which topics these are.
+
+    Args:
+        brokers: who is asked.
+        clock: gives monotonic seconds.
+        every_s: seconds between two looks.
+    """
+
+    def __init__(
+        self, brokers: Brokers, clock: Callable[[], float] = time.monotonic, *, every_s: float | None = None
+    ) -> None:
+        self._brokers, self._clock = brokers, clock
+        self._every_s = LOOK_EVERY_S if every_s is None else every_s
         self._asked: dict[str, Asked] = {}
         self._seen: dict[str, str] = {}
-        self._look_at = clock() + LOOK_EVERY_S
+        self._look_at = clock() + self._every_s
+        self.missing: set[str] = set()
+        """Topics that the broker which was asked last does not know; it may be behind."""
+
+    def hurry(self) -> None:
+        """Have the next look be now."""
+        self._look_at = self._clock()
 
     @property
     def is_due(self) -> bool:
         """Whether there is something to ask, or an answer to look at."""
         return bool(self._asked) or self._clock() >= self._look_at
 
-    def look(self, partitions: Iterable[Assigned]) -> list[Assigned]:
-        """Ask, or look at the answers; return the partitions that deliver from a topic which is another one by now."""
-        reading = [each for each in partitions if each.state is State.ACTIVE and each.log]
+    def look(self, partitions: Collection[R]) -> list[R]:
+        """Ask, or look at the answers; return those that are read from a topic which is another one by now."""
+        reading = [each for each in partitions if each.log]
         if not self._asked:
             self._ask({each.topic for each in reading})
             return []
         if not all(asked.answer.done() for asked in self._asked.values()):
             return []
-        asked, self._asked = self._asked, {}
-        logs = {topic: self._log_of(each) for topic, each in asked.items()}
+        asked, self._asked, self.missing = self._asked, {}, set()
+        logs = {topic: self._log_of(topic, each) for topic, each in asked.items()}
         others = [each for each in reading if not is_one_log(logs.get(each.topic, ""), each.log)]
         before, self._seen = self._seen, {each.topic: logs[each.topic] for each in others}
         if self._seen:
@@ -54,16 +92,17 @@ class TopicWatch:
         return [each for each in others if before.get(each.topic) == logs[each.topic]]
 
     def _ask(self, topics: set[str]) -> None:
-        self._look_at = self._clock() + LOOK_EVERY_S
+        self._look_at = self._clock() + self._every_s
         if topics:
-            self._asked = self._client.ask_anew(topics)
+            self._asked = self._brokers.ask_anew(topics)
 
-    def _log_of(self, asked: Asked) -> str:
+    def _log_of(self, topic: str, asked: Asked) -> str:
         """Return which log a topic is now; empty where nobody can say."""
         try:
             topic_id = topic_id_of(asked.answer.result())
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self.missing.add(topic)
                 self._look_at = self._clock() + LOOK_SOON_S
             return ""
-        return log_name(self._client.cluster_id(), topic_id)
+        return log_name(self._brokers.cluster_id(), topic_id)

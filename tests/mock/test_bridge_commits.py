@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.bridge.settings import source_settings
 from dedup_sdk.bridge.source import Source
 from tests.support.bridging import QUICK, bridge
@@ -34,7 +35,7 @@ def test_a_commit_that_waited_does_not_set_a_transaction_s_back(
 
     monkeypatch.setattr("dedup_sdk.bridge.source.Consumer", Refusing)
     config = {"bootstrap.servers": kafka.bootstrap, **QUICK}
-    source = Source(source_settings(config, "g", told_of_ends=True), ["orders"])
+    source = Source(source_settings(config, "g", told_of_ends=True), ["orders"], BridgeCounters())
     try:
         source.copied({PLACE: 5}, committed=False)
         assert commits == [[5]]

@@ -9,6 +9,7 @@ from confluent_kafka import Message, cimpl
 from dedup_sdk import Lookup, Window
 from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
+from tests.support.bridging import copy_all, lying
 from tests.support.consuming import run_all
 
 if TYPE_CHECKING:
@@ -63,3 +64,19 @@ def test_a_header_name_that_is_not_utf_8_costs_only_itself(
     (sent,) = dead_letters(kafka)
     assert [*(sent.headers() or ())][:2] == [("dedup-id", b"7"), ("trace", b"<NULL>")]
     assert consumer.counters.verdicts["unkeyed"] == 0
+
+
+def test_a_bridge_says_which_headers_it_cannot_carry(
+    kafka: MockKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It copies the record without them, counts them, and names the first record of a topic that has some."""
+    kafka.create_topic("copies")
+    for number in range(3):
+        odd = [(b"\xff\xfe", b"x"), (b"\xfe", b"y")] if number else []
+        send_odd(kafka, "orders", [(b"dedup-id", b"%d" % number), *odd])
+    counted = copy_all(kafka.bootstrap, kafka.bootstrap, rename="copies")
+    assert (counted.copied, counted.named, counted.nameless_headers) == (3, 0, 4)
+    got = sorted(each.ident or b"" for each in lying(kafka.bootstrap, "copies"))
+    assert got == [b"0", b"1", b"2"]
+    [line] = [each.getMessage() for each in caplog.records if "not UTF-8" in each.getMessage()]
+    assert "@1 has 2 headers" in line

@@ -1,10 +1,13 @@
-"""What the tests of the bridge have in common: records in, and what lies in the target."""
+"""What the tests of the bridge have in common: records in, bridges that run, and what lies in the target."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedup_sdk import Bridge
+from tests.support.consuming import PATIENCE_S
 from tests.support.topic_records import topic_records
 
 if TYPE_CHECKING:
@@ -45,6 +48,45 @@ def copy_all(source: str, target: str, *topics: str, **options: Any) -> BridgeCo
     made = bridge(source, target, *topics, **options)
     made.run(until_end=True)
     return made.counters
+
+
+def until(condition: Any) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Running:
+    """A bridge in a thread of its own, which is stopped at the end; its error is raised then."""
+
+    def __init__(self, made: Bridge, **how: Any) -> None:
+        self.made, self._how = made, how
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.made.run(**self._how)
+        except BaseException as error:  # noqa: BLE001 (raised by the test's thread)
+            self.error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Bridge:
+        self._thread.start()
+        return self.made
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.made.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        if self.error is not None and kind is None:
+            raise self.error
 
 
 def lying(bootstrap: str, topic: str, partitions: int = 1) -> list[Lies]:

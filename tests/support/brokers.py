@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from confluent_kafka.admin import AdminClient
+
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import LocalKafka
 from dedup_sdk.testing.broker_probe import create_topic
@@ -14,6 +16,8 @@ from tests.support.kafka_container import KafkaContainer, engine_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+_PATIENCE_S = 60.0
 
 
 class NoBrokerError(Exception):
@@ -37,6 +41,26 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Create a topic and return its name when every partition has a leader."""
         return create_topic(self.bootstrap, name, partitions, config)
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and return when a broker has done so."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(_PATIENCE_S)
+
+
+def make_anew(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """Delete a topic, and create it again once the broker has forgotten the old one."""
+    delete_topic(bootstrap, topic)
+    last: Exception | None = None
+    for _ in range(50):
+        try:
+            create_topic(bootstrap, topic, partitions)
+        except Exception as error:  # noqa: BLE001
+            last = error
+        else:
+            return
+    raise AssertionError(f"topic {topic} cannot be made anew: {last}")
 
 
 @contextmanager

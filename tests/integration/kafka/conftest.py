@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import DedupConsumer
-from dedup_sdk.testing.broker_probe import create_topic
 from tests.support import consuming
+from tests.support.brokers import make_anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,18 +44,8 @@ class World:
         assert self._producer.flush(consuming.PATIENCE_S) == 0
 
     def make_anew(self, topic: str) -> None:
-        """Delete a topic, and create it again with one partition once the broker has forgotten the old one."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.delete_topics([topic])[topic].result(consuming.PATIENCE_S)
-        last: Exception | None = None
-        for _ in range(50):
-            try:
-                create_topic(self.bootstrap, topic, 1)
-            except Exception as error:  # noqa: BLE001
-                last = error
-            else:
-                return
-        raise AssertionError(f"topic {topic} cannot be made anew: {last}")
+        """See `tests.support.brokers.make_anew`."""
+        make_anew(self.bootstrap, topic)
 
     def consumer(
         self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any

@@ -7,6 +7,7 @@ from confluent_kafka import Message
 
 from dedup_sdk import ConfigurationError, id_spec
 from dedup_sdk.bridge.naming import Names, source_id
+from dedup_sdk.bridge.position import Log, lane_name
 from dedup_sdk.orders import kafka_coordinates
 
 T0 = 1_700_000_000_000
@@ -19,22 +20,23 @@ def message(offset: int = 5, timestamp: tuple[int, int] = (1, T0), **fields: obj
 
 def test_an_id_says_where_a_record_lay() -> None:
     """Cluster, topic, partition, offset, timestamp; a record that took another one's offset has another ID."""
-    assert source_id("c1", message()) == b"c1.orders-2-5@1700000000000"
-    assert source_id("c1", message(timestamp=(2, T0 + 1))) == b"c1.orders-2-5@1700000000001"
-    assert source_id("c1", message(timestamp=(0, -1))) == b"c1.orders-2-5"
-    assert kafka_coordinates().place(source_id("c1", message(timestamp=(0, -1)))) is not None
+    assert source_id("c1.orders-2", message()) == b"c1.orders-2-5@1700000000000"
+    assert source_id("c1.orders-2", message(timestamp=(2, T0 + 1))) == b"c1.orders-2-5@1700000000001"
+    assert source_id("c1.orders-2", message(timestamp=(0, -1))) == b"c1.orders-2-5"
+    assert kafka_coordinates().place(source_id("c1.orders-2", message(timestamp=(0, -1)))) is not None
 
 
 def test_no_two_places_have_one_id() -> None:
-    """Not where names look alike."""
+    """Not where names look alike, nor where topics of one name have IDs of their own, or none."""
     made = {
-        source_id(cluster, message(offset, topic=topic, partition=partition))
+        source_id(lane_name(cluster, (topic, partition), Log(name)), message(offset))
         for cluster in ("c", "c.a")
-        for topic in ("a", "a-1", "a-1-1")
+        for topic in ("a", "a-1", "a-1-1", "a.0a1b2c3d")
         for partition in (0, 1, 11)
         for offset in (0, 1, 10, 110)
+        for name in ("00000000", "000000000a1b2c3d", "000000001a1b2c3d")
     }
-    assert len(made) == 2 * 3 * 3 * 4
+    assert len(made) == 2 * 4 * 3 * 4 * 3
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_an_id_as_a_key(
 ) -> None:
     """A header's last value as it is; of another spec the digest in hexadecimal."""
     names = Names(id_spec(spec), adds=False)
-    [found], [digest] = names.read([message(headers=headers, key=key)])
+    [found], [digest], _ = names.read([message(headers=headers, key=key)])
     assert digest is not None
     assert names.key_of(found or (), digest) == (
         expected if isinstance(expected, bytes) else digest.hex().encode()

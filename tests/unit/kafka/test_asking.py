@@ -162,7 +162,7 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
             return {partition: Future() for partition in asked}
 
     monkeypatch.setattr(questions, "AdminClient", Admin)
-    asking = Questions(client_settings({"group.id": "g"}))
+    asking = Questions({"group.id": "g"})
     knocks = [asking.knock("t", 0), asking.knock("t", 1)]
     asking.renew()
     knocks.append(asking.knock("t", 0))

@@ -193,7 +193,7 @@ def test_an_admin_gets_the_connection_only() -> None:
         "fetch.min.bytes": 7,
         "on_commit": print,
     }
-    admin = admin_settings(client_settings(config))
+    admin = admin_settings(client_settings(config).client)
 
     assert set(admin) == {"bootstrap.servers", "log_level", "sasl.username", "ssl.ca.location"}
 

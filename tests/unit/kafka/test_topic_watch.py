@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.kafka.assigned import Assigned, State
-from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.metadata import log_name
 from dedup_sdk.kafka.questions import Asked
 from dedup_sdk.kafka.topic_watch import LOOK_EVERY_S, LOOK_SOON_S, TopicWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Description:
@@ -34,7 +36,7 @@ class Brokers:
         """See `Client`."""
         return "c"
 
-    def ask_anew(self, topics: set[str]) -> dict[str, Asked]:
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
         """See `Client`; nobody answers before `answer`."""
         self.questions += 1
         asked = {topic: Asked(Future(), cast("Any", None)) for topic in topics}
@@ -58,7 +60,7 @@ class World:
     def __init__(self, **ids: Any) -> None:
         self.now = 0.0
         self.brokers = Brokers(**ids)
-        self.watch = TopicWatch(cast("Client", self.brokers), lambda: self.now)
+        self.watch = TopicWatch(self.brokers, lambda: self.now)
         self.partitions = [
             Assigned(topic, 0, state=State.ACTIVE, log=log_name("c", f"{topic}-1")) for topic in ids
         ]
@@ -128,14 +130,16 @@ def test_a_topic_that_is_not_there_is_looked_for_soon() -> None:
     """It may be made again at once."""
     world = World(a=KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
     assert world.look(LOOK_EVERY_S) == []
+    assert world.watch.missing == {"a"}
     world.brokers.ids["a"] = "a-2"
     assert world.look(LOOK_SOON_S) == []
+    assert world.watch.missing == set()
     assert world.look(LOOK_SOON_S) == ["a"]
 
 
-def test_only_what_delivers_is_compared() -> None:
-    """A recovery asks by itself; where no ID was known there is nothing to compare."""
-    world = World(a="a-2", b="b-2")
-    world.partitions[0].state, world.partitions[1].log = State.RECOVERING, ""
+def test_where_no_id_was_known_there_is_nothing_to_compare() -> None:
+    """The brokers may have had none then."""
+    world = World(a="a-2")
+    world.partitions[0].log = ""
     assert world.look(LOOK_EVERY_S) == []
     assert world.look(LOOK_SOON_S) == []

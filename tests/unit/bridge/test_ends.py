@@ -1,0 +1,68 @@
+"""A run that ends by itself, and logs that never get that far again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.bridge import ends as module
+from dedup_sdk.bridge.ends import Ends
+
+if TYPE_CHECKING:
+    from dedup_sdk.bridge.position import Place
+
+A, B = ("a", 0), ("b", 0)
+
+
+class Logs:
+    """Where logs end, and how far they are copied."""
+
+    has_joined = True
+
+    def __init__(self, now: dict[Place, int], copied: dict[Place, int]) -> None:
+        self.now, self.copied, self.looks = now, copied, 0
+
+    def ends_now(self, places: set[Place]) -> dict[Place, int]:
+        """See `dedup_sdk.bridge.ends.Logs`."""
+        self.looks += 1
+        return {place: self.now[place] for place in places}
+
+    def reached(self, ends: dict[Place, int]) -> set[Place]:
+        """See `dedup_sdk.bridge.ends.Logs`."""
+        return {place for place, end in ends.items() if self.copied[place] >= end}
+
+
+@pytest.fixture(autouse=True)
+def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.0)
+
+
+def test_an_end_that_went_back_is_copied_up_to_where_it_is() -> None:
+    """Once two looks agree; a log that has nothing any more is waited for no longer."""
+    logs = Logs({A: 2, B: 0}, {A: 0, B: 0})
+    ends = Ends({A: 9, B: 5})
+    assert not ends.are_reached(logs)
+    assert not ends.are_reached(logs)
+    logs.copied[A] = 2
+    assert ends.are_reached(logs)
+
+
+def test_an_end_that_stays_is_waited_for() -> None:
+    """Also where one look found it lower, and where the log has grown."""
+    logs = Logs({A: 2, B: 9}, {A: 2, B: 0})
+    ends = Ends({A: 9, B: 5})
+    assert not ends.are_reached(logs)
+    logs.now[A] = 9
+    for _ in range(3):
+        assert not ends.are_reached(logs)
+    logs.copied = {A: 9, B: 5}
+    assert ends.are_reached(logs)
+    assert logs.looks == 4
+
+
+def test_a_member_that_has_not_joined_does_not_leave() -> None:
+    """Its client may wait for long then."""
+    logs = Logs({}, {})
+    logs.has_joined = False
+    assert not Ends({}).are_reached(logs)
