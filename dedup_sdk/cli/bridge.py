@@ -129,7 +129,7 @@ def bridge(
     bridges with the same options share the work.
 
     Says on stderr how it goes; SIGTERM ends it after the batch in hand. With `--json` the last line is one object,
-    `{"copied", "named", "skipped", "batches", "repeated"}`.
+    `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.
     """
     moving = Bridge(
         _settings(source, "--from", source_config), _settings(target, "--to", target_config), topics=topics or "^.*", rename=rename, id=id_text,
@@ -170,6 +170,8 @@ def _report(moving: Bridge) -> None:
         parts.append(f"{counters.skipped:,} left out")
     if counters.repeated:
         parts.append(f"{counters.repeated:,} batches begun again")
+    if counters.nameless_headers:
+        parts.append(f"{counters.nameless_headers:,} headers left behind")
     typer.echo(f"bridge: {', '.join(parts)}; {moving.lag():,} behind", err=True)
 
 

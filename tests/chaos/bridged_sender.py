@@ -13,9 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Bridge
+from dedup_sdk.kafka.metadata import log_name, topic_digits, topic_id_of
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.testing.tethered import Tethered
 from tests.chaos.history import LogRecord
@@ -131,11 +133,16 @@ class BridgedSender(Sender):
         return Counter(self._names()) if self._atomic else None
 
     def _names(self) -> list[bytes]:
-        cluster = Producer({"bootstrap.servers": self._straight, "log_level": 0}).list_topics().cluster_id
-        return [self._name(cluster, each) for each in read_log(self._straight, self.topic, self.partitions)]
+        admin = AdminClient({"bootstrap.servers": self._straight, "log_level": 0})
+        cluster = str(admin.list_topics(timeout=_END_S).cluster_id)
+        described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(_END_S)
+        mark = topic_digits(log_name(cluster, topic_id_of(described)))
+        lies_in = f"{cluster}.{self.topic}{mark and '~' + mark}"
+        return [self._name(lies_in, each) for each in read_log(self._straight, self.topic, self.partitions)]
 
-    def _name(self, cluster: object, record: LogRecord) -> bytes:
-        place = f"{cluster}.{self.topic}-{record.partition}-{record.offset}@{record.timestamp_ms}"
+    @staticmethod
+    def _name(lies_in: str, record: LogRecord) -> bytes:
+        place = f"{lies_in}-{record.partition}-{record.offset}@{record.timestamp_ms}"
         return place.encode() if record.ident is None else record.ident
 
     def _committed(self) -> dict[int, int]:
