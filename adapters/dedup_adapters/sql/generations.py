@@ -7,6 +7,7 @@ a new generation is begun under the same lock alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
@@ -94,24 +95,24 @@ class Generations:
                 "window; give that one, or name another table with table="
             )
 
-    def begin_first(self, engine: Engine, now_ms: int) -> None:
+    def begin_first(self, engine: Engine, now: Callable[[Connection], int]) -> None:
         """Begin a generation where there is none."""
         with engine.connect() as connection:
             begun = connection.execute(select(self.table.c.generation).limit(1)).one_or_none()
         if begun is None:
-            self.turn(engine, now_ms)
+            self.turn(engine, now)
         with engine.connect() as connection:
             self.check(connection)
 
-    def turn(self, engine: Engine, now_ms: int) -> int:
-        """Begin a generation where the newest is old enough, and drop those that are over; return how many were dropped.
+    def turn(self, engine: Engine, now: Callable[[Connection], int]) -> int:
+        """Begin a generation where the newest is old enough at the time (ms) that ``now`` says, and drop those that are over; return how many were dropped.
 
         It waits two seconds at most for transactions that are open; then the database's error is raised, which passes (`is_retryable`).
         """
         with engine.begin() as connection:
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
             connection.execute(select(func.pg_advisory_xact_lock(cast(literal(self._lock), BigInteger))))
-            column = self.table.c.generation
+            column, now_ms = self.table.c.generation, now(connection)
             begun = list(connection.execute(select(column).order_by(column)).scalars())
             if not begun or now_ms - begun[-1] >= self._window_ms // PARTS:
                 begun.append(self._begin(connection, now_ms))

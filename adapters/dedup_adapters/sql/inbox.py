@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Engine, MetaData, bindparam, delete, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from dedup_adapters.sql.clock import clock_of
 from dedup_adapters.sql.counts import InboxCounts
 from dedup_adapters.sql.errors import InboxError
 from dedup_adapters.sql.messages import place_of, topics_of
@@ -33,7 +33,7 @@ class Inbox:
         engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
         group: whose messages these are; groups may share a table, and do not see each other's IDs.
         id: which bytes of a record are its ID.
-        window: how long an ID is known at least, by this machine's clock, from when its message was handled; None: for ever.
+        window: how long an ID is known at least, by the database server's clock, from when its message was handled; None: for ever.
         scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic and its retry topic.
         table: the table's name; with ``_offsets`` behind it that of the offsets.
         schema: where the tables are, where that is not the connection's default.
@@ -68,7 +68,8 @@ class Inbox:
         self._tables = make_tables(
             table, schema, self._dialect, partitioned_ms=self._window_ms if partitioned else None
         )
-        self._take = taking(self._tables, self._dialect, self._window_ms)
+        self._clock = clock_of(self._dialect)
+        self._take = taking(self._tables, self._dialect, self._window_ms, self._clock)
         self._kept = offsets
         if offsets is not None:
             offsets.bind(engine, group, self._tables.offsets)
@@ -121,7 +122,7 @@ class Inbox:
             if key is not None and index not in handled:
                 row_of.setdefault(key, index)
         # In one order for all, so that two batches wait for each other and not crosswise.
-        taken = self._take(connection, self._group, sorted(row_of), _now_ms()) if row_of else set()
+        taken = self._take(connection, self._group, sorted(row_of)) if row_of else set()
         firsts = {row_of[key] for key in taken}
         reasons = Counter(reason for index, reason in missing.items() if index not in handled)
         answers = [index in firsts for index in range(len(topics))]
@@ -181,7 +182,7 @@ class Inbox:
             for table in self._tables.all:
                 check(connection, table)
         if self._tables.generations is not None:
-            self._tables.generations.begin_first(self._engine, _now_ms())
+            self._tables.generations.begin_first(self._engine, self._now_ms)
 
     def expire(self) -> int:
         """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same.
@@ -192,9 +193,10 @@ class Inbox:
         if self._window_ms is None:
             return 0
         if self._tables.generations is not None:
-            return self._tables.generations.turn(self._engine, _now_ms())
+            return self._tables.generations.turn(self._engine, self._now_ms)
         ids = self._tables.ids
-        horizon = _now_ms() - self._window_ms
+        with self._engine.connect() as connection:
+            horizon = self._now_ms(connection) - self._window_ms
         over = (ids.c.consumer_group == self._group) & (ids.c.seen_ms < horizon)
         find = select(ids.c.id).where(over).limit(_EXPIRED_AT_ONCE)
         remove = delete(ids).where(over & ids.c.id.in_(bindparam("ids", expanding=True)))
@@ -207,14 +209,13 @@ class Inbox:
             if len(found) < _EXPIRED_AT_ONCE:
                 return total
 
+    def _now_ms(self, connection: Connection) -> int:
+        return int(connection.execute(select(self._clock)).scalar_one())
+
 
 def _prefix(topic: str) -> bytes:
     name = topic.encode()
     return len(name).to_bytes(2) + name
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _dialect_of(engine: object) -> str:

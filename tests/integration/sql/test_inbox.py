@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -140,13 +141,13 @@ def test_an_exception_that_is_swallowed_leaves_no_id_without_its_work(engine: En
 
 
 def test_a_batch_is_one_statement(engine: Engine, inbox: Inbox) -> None:
-    """Which messages of a batch are first is asked once (on MariaDB read back by a second question), twins in it included."""
+    """Which messages of a batch are first is asked once (on MariaDB the time before that, and what was stored behind it), twins in it included."""
     handle(engine, inbox, message(b"3"))
     batch = [message(b"%d" % (n % 8), n) for n in range(16)] + [message(None, 16)]
     statements = Statements(engine)
     with engine.begin() as connection, inbox.once_many(connection, batch) as first:
         assert first == [n < 8 and n != 3 for n in range(16)] + [True]
-    assert len(statements.sent) == (2 if engine.dialect.name == "mysql" else 1)
+    assert len(statements.sent) == (3 if engine.dialect.name == "mysql" else 1)
     with engine.begin() as connection, inbox.once_many(connection, batch) as first:
         assert first == [False] * 16 + [True]
     with engine.begin() as connection, inbox.once_many(connection, []) as first:
@@ -179,6 +180,22 @@ def test_a_group_wide_scope_joins_topics(engine: Engine, inbox: Inbox) -> None:
         False,
     ]
     assert inbox.counts.first == 0
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_a_host_whose_clock_runs_ahead_forgets_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window goes by the database server's clock, which all consumers share."""
+    inbox = Inbox(engine, group="billing", window="7d")
+    inbox.create()
+    WORK.metadata.create_all(engine)
+    handle(engine, inbox, message(b"1"))
+    days_ahead_ns = 8 * 86_400 * 10**9
+    told = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: told() + days_ahead_ns)
+    assert handle(engine, inbox, message(b"1")) == [False]
+    assert inbox.expire() == 0
 
 
 def test_an_id_is_first_again_when_its_window_is_over(engine: Engine, inbox: Inbox) -> None:

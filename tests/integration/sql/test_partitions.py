@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import BigInteger, bindparam, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_adapters.sql import Inbox, InboxError, is_retryable
@@ -36,7 +36,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock of the test's own."""
     made = Clock()
-    monkeypatch.setattr(module, "_now_ms", made)
+    asked = bindparam("now_ms", callable_=made, type_=BigInteger)
+    monkeypatch.setattr(module, "clock_of", lambda _: asked)
     return made
 
 

@@ -105,3 +105,27 @@ def test_a_database_that_cannot_be_opened_does_not_pass(tmp_path: Path) -> None:
     with pytest.raises(DBAPIError) as raised:
         create_engine(f"sqlite:///{tmp_path}/nowhere/work.db").connect()
     assert not is_retryable(raised.value)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_a_stopped_owner_is_put_out_by_the_server(
+    url: str, server: str, engine: Engine, inbox: Inbox
+) -> None:
+    """With the settings of the page the next owner does not wait for a process that stands still in its transaction; that one is told to begin anew."""
+    postgresql = server.startswith("postgresql")
+    bounds = {"options": "-c idle_in_transaction_session_timeout=500"} if postgresql else {}
+    bounded = create_engine(url, connect_args=bounds)
+    with bounded.connect() as stopped:
+        if not postgresql:
+            stopped.execute(text("SET idle_transaction_timeout = 1"))
+            stopped.commit()
+        transaction = stopped.begin()
+        with inbox.once(stopped, message(b"a")) as first:
+            assert first
+        assert handle(engine, inbox, message(b"a")) == [True]
+        with pytest.raises(DBAPIError) as raised:
+            stopped.execute(text("SELECT 1"))
+        assert is_retryable(raised.value)
+        transaction.close()
+    bounded.dispose()
+    assert handle(engine, inbox, message(b"a")) == [False]

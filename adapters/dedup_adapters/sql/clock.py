@@ -1,0 +1,24 @@
+"""What time it is, by the database where that is a server: hosts whose clocks differ have one window."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, bindparam, literal_column
+
+_SERVERS: Final = {
+    "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
+    "mysql": "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+}
+
+
+def clock_of(dialect: str) -> Any:
+    """Return the expression for the time in ms; SQLite is in this process, and has its clock."""
+    if dialect == "sqlite":
+        return bindparam("now_ms", callable_=_now_ms, type_=BigInteger)
+    return literal_column(_SERVERS["mysql" if dialect == "mariadb" else dialect], BigInteger)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
