@@ -160,6 +160,31 @@ def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: S
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
 
 
+def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions(
+    make: Make, send: Send
+) -> None:
+    """The owner gets its own claim again, but not while it handles the message: its twin waits, and is a duplicate then."""
+    store = LosesAnswers()
+    consumer = make("pairs", shared=Shared(store, scope="global"), completion="explicit")
+    store.deaf = True
+    send("a", topic="pairs", partition=0)
+    [message] = poll_some(consumer, 1)
+    store.deaf = False
+    send("a", topic="pairs", partition=1)
+    twins = consumer._engine.partitions
+    wait_for(consumer, lambda: ("pairs", 1) in twins and twins["pairs", 1].lane.position == 1, "the twin")
+    assert poll_quiet(consumer) == []
+    consumer.complete(message)
+    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared") == 1, "the duplicate")
+    assert consumer._engine.next_offset("pairs", 1) == 1
+
+
+def test_no_two_consumers_have_one_name(make: Make, store: MemoryClaimStore) -> None:
+    """Also in one process: by its name alone each completes what it has claimed."""
+    claims = [make("orders", shared=store)._engine.claims for _ in range(2)]
+    assert len({each.owner for each in claims if each is not None}) == 2
+
+
 def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
