@@ -5,7 +5,7 @@ each task counted of the partition, so that it is known where its history begins
 slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lane `WATCHED`, each with a digest of what it bears.
 
 Where lanes have a second opinion, a record is dealt out twice: to its lane, and as a *sighting* of what is looked up, whose digest stands in the place
-of the lane, without an ID.
+of the lane, without an ID. Of sightings the last is all that counts, so that a batch has one for each digest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk.last.keys import LaneKeys
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
+from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.words import digest_list
 from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.lane_spec import DealtSpec
@@ -75,33 +77,15 @@ def takers_of(
 
 
 class _Rows(NamedTuple):
-    """The columns of a batch."""
+    """The columns of a batch; ``prefixes`` are the first two bytes of the lanes, as numbers, ``others`` what a second opinion looks up (empty: there is none)."""
 
     partitions: NDArray[np.int32]
     offsets: Int64s
     timestamps: Int64s
     has_id: NDArray[np.bool_]
     keys: list[bytes | None]
-
-
-class _Dealt(NamedTuple):
-    """In the place of which lanes records are dealt out, and their IDs; ``known``: which have one, ``prefixes``: its first two bytes, as numbers."""
-
-    lanes: pa.Array
-    ids: pa.Array
-    known: NDArray[np.bool_]
     prefixes: Int64s
-
-    @classmethod
-    def of(cls, lanes: Sequence[bytes | None], ids: Sequence[bytes | None] | None) -> _Dealt:
-        """Take both columns; ``ids`` None: there are none."""
-        column = pa.array(lanes, pa.binary())
-        return cls(
-            column,
-            pa.nulls(len(lanes), pa.binary()) if ids is None else pa.array(ids, pa.binary()),
-            np.asarray(column.is_valid()),
-            _prefixes(lanes),
-        )
+    others: list[bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +130,15 @@ class LaneDealer:
     ) -> Iterator[pa.RecordBatch]:
         lane_keys = bytes_list(batch.column("digest"))
         lanes, ids = _lanes_and_ids(keys, lane_keys)
-        columns = [_Dealt.of(lanes, ids)]
-        if isinstance(keys, LaneKeys) and keys.other is not None:
-            columns.append(_Dealt.of(keys.others_of(lane_keys), None))
+        columns = pa.array(lanes, pa.binary()), pa.array(ids, pa.binary())
         rows = _Rows(
             batch.column("partition").to_numpy(),
             batch.column("offset").to_numpy(),
             batch.column("timestamp_ms").to_numpy(),
             np.asarray(batch.column("digest").is_valid()),
             lane_keys,
+            _prefixes(lanes),
+            keys.others_of(lane_keys) if isinstance(keys, LaneKeys) and keys.other is not None else [],
         )
         for group, taker in enumerate(self.takers):
             for partition in np.unique(rows.partitions).tolist():
@@ -171,20 +155,36 @@ class LaneDealer:
                 if known_ms is not None:
                     gone |= bearing & (rows.timestamps < known_ms)
                     bearing &= ~gone
-                for each in columns:
-                    taken = np.flatnonzero(bearing & each.known)
-                    slots = self.plan.numbers(partition, each.prefixes[taken], group)
-                    yield _batch(
-                        pa.array(slots, pa.int32()),
-                        each.lanes.take(pa.array(taken)),
-                        pa.array(rows.offsets[taken]),
-                        pa.array(rows.timestamps[taken]),
-                        each.ids.take(pa.array(taken)),
-                    )
+                taken = np.flatnonzero(bearing)
+                slots = self.plan.numbers(partition, rows.prefixes[taken], group)
+                yield _batch(
+                    pa.array(slots, pa.int32()),
+                    columns[0].take(pa.array(taken)),
+                    pa.array(rows.offsets[taken]),
+                    pa.array(rows.timestamps[taken]),
+                    columns[1].take(pa.array(taken)),
+                )
+                if rows.others:
+                    yield self._sighted(rows, taken, partition, group)
                 if isinstance(keys, UnitKeys) and gone.any():
                     yield self._given_up(keys, rows, np.flatnonzero(gone), partition, group)
                 if partition in self.watch:
                     yield self._watched(keys, rows, inside & rows.has_id, partition, group)
+
+    def _sighted(self, rows: _Rows, taken: Int64s, partition: int, group: int) -> pa.RecordBatch:
+        """Return the last sighting of each digest in these rows."""
+        sighted = [(row, digest) for row in taken.tolist() if (digest := rows.others[row]) is not None]
+        places = np.asarray([row for row, _ in sighted], np.int64)
+        digests = b"".join(digest for _, digest in sighted)
+        marks = newest_per_digest(Marks(digests, rows.offsets[places], rows.timestamps[places]))
+        prefixes = np.frombuffer(marks.digests, ">u2")[:: DIGEST_BYTES // _PREFIX_BYTES].astype(np.int64)
+        return _batch(
+            pa.array(self.plan.numbers(partition, prefixes, group), pa.int32()),
+            pa.array(digest_list(marks.digests), pa.binary()),
+            pa.array(marks.offsets),
+            pa.array(marks.timestamps),
+            pa.nulls(marks.count, pa.binary()),
+        )
 
     def _given_up(
         self, keys: UnitKeys, rows: _Rows, gone: Int64s, partition: int, group: int

@@ -104,8 +104,9 @@ class LaneFold:
             mark = self._folded(chain((first,), records))
             return None if mark is None else _Left(mark.offset, mark.timestamp_ms, mark.seen.encode())
         last = first
-        for row in self._once(chain((first,), records)):
-            last = row
+        for row in records:
+            # Of rows of one offset the first counts.
+            last = row if row.offset != last.offset else last
         return _Left(last.offset, last.timestamp_ms, b"")
 
     def _folded(self, records: Iterable[DealtRow]) -> LaneMark | None:

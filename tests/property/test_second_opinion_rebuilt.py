@@ -15,7 +15,9 @@ from dedup_sdk import Record
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.memory import MemoryStore
 from spark_backfill.errors import BackfillError
+from spark_backfill.lane_dealer import LaneDealer, takers_of
 from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.stretch import Stretch, horizon_ms
 from tests.property.test_lanes_rebuilt import (
     NOW_MS,
@@ -29,7 +31,7 @@ from tests.property.test_lanes_rebuilt import (
     start,
     verdicts,
 )
-from tests.support.rebuilding_lanes import rebuild_lanes
+from tests.support.rebuilding_lanes import rebuild_lanes, rows_of
 
 Kept = dict[bytes, tuple[int, int, bytes]]
 """Marks by digest: offset, timestamp, payload."""
@@ -231,3 +233,21 @@ def test_two_records_of_one_offset_that_differ_in_what_is_looked_up_are_refused(
     rows = [record(0, "5", "a"), record(0, "5", "b")]
     with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice"):
         rebuild_lanes(rows, stretch_of(rows, spec), spec, tmp_path / "snapshot", watched=True)
+
+
+def test_an_id_on_most_records_is_a_row_a_batch() -> None:
+    """Of what is looked up only the last sighting goes through the shuffle, from where a task read it."""
+    spec = spec_of("integer", None, 9, WINDOW_MS)
+    records = [record(at, str(at), "hot" if at % 10 else "cold", 1_000 + at) for at in range(100)]
+    stretch = stretch_of(records, spec)
+    slots = SlotPlan((Slot(0, 0, 1),))
+    dealer = LaneDealer(spec=spec, plan=slots, takers=takers_of([[stretch]], [{0: [99]}])).over(
+        [{0: (0, 100)}]
+    )
+    rows = [
+        (row["offset"], row["timestamp_ms"])
+        for batch in dealer([rows_of(records[:50], spec), rows_of(records[50:], spec)])
+        for row in batch.to_pylist()
+        if row["id"] is None
+    ]
+    assert sorted(rows) == [(at, 1_000 + at) for at in (40, 49, 90, 98)]

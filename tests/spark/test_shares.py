@@ -127,3 +127,29 @@ def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_thr
     with pytest.raises(BackfillError, match=r"^group 'b': partition 0: committed offset 101 lies beyond"):
         find(archive, {"a": 50, "b": 101}, "a", "b")
     assert archive.looked == 0
+
+
+@pytest.mark.parametrize(
+    ("window", "second", "reach_hours"),
+    [("2d", "1d", 48), ("1d", "2d", 48), ("1d", "5d", None), ("5d", "1d", None)],
+)
+def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
+    window: str, second: str, reach_hours: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where comparing has a second opinion: offsets 0 to 9, from before the last 90 hours, are missed by five days alone, whichever of the windows that is."""
+    monkeypatch.setattr(share, "KafkaLog", _OneLog)
+    monkeypatch.setattr(share, "read_given_up", lambda *_, **__: NONE_GIVEN_UP)
+    monkeypatch.setattr(_OneLog, "commits", {"a": 100})
+    usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "a", "--id", "key", "--output", "nowhere"]
+    compared = ["--order", "integer", "--window", window, "--otherwise", "key", "--otherwise-window", second]
+    asked = parse_options([*usual, *compared], print)
+    if reach_hours is None:
+        with pytest.raises(BackfillError, match=r"orders\[0\] lacks offsets 0 to 9"):
+            share.find_shares(asked, None, None, now_ms=NOW_MS, say=print)
+        return
+    [found] = share.find_shares(asked, None, None, now_ms=NOW_MS, say=print)
+    # With a sixteenth more, as the consumer keeps them.
+    keep_from_ms = NOW_MS - reach_hours * HOUR_MS * 17 // 16
+    assert [(each.begin, each.high, each.keep_from_ms) for each in found.stretches] == [
+        (10, 100, keep_from_ms)
+    ] * 2
