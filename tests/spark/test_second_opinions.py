@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dedup_sdk.store.manifest import Manifest
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 ASKS = replace(LAST, otherwise=Lookup(id=header("other"), window=Window(days=40)))
 SECOND = ("--otherwise", "header:other", "--otherwise-window", "40d")
 COUNT = 200
