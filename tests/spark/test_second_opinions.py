@@ -150,6 +150,15 @@ def test_a_consumers_store_is_rebuilt(
         assert all(each.marks > 70 for each in rebuilt.partitions)
     assert dedup(["snapshots", "diff", str(tmp_path / "snapshot"), str(tmp_path / "own")]) == 0
     assert dedup(["snapshots", "verify", str(tmp_path / "snapshot")]) == 0
+    restored = ["--store", str(tmp_path / "restored")]
+    assert dedup(["restore", "--snapshot", str(tmp_path / "snapshot"), *restored]) == 0
+    assert dedup(["lookup", *restored, "--topic", topic, "p"]) == 0
+    assert (
+        snapshot_store(
+            list_partitions(tmp_path / "restored"), tmp_path / "restored", tmp_path / "of-restored"
+        ).fingerprint
+        == own.fingerprint
+    )
     left_out = {(each.partition, offset) for each in manifests[-1].partitions for offset in each.left_out}
     assert left_out
     tail = again(records)
