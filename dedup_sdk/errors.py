@@ -71,7 +71,14 @@ class StoreFullError(StoreError):
 
 
 class SharedStoreError(DedupError):
-    """A memory that consumers share does not answer, or refuses; what was asked may have been done or not."""
+    """A memory that consumers share does not answer, or refuses; what was asked may have been done or not.
+
+    ``passes``: whether the same question may be answered later without anybody's doing but that the memory is back.
+    """
+
+    def __init__(self, message: str, *, passes: bool = True) -> None:
+        super().__init__(message)
+        self.passes = passes
 
 
 class OutboxError(DedupError):

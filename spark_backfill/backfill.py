@@ -35,7 +35,7 @@ from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
 from spark_backfill.share import Share, find_shares
-from spark_backfill.shared_rebuild import check_store, load_snapshot
+from spark_backfill.shared_rebuild import GroupSnapshot, check_store, load_snapshots
 from spark_backfill.shared_runs import Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_group_slots
@@ -170,21 +170,23 @@ def _share(
     shared = options.shared
     if shared is None:
         return made
-    told: list[Made] = []
-    for number, (each, share) in enumerate(zip(made, shares, strict=True)):
-        marks = 0
-        if each.report.marks:
-            marks = load_snapshot(
-                session.get(),
-                shared,
-                (share.group or "", output.snapshot(number), each.manifest),
-                window_ms=options.window.time_ms or 0,
-                now_ms=now_ms,
-                around=around,
-            )
-        say(f"{marks:,} IDs of group {share.group!r} are in the shared memory at {shared.shown}")
-        told.append(each.shared_at(shared.shown, marks))
-    return told
+    snapshots = [
+        GroupSnapshot(share.group or "", output.snapshot(number), each.manifest)
+        for number, (each, share) in enumerate(zip(made, shares, strict=True))
+    ]
+    loaded = load_snapshots(
+        session,
+        shared,
+        snapshots,
+        window_ms=options.window.time_ms or 0,
+        now_ms=now_ms,
+        say=say,
+        around=around,
+    )
+    shown = shared.server.shown
+    for snapshot, marks in zip(snapshots, loaded, strict=True):
+        say(f"{marks:,} IDs of group {snapshot.group!r} are in the shared memory at {shown}")
+    return [each.shared_at(shown, marks) for each, marks in zip(made, loaded, strict=True)]
 
 
 def _lacked(options: Options, made: Made) -> str | None:

@@ -111,7 +111,7 @@ class Options:
         of_settings = secrets_of(
             self.reader_config, self.admin_config, archive.read_options if archive is not None else {}
         )
-        return of_settings if self.shared is None else of_settings | self.shared.secrets
+        return of_settings if self.shared is None else of_settings | self.shared.server.secrets
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,19 +6,14 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, get_args
-from urllib.parse import unquote, urlsplit
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import Scope, scope_name
-from dedup_sdk.store.remote_snapshot import shown
 from dedup_sdk.window import Window
 from spark_backfill.option_kin import refuse_beside, refuse_without
+from spark_backfill.shared_servers import SERVER_OPTIONS, SharedServer, add_server_options, read_server
 
-REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
-_TIMEOUT_S: Final = 30.0
-"""What a task waits for an answer: a server that is busy with many of them is no outage."""
-_OF_SHARED: Final = ("shared_scope", "shared_prefix", "shared_origin", "shared_keys", "shared_buckets")
+_OF_SHARED: Final = ("shared_scope", "shared_prefix", "shared_origin")
 _WITHOUT: Final = {
     "whole-topic": "consumers take all that is there for handled, and ask nobody; give --group GROUP",
     "compact": "what the group has handled by now is not asked; give --group GROUP, with --base if that is to be read too",
@@ -38,46 +33,19 @@ _OF_OUTPUT: Final = {
 class SharedOptions:
     """A shared memory to be rebuilt, and where in it: see the help of each option.
 
-    ``origin``: the topic whose scope counts, None: the topic itself. ``keys`` and ``buckets`` are those of `RedisStore`.
+    ``origin``: the topic whose scope counts, None: the topic itself.
     """
 
-    url: str
+    server: SharedServer
     scope: Scope
     prefix: str
     origin: str | None
-    keys: str | None
-    buckets: int
-
-    @property
-    def shown(self) -> str:
-        """The URL, without what may be a secret of it."""
-        return shown(self.url)
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        """Values that no line may show."""
-        parts = urlsplit(self.url)
-        found = {parts.password or "", parts.query, unquote(parts.password or "")}
-        return frozenset(found - {""})
 
     def scope_of(self, group: str, topic: str, partition: int) -> bytes:
         """Return the name of the scope of a partition's records, as a consumer has it."""
         return scope_name(
             self.scope, prefix=self.prefix, group=group, topic=self.origin or topic, partition=partition
         )
-
-    def connect(self) -> ClaimStore:
-        """Return the store, which is not asked yet.
-
-        Raises:
-            ConfigurationError: no store is reached by such a URL, or its library is not installed.
-        """
-        try:
-            from dedup_adapters.redis import RedisStore
-        except ImportError as error:
-            raise ConfigurationError(f"--shared {self.shown}: {error}") from None
-        named = {} if self.keys is None else {"prefix": self.keys}
-        return RedisStore(self.url, buckets=self.buckets, timeout=_TIMEOUT_S, **named)
 
 
 def add_shared_options(add: Callable[..., Any]) -> None:
@@ -86,7 +54,7 @@ def add_shared_options(add: Callable[..., Any]) -> None:
         "--shared",
         metavar="URL",
         help="a memory that consumers share, to be rebuilt beside the snapshot, or without --output in its place: redis://HOST:PORT/DB "
-        "(rediss://, unix://)",
+        "(rediss://, unix://, of a cluster redis+cluster://, rediss+cluster://), postgresql+psycopg://HOST:PORT/DATABASE",
     )
     add(
         "--shared-scope",
@@ -99,13 +67,7 @@ def add_shared_options(add: Callable[..., Any]) -> None:
         metavar="TOPIC",
         help="with --shared: the topic whose scope this one shares, as in Shared(origins=...)",
     )
-    add("--shared-keys", metavar="TEXT", help="with --shared: RedisStore(prefix=...), if it is given there")
-    add(
-        "--shared-buckets",
-        type=int,
-        metavar="N",
-        help="with --shared: RedisStore(buckets=...), if it is given there",
-    )
+    add_server_options(add)
 
 
 def read_shared_options(given: argparse.Namespace) -> SharedOptions | None:
@@ -116,7 +78,10 @@ def read_shared_options(given: argparse.Namespace) -> SharedOptions | None:
     """
     if given.shared is None:
         refuse_without(
-            given, _OF_SHARED, "--shared", "name the memory, e.g. --shared redis://localhost:6379/0"
+            given,
+            (*_OF_SHARED, *SERVER_OPTIONS),
+            "--shared",
+            "name the memory, e.g. --shared redis://localhost:6379/0",
         )
         return None
     refuse_beside(given, {name: why for name, why in _WITHOUT.items() if name != "whole-topic"}, "--shared")
@@ -124,21 +89,15 @@ def read_shared_options(given: argparse.Namespace) -> SharedOptions | None:
         raise ConfigurationError(f"--whole-topic and --shared do not go together: {_WITHOUT['whole-topic']}")
     if given.output is None:
         refuse_beside(given, _OF_OUTPUT, "--shared without --output")
-    for option in ("shared_origin", "shared_keys"):
+    for option in ("shared_origin", "shared_keys", "shared_table", "shared_schema"):
         if getattr(given, option) == "":
             raise ConfigurationError(f"--{option.replace('_', '-')} is empty; give a value, or leave it out")
-    _check_url(given.shared)
-    options = SharedOptions(
-        url=given.shared,
+    return SharedOptions(
+        server=read_server(given),
         scope=given.shared_scope or "topic",
         prefix=given.shared_prefix or "",
         origin=given.shared_origin,
-        keys=given.shared_keys,
-        buckets=1 if given.shared_buckets is None else given.shared_buckets,
     )
-    # Whatever is wrong is told before anything is asked.
-    options.connect().close()
-    return options
 
 
 def check_window(window: Window) -> None:
@@ -150,16 +109,4 @@ def check_window(window: Window) -> None:
     if window.count is not None or window.time_ms is None:
         raise ConfigurationError(
             f"--window {window}: a shared memory forgets by time alone, and cannot be rebuilt for a window by count; give e.g. 7d"
-        )
-
-
-def _check_url(url: str) -> None:
-    scheme, found, _ = url.partition("://")
-    try:
-        _ = urlsplit(url).port
-    except ValueError:
-        found = ""
-    if not found or scheme not in REDIS_SCHEMES:
-        raise ConfigurationError(
-            f"--shared {shown(url) if found else '***'} is no URL of a shared memory: give e.g. redis://localhost:6379/0"
         )

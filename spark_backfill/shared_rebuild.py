@@ -7,12 +7,13 @@ shared. A task that is tried again loads the same once more, which changes nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import SharedStoreError
 from dedup_sdk.marks import Int64s, Marks
+from dedup_sdk.shared.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import Manifest
@@ -30,13 +32,29 @@ from dedup_sdk.store.words import digest_list
 from spark_backfill.base_reader import share_out
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Task
+from spark_backfill.session import LazySession
 from spark_backfill.shared_options import SharedOptions
 from spark_backfill.stretch import GRACE
 
 BATCH_IDS: Final = 5_000
+PATIENCE_S: Final = 60.0
+"""How long a server may be away in the middle: a restart, or until another one takes over."""
+LOADS: Final = 3
+"""How often all is loaded at most, where the server is started anew meanwhile."""
 STEPS: Final = 64
 """What is left of a window is told to so many parts of it: the store takes one life for a batch."""
 _FARTHEST_MS: Final = 2**52
+
+
+Answer = TypeVar("Answer")
+
+
+class GroupSnapshot(NamedTuple):
+    """What is loaded of a group: its snapshot, which lies in ``folder``."""
+
+    group: str
+    folder: Path
+    manifest: Manifest
 
 
 class SharedFile(NamedTuple):
@@ -58,12 +76,13 @@ class SharedLoader:
     shared: SharedOptions
     tasks: tuple[tuple[SharedFile, ...], ...]
     window_ms: int
+    patience_s: float = PATIENCE_S
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Load the files."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with closing(self.shared.connect()) as store:
+                with closing(self.shared.server.connect()) as store:
                     loaded = sum(self._load(store, file) for file in self.tasks[number])
                 yield pa.RecordBatch.from_arrays([pa.array([loaded], pa.int64())], ["loaded"])
 
@@ -72,13 +91,28 @@ class SharedLoader:
         pages = read_files([given.file], copy, place=given.folder, beside=None)
         with _told():
             return sum(
-                load_marks(store, page, given.scope, newest_ms=given.newest_ms, window_ms=self.window_ms)
+                load_marks(
+                    store,
+                    page,
+                    given.scope,
+                    newest_ms=given.newest_ms,
+                    window_ms=self.window_ms,
+                    patience_s=self.patience_s,
+                )
                 for page in pages
             )
 
 
-def load_marks(store: ClaimStore, marks: Marks, scope: bytes, *, newest_ms: int, window_ms: int) -> int:
-    """Load marks of different IDs, each for what is left of the window; return how many that were.
+def load_marks(
+    store: ClaimStore,
+    marks: Marks,
+    scope: bytes,
+    *,
+    newest_ms: int,
+    window_ms: int,
+    patience_s: float = 0.0,
+) -> int:
+    """Load marks of different IDs, each for what is left of the window; return how many that were. A store that is away is waited for.
 
     A consumer that lived until ``newest_ms``, where the history of the partition ends, would have what was seen last at ``t`` for
     ``window - (newest - t)`` more. To that comes a sixteenth of the window, as everywhere, and up to 1/64 since batches have one life.
@@ -92,7 +126,8 @@ def load_marks(store: ClaimStore, marks: Marks, scope: bytes, *, newest_ms: int,
         for begin in range(0, len(rows), BATCH_IDS):
             part = rows[begin : begin + BATCH_IDS]
             ids = scoped_ids(scope, [digests[row] for row in part.tolist()])
-            store.load(ids, timestamps_ms=timestamps[part].tolist(), window_ms=life_ms)
+            load = partial(store.load, ids, timestamps_ms=timestamps[part].tolist(), window_ms=life_ms)
+            patiently(load, patience_s=patience_s)
             loaded += len(ids)
     return loaded
 
@@ -117,39 +152,73 @@ def check_store(shared: SharedOptions | None, say: Callable[[str], None]) -> Non
     log = logging.getLogger("dedup_adapters")
     log.addHandler(heard)
     try:
-        with closing(shared.connect()) as store, _told():
-            store.load([], timestamps_ms=[], window_ms=1)
+        with _told():
+            made = shared.server.prepare()
     finally:
         log.removeHandler(heard)
+    if made is not None:
+        say(made)
     for line in heard.lines:
         say(f"warning: {line}")
 
 
-def load_snapshot(
-    spark: SparkSession,
+def load_snapshots(
+    session: LazySession,
     shared: SharedOptions,
-    snapshot: tuple[str, Path, Manifest],
+    snapshots: Sequence[GroupSnapshot],
     *,
     window_ms: int,
     now_ms: int,
+    say: Callable[[str], None],
     around: Callable[[Task], Task] = lambda task: task,
-) -> int:
-    """Load the marks of a group's snapshot, which all workers see at its folder; return how many those were.
+) -> list[int]:
+    """Load the marks of snapshots, which all workers see at their folders; return how many those were of each.
 
-    ``around`` wraps the task, for tests that let it fail.
+    What a server was told before it was started anew it may have forgotten, so that all is loaded again then. ``around`` wraps the task, for tests
+    that let it fail.
 
     Raises:
+        BackfillError: the server cannot be asked, or is started anew again and again.
         PySparkException: a task failed.
     """
-    group, folder, manifest = snapshot
+    if not any(entry.files for snapshot in snapshots for entry in snapshot.manifest.partitions):
+        return [0] * len(snapshots)
+    where = f"the shared memory at {shared.server.shown}"
+    with _told():
+        before = patiently(shared.server.incarnation)
+        for number in range(LOADS):
+            if number:
+                say(f"{where} was started anew, and may have forgotten what it was told: all is loaded again")
+            loaded = [
+                _load(session.get(), shared, snapshot, window_ms=window_ms, now_ms=now_ms, around=around)
+                for snapshot in snapshots
+            ]
+            after = patiently(shared.server.incarnation)
+            if after == before:
+                return loaded
+            before = after
+    raise BackfillError(
+        f"{where} was started anew whenever it was loaded, {LOADS} times, and may have forgotten what it was told: see what ends it, and run it again"
+    )
+
+
+def _load(
+    spark: SparkSession,
+    shared: SharedOptions,
+    snapshot: GroupSnapshot,
+    *,
+    window_ms: int,
+    now_ms: int,
+    around: Callable[[Task], Task],
+) -> int:
     files = [
         SharedFile(
-            str(folder / str(entry.partition)),
+            str(snapshot.folder / str(entry.partition)),
             file,
-            shared.scope_of(group, manifest.topic, entry.partition),
+            shared.scope_of(snapshot.group, snapshot.manifest.topic, entry.partition),
             min(entry.newest_ms, now_ms),
         )
-        for entry in manifest.partitions
+        for entry in snapshot.manifest.partitions
         for file in entry.files
     ]
     if not files:
@@ -158,6 +227,25 @@ def load_snapshot(
     loader = SharedLoader(shared=shared, tasks=tasks, window_ms=window_ms)
     loaded = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(around(loader), "loaded long").collect()
     return sum(row["loaded"] for row in loaded)
+
+
+def patiently(ask: Callable[[], Answer], *, patience_s: float = PATIENCE_S) -> Answer:
+    """Ask a store, and again while it is away, for so long.
+
+    Raises:
+        SharedStoreError: it is away for longer, or refuses.
+    """
+    until = time.monotonic() + patience_s
+    pause_s = FIRST_WAIT_S
+    while True:
+        try:
+            return ask()
+        except SharedStoreError as error:
+            left_s = until - time.monotonic()
+            if not error.passes or left_s <= 0:
+                raise
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, LONGEST_WAIT_S)
 
 
 def _near(timestamps: Int64s) -> Int64s:

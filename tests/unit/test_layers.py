@@ -87,7 +87,7 @@ LAYERS = {
         # What units leave is replayed as a consumer would.
         (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
          # A shared memory is rebuilt through its own store.
-         "dedup_adapters.redis", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
+         "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
     "examples": Layer(("examples",), ("confluent_kafka", "dedup_adapters", "sqlalchemy"), exactly=PUBLIC),
 }  # fmt: skip

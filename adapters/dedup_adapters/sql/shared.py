@@ -32,6 +32,8 @@ from sqlalchemy import Sequence as Numbers
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
+from dedup_adapters.sql.engines import engine_of
+from dedup_adapters.sql.errors import is_retryable
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 
 ATTEMPT_BYTES: Final = 8
@@ -41,8 +43,11 @@ _EXPIRED_AT_ONCE: Final = 10_000
 
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 """At that very moment, and not at the transaction's beginning: a row that was waited for is judged by when it came free."""
-_ROWS: Final = "unnest(CAST(:ids AS bytea[]), CAST(:timestamps_ms AS bigint[]), CAST(:tokens AS bigint[])) AS g(id, timestamp_ms, token) ORDER BY id"
-"""In one order for all, so that two batches wait for each other and not crosswise."""
+_ROWS: Final = """(
+  SELECT substring(CAST(:ids AS bytea) FROM CAST(16 * place - 15 AS integer) FOR 16) AS id, timestamp_ms, token
+  FROM unnest(CAST(:timestamps_ms AS bigint[]), CAST(:tokens AS bigint[])) WITH ORDINALITY AS u(timestamp_ms, token, place)
+) AS g ORDER BY id"""
+"""IDs come as one row of bytes, which costs half of what an array of them does. In one order for all, so that two batches wait for each other and not crosswise."""
 _COLUMNS: Final = "id, token, owner, attempt, claimed, lease_ms, seen_ms, before_ms, until_ms"
 
 _CLAIM: Final = """
@@ -100,7 +105,6 @@ ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
     CASE WHEN t.claimed AND NOT over THEN t.until_ms ELSE greatest(t.until_ms, EXCLUDED.until_ms) END
   FROM (SELECT t.until_ms <= {now} AS over) AS f
 )
-RETURNING id, token, true
 """
 _RELEASE: Final = """
 DELETE FROM {table} AS t USING (SELECT * FROM {rows}) AS g
@@ -110,23 +114,33 @@ RETURNING t.id, t.token, true
 _EXPIRE: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE until_ms <= {now} LIMIT {at_once} FOR UPDATE SKIP LOCKED)"
 
 
+_STARTED: Final = text(
+    "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) || ' ' || coalesce(CAST(inet_server_addr() AS text), '')"
+)
+_ONE_AFTER_THE_OTHER: Final = text("SELECT pg_advisory_xact_lock(hashtext(:name), 1)")
+
+
 class SharedStore:
     """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.5 or newer); a call is one statement.
 
     Args:
-        engine: SQLAlchemy's. How long an answer may take is its business (``connect_args``): the consumer waits meanwhile.
+        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long an answer may take is an engine's own business
+            (``connect_args``): the consumer waits meanwhile.
         table: the table's name; with ``_tokens`` behind it that of its sequence.
         schema: where they are, where that is not the connection's default.
+        timeout: seconds that a connection may take, or a lock, or a sign of life of the server's machine, for an engine that is made of a URL.
 
-    Raises `ConfigurationError` for settings that make no sense.
+    Raises `ConfigurationError` for settings that make no sense. Connects with the first call.
     """
 
-    def __init__(self, engine: Engine, *, table: str = "dedup_shared", schema: str | None = None) -> None:
-        given: object = engine  # what callers without a type checker pass
-        if not isinstance(given, Engine) or given.dialect.name != "postgresql":
-            raise ConfigurationError(
-                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. create_engine('postgresql+psycopg://...')"
-            )
+    def __init__(
+        self,
+        engine: Engine | str,
+        *,
+        table: str = "dedup_shared",
+        schema: str | None = None,
+        timeout: float = 2.0,
+    ) -> None:
         for name, value in (("table", table), ("schema", schema)):
             word: object = value
             if not (word is None and name == "schema") and (
@@ -135,8 +149,14 @@ class SharedStore:
                 raise ConfigurationError(
                     f"{name}={value!r}: give a name without quotes, colons and backslashes, e.g. 'dedup_shared'"
                 )
+        self._ours = _engine_of(engine, timeout) if isinstance(engine, str) else None
+        given: object = self._ours or engine  # what callers without a type checker pass
+        if not isinstance(given, Engine) or given.dialect.name != "postgresql":
+            raise ConfigurationError(
+                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. create_engine('postgresql+psycopg://...'), or its URL"
+            )
         # Each statement is a transaction, and has to see what was committed before it.
-        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self._engine = given.execution_options(isolation_level="READ COMMITTED")
         self.metadata = MetaData(schema=schema)
         """The table, for Alembic's ``target_metadata``."""
         self._numbers = Numbers(f"{table}_tokens", metadata=self.metadata)
@@ -154,7 +174,7 @@ class SharedStore:
         )  # fmt: skip
         # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
         Index(f"{table}_until", self._table.c.until_ms, postgresql_using="brin")
-        quote = engine.dialect.identifier_preparer
+        quote = given.dialect.identifier_preparer
         names = {
             "table": quote.format_table(self._table),
             "numbers": quote.format_sequence(self._numbers),
@@ -218,7 +238,9 @@ class SharedStore:
         self._run(self._load, ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
 
     def close(self) -> None:
-        """See `dedup_sdk.ClaimStore`; the engine is its maker's, and stays."""
+        """See `dedup_sdk.ClaimStore`; an engine that was given stays as it is."""
+        if self._ours is not None:
+            self._ours.dispose()
 
     # --- the table -----------------------------------------------------------------------------------------------
 
@@ -231,12 +253,18 @@ class SharedStore:
         ]
         return ";\n\n".join(str(each.compile(dialect=self._engine.dialect)).strip() for each in made) + ";\n"
 
-    def create(self) -> None:
-        """Make what is not there; raises `ConfigurationError` where a table of the name is another one."""
-        with self._answers():
-            self.metadata.create_all(self._engine)
-            with self._engine.connect() as connection:
-                self._check(connection)
+    def create(self) -> bool:
+        """Make what is not there, and return whether the table was not; raises `ConfigurationError` where one of the name is another one.
+
+        Several may do it at once.
+        """
+        with self._answers(), self._engine.begin() as connection:
+            # What a second one made is seen by who waited for it.
+            connection.execute(_ONE_AFTER_THE_OTHER, {"name": self._table.fullname})
+            made = not inspect(connection).has_table(self._table.name, self._table.schema)
+            self.metadata.create_all(connection)
+            self._check(connection)
+            return made
 
     def expire(self) -> int:
         """Delete rows whose lease or window is over, 10,000 a transaction; return how many. Without it they count as none all the same."""
@@ -248,6 +276,11 @@ class SharedStore:
                 total += gone
                 if gone < _EXPIRED_AT_ONCE:
                     return total
+
+    def incarnation(self) -> str:
+        """Return what changes when the server is started anew, or another one takes over."""
+        with self._answers(), self._engine.begin() as connection:
+            return str(connection.scalar(_STARTED))
 
     # --- how -----------------------------------------------------------------------------------------------------
 
@@ -270,8 +303,11 @@ class SharedStore:
     ) -> list[Any]:
         if not ids:
             return []
+        whole = b"".join(ids)
+        if len(whole) != ID_BYTES * len(ids):
+            raise ValueError(f"{len(ids)} IDs have {len(whole)} bytes: each has {ID_BYTES}")
         columns = {
-            "ids": list(ids),
+            "ids": whole,
             "timestamps_ms": list(timestamps_ms) or [0] * len(ids),
             "tokens": list(tokens) or [0] * len(ids),
             "attempt": secrets.token_bytes(ATTEMPT_BYTES),
@@ -283,7 +319,8 @@ class SharedStore:
             if not self._checked:
                 self._check(connection)
                 self._checked = True
-            return list(connection.execute(statement, {**named, **given}))
+            answer = connection.execute(statement, {**named, **given})
+            return list(answer) if answer.returns_rows else []
 
     def _check(self, connection: Connection) -> None:
         name = self._table.fullname
@@ -305,11 +342,19 @@ class SharedStore:
         try:
             yield
         except SQLAlchemyError as error:
-            where = self._engine.url.render_as_string(hide_password=True)
+            where = self._engine.url.set(query={}).render_as_string(hide_password=True)
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
+            passes = is_retryable(error)
+            do = "start it, or correct the URL" if passes else "see to that, or correct the URL"
             raise SharedStoreError(
-                f"the shared store at {where} cannot be asked: {cause}; start it, or correct the URL"
+                f"the shared store at {where} cannot be asked: {cause}; {do}", passes=passes
             ) from error
+
+
+def _engine_of(url: str, timeout: object) -> Engine:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise ConfigurationError(f"timeout={timeout!r}: give seconds above 0, e.g. 2.0")
+    return engine_of(url, timeout)
 
 
 def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: int) -> Claim:  # noqa: FBT001 (columns of a row)

@@ -1,0 +1,121 @@
+"""Clients of Redis: how one is made of a URL, how its server is named, and what is to be thought of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as LostConnectionError
+from redis.exceptions import TimeoutError as LateError
+from redis.retry import Retry
+
+from dedup_sdk import ConfigurationError
+
+CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+"""How a URL says that its server is any node of a cluster, and what redis-py calls it."""
+_PASSING: Final = (
+    LostConnectionError,
+    LateError,
+    ClusterDownError,
+    TryAgainError,
+    ReadOnlyError,
+    # What a cluster's client raises where it finds no node, or not all of them.
+    RedisClusterException,
+)
+_REFUSED: Final = (AuthenticationError, AuthorizationError)
+"""Which are lost connections, too, for redis-py."""
+
+
+def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], str]:
+    """Return what makes the client, and its address without user and password. A cluster's client connects when it is made.
+
+    Raises:
+        ConfigurationError: it is neither a client nor a URL, or no timeout.
+    """
+    if isinstance(server, Redis | RedisCluster):
+        return lambda: server, where(server)
+    if not isinstance(server, str):
+        raise ConfigurationError(
+            f"server={server!r}: give a URL, e.g. 'redis://localhost:6379/0', or a client of redis-py"
+        )
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise ConfigurationError(f"timeout={timeout!r}: give seconds above 0, e.g. 1.0")
+    # A connection that was closed while nobody used it is no outage: once more, on another one.
+    once_more = Retry(NoBackoff(), 1, supported_errors=(LostConnectionError,))
+    settings: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": once_more,
+    }
+    scheme, _, rest = server.partition("://")
+    try:
+        if scheme in CLUSTER_SCHEMES:
+            url = f"{CLUSTER_SCHEMES[scheme]}://{rest}"
+            node = Redis.from_url(url)  # it does not connect, and tells what is wrong with the URL
+            if node.connection_pool.connection_kwargs.get("db"):
+                raise ConfigurationError(
+                    f"the URL of the shared store names database {urlsplit(url).path.strip('/')}, and a cluster has one only: leave it out"
+                )
+            return partial(RedisCluster.from_url, url, **settings), f"the cluster of {where(node)}"
+        client = Redis.from_url(server, health_check_interval=0, **settings)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the URL of the shared store is none of Redis ({one_line(error)}); give e.g. 'redis://localhost:6379/0', of a cluster "
+            "'redis+cluster://localhost:6379'"
+        ) from None
+    return lambda: client, where(client)
+
+
+def where(client: Any) -> str:
+    """Return the address of a client's server, without user and password."""
+    if isinstance(client, RedisCluster):
+        nodes: Any = client.get_nodes()  # type: ignore[no-untyped-call]  # it has no types
+        return "a cluster of " + ", ".join(sorted(str(node.name) for node in nodes))
+    known = client.connection_pool.connection_kwargs
+    return str(known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}")
+
+
+def run_ids(client: Any) -> str:
+    """Return the run IDs of the servers that are written to; empty where they do not tell."""
+    try:
+        if not isinstance(client, RedisCluster):
+            return str(client.info("server").get("run_id", ""))
+        told = client.info("server", target_nodes=RedisCluster.PRIMARIES)
+    except NoPermissionError:
+        return ""
+    # Of one node alone it is no dictionary of nodes.
+    nodes = [told] if "run_id" in told else told.values()
+    return " ".join(sorted(str(each.get("run_id", "")) for each in nodes))
+
+
+def passes(error: Exception) -> bool:
+    """Whether what failed may succeed when the server is back, or the cluster is whole, without anybody's doing."""
+    return isinstance(error, _PASSING) and not isinstance(error, _REFUSED)
+
+
+def told(error: Exception, client: Any) -> str:
+    """Return what happened, in one line, and what to do."""
+    if isinstance(error, MovedError) and not isinstance(client, RedisCluster):
+        return "it is one node of a cluster, and the IDs are on another; give redis+cluster:// (or rediss+cluster://) in its URL, or a RedisCluster"
+    do = "start it, or correct the URL" if passes(error) else "see to that, or correct the URL"
+    return f"{one_line(error)}; {do}"
+
+
+def one_line(error: Exception) -> str:
+    """Return the text of an error."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,103 @@
+"""An engine that is made of a URL: of PostgreSQL, with waits that end; and what of such a URL may be shown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from dedup_sdk import ConfigurationError
+
+EXAMPLE: Final = "postgresql+psycopg://user:password@host/database"
+_LIBPQ: Final = ("psycopg", "psycopg2")
+_LEAST_CONNECT_S: Final = 2
+"""Less is not taken by libpq."""
+_KEEPALIVES: Final = 3
+
+
+def engine_of(url: str, timeout_s: float) -> Engine:
+    """Return an engine, which connects with its first use; what the URL's query says of waits counts.
+
+    ``timeout_s``: how long to wait for a connection, for a lock, and for a sign of life of the machine behind a connection.
+
+    Raises:
+        ConfigurationError: it is no URL of PostgreSQL, or its driver is not there; nothing of a password is shown.
+    """
+    parsed = _parsed(url)
+    whose = f"the URL of the shared store, {shown_url(url)}"
+    try:
+        dialect = parsed.get_dialect()
+        if dialect.is_async:
+            raise ConfigurationError(
+                f"{whose}, names a driver for asyncio; give one that is not, e.g. {EXAMPLE}"
+            )
+        engine = create_engine(parsed, connect_args=_waits(parsed, timeout_s), pool_pre_ping=True)
+    except NoSuchModuleError:
+        raise ConfigurationError(
+            f"{whose}, names a driver that SQLAlchemy does not know; give e.g. {EXAMPLE}"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{whose}, needs a driver that is not installed ({error}); install it, or name another one, e.g. {EXAMPLE}"
+        ) from None
+    lock_ms = math.ceil(timeout_s * 1000)
+
+    @event.listens_for(engine, "begin")
+    def limit(connection: Connection) -> None:
+        # For the transaction alone: between us and the server there may be somebody who lends connections.
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {lock_ms}")
+
+    return engine
+
+
+def shown_url(url: str) -> str:
+    """Return a URL of PostgreSQL without user, password and query.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    return _parsed(url).set(username=None, password=None, query={}).render_as_string()
+
+
+def hidden_in(url: str) -> dict[str, str]:
+    """Return what `shown_url` leaves out, by its name.
+
+    Raises:
+        ConfigurationError: it is no URL of PostgreSQL.
+    """
+    parsed = _parsed(url)
+    query = {
+        name: value if isinstance(value, str) else ",".join(value) for name, value in parsed.query.items()
+    }
+    return query if parsed.password is None else {**query, "password": str(parsed.password)}
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            f"the URL of the shared store is none of SQLAlchemy's; give e.g. {EXAMPLE}"
+        ) from None
+    if parsed.get_backend_name() != "postgresql":
+        raise ConfigurationError(
+            f"the URL of the shared store is one of {parsed.get_backend_name()!r}, and not of PostgreSQL; give e.g. {EXAMPLE}"
+        )
+    return parsed
+
+
+def _waits(url: URL, timeout_s: float) -> dict[str, Any]:
+    """What libpq has to be told, so that nobody waits for a machine that is gone: without it that takes hours."""
+    if url.get_driver_name() not in _LIBPQ:
+        return {}
+    idle_s = max(1, math.ceil(timeout_s / _KEEPALIVES))
+    waits = {
+        "connect_timeout": max(_LEAST_CONNECT_S, math.ceil(timeout_s)),
+        "keepalives_idle": idle_s,
+        "keepalives_interval": idle_s,
+        "keepalives_count": _KEEPALIVES,
+        "tcp_user_timeout": math.ceil(timeout_s * 1000),
+    }
+    return {name: value for name, value in waits.items() if name not in url.query}
