@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
 from dedup_adapters.redis import RedisStore
 from dedup_sdk import ClaimKind, MemoryClaimStore
-from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.marks import Marks
-from dedup_sdk.shared.scope import scope_name, scoped_ids
+from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import MANIFEST_NAME
 from spark_backfill.backfill import backfill, backfill_groups
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options
 from spark_backfill.shared_rebuild import STEPS, left_ms, load_marks
 from tests.spark.test_fold_files import FailsFirst
-from tests.spark.test_given_up import letter
-from tests.support.producing import Outgoing
 from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
+from tests.support.shared_history import (
+    BASE_MS,
+    DAY_MS,
+    HANDLED,
+    HOUR_MS,
+    NEWEST_MS,
+    SharedHistory,
+    expected,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.shared.scope import Scope
-    from tests.support.brokers import Broker
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-BASE_MS = 1_700_000_000_000
-NEWEST_MS = BASE_MS + 40 * HOUR_MS
-HANDLED = {b"a": 40, b"b": 30, b"c": 20, b"d": 39}
-"""The IDs that the group handled within the last day of its history, and the hour of their last sighting."""
 PASSWORD = "hunter2"
 
 
@@ -59,48 +53,15 @@ def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Rebuilt:
-    """A topic of two partitions whose history one group handled in part, and an empty memory in Redis."""
+    """A history, and an empty memory in Redis, which is asked with a password."""
 
-    def __init__(
-        self, broker: Broker, spark: SparkSession, topic: str, group: str, url: str, folder: Path
-    ) -> None:
-        self.topic, self.group, self.folder = topic, group, folder
-        self.spark = spark
-        self._broker, self._url = broker, url
+    def __init__(self, make: Callable[[str], SharedHistory], url: str) -> None:
+        self.history = make(url.replace("redis://", f"redis://app:{PASSWORD}@"))
+        self.url, self.group, self.folder = self.history.url, self.history.group, self.history.folder
+        self.run, self.keys, self.arguments = self.history.run, self.history.keys, self.history.arguments
+        self.spark = self.history.spark
         self.client: Any = Redis.from_url(url)
         self.client.flushall()
-
-    @property
-    def url(self) -> str:
-        """With a password."""
-        return self._url.replace("redis://", f"redis://app:{PASSWORD}@")
-
-    def commit(self, group: str, ends: dict[int, int]) -> None:
-        """Commit as a consumer of ours does that began at the beginning."""
-        client = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": group})
-        text = str(CommitMetadata(low=0, complete=True))
-        offsets = [TopicPartition(self.topic, number, end, text) for number, end in ends.items()]
-        client.commit(offsets=offsets, asynchronous=False)
-        client.close()
-
-    def arguments(self, *more: str) -> list[str]:
-        """The command line of a run for the group's memory."""
-        usual = ["--bootstrap", self._broker.bootstrap, "--topic", self.topic, "--id", "header:dedup-id"]
-        return [*usual, "--window", "1d", "--group", self.group, "--shared", self.url, *more]
-
-    def run(self, *more: str, **others: Any) -> dict[str, Any]:
-        """Rebuild, and return the report."""
-        options = parse_options(self.arguments(*more), print)
-        return dict(json.loads(str(backfill(options, lambda: self.spark, **others))))
-
-    def keys(
-        self, *names: bytes, partition: int = 0, scope: Scope = "topic", group: str = "", prefix: str = ""
-    ) -> list[bytes]:
-        """What the store calls IDs."""
-        name = scope_name(
-            scope, prefix=prefix, group=group or self.group, topic=self.topic, partition=partition
-        )
-        return scoped_ids(name, map(digest_one, names))
 
     def known(self, *names: bytes, **scope: Any) -> dict[bytes, int | None]:
         """When IDs were seen last, None for those that a consumer would handle, -2 for what is no mark; nothing is changed in the memory."""
@@ -118,47 +79,11 @@ class Rebuilt:
 
 
 @pytest.fixture
-def rebuilt(
-    broker: Broker,
-    spark: SparkSession,
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-    redis: RedisServer,
-    tmp_path: Path,
-) -> Iterator[Rebuilt]:
-    """A history that has everything that may not be shared: what is old, given up, or not committed."""
-    topic = make_topic(2)
-
-    def at(name: bytes | None, hour: int, partition: int) -> Outgoing:
-        headers = {} if name is None else {"dedup-id": name}
-        return Outgoing(headers=headers, partition=partition, timestamp_ms=BASE_MS + hour * HOUR_MS)
-
-    produce(
-        topic,
-        [
-            *(
-                at(b"old", 1, 0),
-                at(b"b", 2, 0),
-                at(b"given-up", 20, 0),
-                at(b"b", 30, 0),
-                at(None, 31, 0),
-                at(b"a", 40, 0),
-            ),
-            *(at(b"beyond", 40, 0), at(b"a", 40, 0)),
-            *(at(b"a", 19, 1), at(b"c", 20, 1), at(b"d", 39, 1), at(b"beyond", 39, 1)),
-        ],
-    )
-    made = Rebuilt(broker, spark, topic, group, redis.url, tmp_path)
-    made.commit(group, {0: 6, 1: 3})
-    produce(broker.create_topic(f"{group}.dead-letters", 1, None), [letter(topic, 2, "given-up", group)])
+def rebuilt(shared_history: Callable[[str], SharedHistory], redis: RedisServer) -> Iterator[Rebuilt]:
+    """A history whose memory is rebuilt."""
+    made = Rebuilt(shared_history, redis.url)
     yield made
     made.client.close()
-
-
-def expected() -> dict[bytes, int | None]:
-    """What the memory is to know."""
-    return {name: BASE_MS + hour * HOUR_MS for name, hour in HANDLED.items()}
 
 
 def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> None:
@@ -236,7 +161,7 @@ def test_what_is_claimed_or_newer_stays(rebuilt: Rebuilt, redis: RedisServer) ->
 def test_scopes_and_groups(rebuilt: Rebuilt) -> None:
     """Each group's history is found where its consumers look: by scope, prefix and origin."""
     other = f"{rebuilt.group}/other"
-    rebuilt.commit(other, {0: 4})
+    rebuilt.history.commit(other, {0: 4})
     options = parse_options(
         rebuilt.arguments("--group", other, "--shared-scope", "partition", "--shared-prefix", "test"), print
     )
@@ -312,70 +237,3 @@ def test_any_marks_are_loaded_once_and_again(seen: dict[bytes, int], window_ms: 
     assert [claim.seen_ms for claim in claims if claim.kind is ClaimKind.DUPLICATE] == [
         time for time, lasts in zip(times, (left > 0).tolist(), strict=True) if lasts
     ]
-
-
-SHARED = [
-    "--bootstrap",
-    "b:9092",
-    "--topic",
-    "orders",
-    "--id",
-    "key",
-    "--shared",
-    "redis://app:hunter2@h:6379/0",
-]
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        (["--window", "7d", "--whole-topic"], "--whole-topic and --shared do not go together"),
-        (["--window", "7d+20000n", "--group", "g"], "a shared memory forgets by time alone"),
-        (["--window", "20000n", "--group", "g"], "cannot be rebuilt for a window by count"),
-        (["--window", "7d", "--group", "g", "--order", "integer"], "--order and --shared do not go together"),
-        (["--window", "7d", "--group", "g", "--unit", "header:u"], "--unit and --shared do not go together"),
-        (["--window", "7d", "--group", "g", "--partitions", "9", "--partitioner", "murmur2"], "--partitions and --shared"),
-        (["--window", "7d", "--group", "g", "--overwrite"], "--overwrite and --shared without --output"),
-        (["--window", "7d", "--group", "g", "--report", "page"], "--report and --shared without --output"),
-        (["--window", "7d", "--group", "g", "--shared", "mysql://app:hunter2@h/0"], "--shared mysql://h/0 is no URL of a shared memory"),
-        (["--window", "7d", "--group", "g", "--shared", "hunter2"], "--shared *** is no URL of a shared memory"),
-        (["--window", "7d", "--group", "g", "--shared", "redis://:hunter2/x@h:1/0"], "is no URL of a shared memory"),
-        (["--window", "7d", "--group", "g", "--shared", ""], "is no URL of a shared memory"),
-        (["--window", "7d", "--group", "g", "--shared-buckets", "0"], "buckets=0: give a whole number"),
-        (["--window", "7d", "--group", "g", "--shared-keys", "{x}"], "give text without braces"),
-        (["--window", "7d", "--group", "g", "--shared-origin", ""], "--shared-origin is empty"),
-        (["--window", "7d", "--group", "g", "--shared-scope", "all"], "invalid choice: 'all'"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_rebuilt_is_refused(more: list[str], told: str) -> None:
-    """With one line, which has no password."""
-    said: list[str] = []
-    with pytest.raises(SystemExit) as caught:
-        parse_options([*SHARED, *more], said.append)
-    assert caught.value.code == 2
-    assert len(said) == 1
-    assert told in said[0]
-    assert PASSWORD not in said[0]
-
-
-def test_its_options_need_a_memory() -> None:
-    """What says where in the memory needs to know which one; and without one there has to be an output."""
-    said: list[str] = []
-    for option in (
-        "--shared-scope=group",
-        "--shared-prefix=x",
-        "--shared-origin=x",
-        "--shared-keys=x",
-        "--shared-buckets=2",
-    ):
-        said.clear()
-        with pytest.raises(SystemExit):
-            parse_options(
-                [*SHARED[:6], "--window", "7d", "--group", "g", "--output", "out", option], said.append
-            )
-        assert said == [
-            f"error: {option.partition('=')[0]} needs --shared: name the memory, e.g. --shared redis://localhost:6379/0"
-        ]
-    with pytest.raises(SystemExit):
-        parse_options([*SHARED[:6], "--window", "7d", "--group", "g"], said.append)
-    assert said[-1] == "error: the following arguments are required: --output"

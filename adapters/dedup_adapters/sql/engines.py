@@ -58,7 +58,10 @@ def shown_url(url: str) -> str:
     Raises:
         ConfigurationError: it is none.
     """
-    return _parsed(url).set(username=None, password=None, query={}).render_as_string()
+    parsed = _parsed(url)
+    return URL.create(
+        parsed.drivername, host=parsed.host, port=parsed.port, database=parsed.database
+    ).render_as_string()
 
 
 def hidden_in(url: str) -> dict[str, str]:

@@ -13,7 +13,14 @@ from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import MemoryClaimStore
 from tests.support.databases import postgresql
-from tests.support.redis_servers import HAS_REDIS, HAS_VALKEY, RedisServer, redis_server
+from tests.support.redis_servers import (
+    HAS_REDIS,
+    HAS_VALKEY,
+    RedisClusterServers,
+    RedisServer,
+    redis_cluster,
+    redis_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +34,7 @@ ANY_REDIS = ["installed" if HAS_REDIS else CONTAINER, *VALKEY]
 STORES = [
     "memory",
     pytest.param("redis in a container", marks=pytest.mark.container),
-    *(["redis", "redis in buckets"] if HAS_REDIS else []),
+    *(["redis", "redis in buckets", "redis cluster", "redis cluster in buckets"] if HAS_REDIS else []),
     *VALKEY,
     pytest.param("postgresql", marks=pytest.mark.container),
 ]
@@ -63,6 +70,13 @@ def own_redis(
 
 
 @pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisClusterServers]:
+    """A cluster for all tests that leave it whole."""
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The URL of a database server for all tests."""
     with postgresql() as url:
@@ -85,8 +99,11 @@ def connect(
         yield lambda: SharedStore(engine, table=table)
         engine.dispose()
         return
-    kind = "container" if "container" in request.param else "installed"
-    url = redis_servers("valkey" if request.param == "valkey" else kind).url
+    if "cluster" in request.param:
+        url = request.getfixturevalue("cluster").url
+    else:
+        kind = "container" if "container" in request.param else "installed"
+        url = redis_servers("valkey" if request.param == "valkey" else kind).url
     prefix, buckets = f"{uuid.uuid4()}:", 16 if "buckets" in request.param else 1
     made: list[ClaimStore] = []
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -383,9 +385,101 @@ def test_connections_that_are_cut_are_an_outage(postgresql_server: str) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("engine", ["postgresql://", 7, create_engine("sqlite://")])
+@pytest.mark.parametrize("engine", [None, 7, create_engine("sqlite://")])
 def test_an_engine_that_is_none_of_postgresql_is_refused(engine: Any) -> None:
     """In one line."""
     with pytest.raises(ConfigurationError, match="give SQLAlchemy's Engine of PostgreSQL") as caught:
         SharedStore(engine)
     one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("", "none of SQLAlchemy's"),
+        ("mysql+pymysql://app:secret@h/db", "one of 'mysql', and not of PostgreSQL"),
+        ("postgresql+nothing://app:secret@h/db", "names a driver that SQLAlchemy does not know"),
+        ("postgresql+psycopg2://app:secret@h/db", "needs a driver that is not installed"),
+        ("postgresql+psycopg_async://app:secret@h/db", "names a driver for asyncio"),
+        ("postgresql+psycopg://app:secret@h:port/db", "none of SQLAlchemy's"),
+    ],
+)
+def test_a_url_that_is_none_of_postgresql_is_refused(url: str, told: str) -> None:
+    """In one line, without the password."""
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        SharedStore(url)
+    assert "secret" not in one_line(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, True, "1"])
+def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    """In one line that has the value."""
+    with pytest.raises(ConfigurationError, match=r"timeout=.*: give seconds above 0"):
+        SharedStore("postgresql+psycopg://h/db", timeout=timeout)
+
+
+def test_nothing_of_a_urls_query_is_told() -> None:
+    """A password may be in it, too."""
+    store = SharedStore("postgresql+psycopg://app:secret@127.0.0.1:1/db?password=secret&sslmode=disable")
+    with pytest.raises(SharedStoreError, match="start it, or correct the URL") as caught:
+        claim(store)
+    assert "secret" not in one_line(caught.value)
+    assert caught.value.passes
+    store.close()
+
+
+@pytest.mark.container
+def test_a_store_of_a_url_has_an_engine_of_its_own(postgresql_server: str) -> None:
+    """Connections that are cut while nobody uses them are made anew, and a lock that somebody keeps is waited for as long as was said."""
+    store = SharedStore(postgresql_server, table=f"own_{uuid.uuid4().hex[:8]}", timeout=0.1)
+    assert store.create()
+    assert not store.create()
+    assert claim(store)[0].kind is ClaimKind.FRESH
+    other = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with other.connect() as connection:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        connection.execute(text(ended))
+    [given] = claim(store)
+    with other.connect() as connection, connection.begin():
+        connection.execute(text("BEGIN"))
+        connection.execute(text(f"LOCK TABLE {next(iter(store.metadata.tables))}"))
+        with pytest.raises(SharedStoreError, match="lock timeout") as caught:
+            complete(store, given.token)
+        assert caught.value.passes
+        connection.execute(text("ROLLBACK"))
+    assert complete(store, given.token)
+    other.dispose()
+    store.close()
+
+
+@pytest.mark.container
+def test_a_refusal_does_not_pass(postgresql_server: str) -> None:
+    """Nobody needs to wait for a right that is not there."""
+    role, engine = f"app_{uuid.uuid4().hex[:8]}", create_engine(postgresql_server)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
+    table = f"refused_{uuid.uuid4().hex[:8]}"
+    SharedStore(engine, table=table).create()
+    store = SharedStore(engine.url.set(username=role, password=role).render_as_string(False), table=table)
+    with pytest.raises(SharedStoreError, match="permission denied") as caught:
+        claim(store)
+    assert not caught.value.passes
+    store.close()
+    engine.dispose()
+
+
+@pytest.mark.container
+def test_several_make_the_table_at_once(postgresql_server: str) -> None:
+    """Each finds it, and one of them made it: consumers are started together."""
+    for _ in range(5):
+        table, start = f"made_{uuid.uuid4().hex[:8]}", Barrier(4)
+        stores = [SharedStore(postgresql_server, table=table, timeout=30.0) for _ in range(4)]
+
+        def create(store: SharedStore, start: Barrier = start) -> bool:
+            start.wait(60)
+            return store.create()
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sorted(pool.map(create, stores)) == [False, False, False, True]
+        for store in stores:
+            store.close()
