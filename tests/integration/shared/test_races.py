@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 import uuid
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -10,7 +11,9 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_engine, text
 
+from dedup_adapters.sql import SharedStore
 from dedup_sdk import Claim, ClaimKind
 from tests.support.claiming import Outcome, contend, contend_in_redis, shared_ids
 
@@ -73,3 +76,35 @@ def test_processes_race_as_threads_do(any_redis: RedisServer) -> None:
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
         asked = [pool.submit(contend_in_redis, any_redis.url, prefix, seed, COUNT, 20) for seed in range(3)]
         check([each.result() for each in asked])
+
+
+@pytest.mark.container
+@pytest.mark.parametrize("settings", [(), ("mergejoin",), ("mergejoin", "hashjoin"), ("nestloop",)])
+def test_claims_are_given_back_in_the_order_in_which_others_wait(
+    postgresql_server: str, settings: tuple[str, ...]
+) -> None:
+    """However the database goes about it, where its index is of no use to it: else two batches would wait for each other crosswise."""
+    server, table = create_engine(postgresql_server), f"order_{uuid.uuid4().hex[:8]}"
+    off = " ".join(f"-c enable_{name}=off" for name in ("indexscan", "bitmapscan", *settings))
+    engine = create_engine(postgresql_server, connect_args={"options": off})
+    store = SharedStore(engine, table=table)
+    store.create()
+    first, last = sorted(shared_ids(2))
+    tokens = []
+    for each in (last, first):
+        [given] = store.claim([each], "a", 600_000, timestamps_ms=[0], window_ms=600_000)
+        tokens.append(given.token)
+    lock = text(f"SELECT 1 FROM {table} WHERE id = :id FOR UPDATE NOWAIT")  # noqa: S608
+    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE :query")
+    with ThreadPoolExecutor(1) as pool, server.connect() as other, server.connect() as watch:
+        other.execute(lock, {"id": first})
+        released = pool.submit(store.release, [last, first], tokens)
+        until = time.monotonic() + 60
+        while watch.scalar(waits, {"query": f"%DELETE%{table}%"}) != 1:
+            assert time.monotonic() < until
+            watch.rollback()
+        other.execute(lock, {"id": last})
+        other.rollback()
+        assert released.result(60) == [True, True]
+    engine.dispose()
+    server.dispose()
