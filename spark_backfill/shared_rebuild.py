@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dedup_sdk.errors import SharedStoreError
+from dedup_sdk.errors import ConfigurationError, SharedStoreError
 from dedup_sdk.marks import Int64s, Marks
 from dedup_sdk.shared.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
 from dedup_sdk.shared.protocol import ClaimStore
@@ -89,18 +89,22 @@ class SharedLoader:
     def _load(self, store: ClaimStore, given: SharedFile) -> int:
         copy = partial(read_file, Path(given.folder))
         pages = read_files([given.file], copy, place=given.folder, beside=None)
-        with _told():
-            return sum(
-                load_marks(
-                    store,
-                    page,
-                    given.scope,
-                    newest_ms=given.newest_ms,
-                    window_ms=self.window_ms,
-                    patience_s=self.patience_s,
+        try:
+            with _told():
+                return sum(
+                    load_marks(
+                        store,
+                        page,
+                        given.scope,
+                        newest_ms=given.newest_ms,
+                        window_ms=self.window_ms,
+                        patience_s=self.patience_s,
+                    )
+                    for page in pages
                 )
-                for page in pages
-            )
+        except ConfigurationError as error:
+            # It was as it should be when the run began, and no option is wrong.
+            raise BackfillError(str(error)) from None
 
 
 def load_marks(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dedup_adapters.sql import SharedStore
 from spark_backfill.client_config import without_secrets
+from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.shared_options import SharedOptions
+from spark_backfill.shared_rebuild import check_store
 from spark_backfill.shared_servers import SqlServer
+from tests.support.redis_servers import HAS_REDIS, redis_cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PASSWORD = "hunter2"
 SHARED = [
@@ -138,3 +145,20 @@ def test_a_postgresql_server_is_asked_by_its_own_options() -> None:
     with closing(options.shared.server.connect()) as store:
         assert isinstance(store, SharedStore)
         assert list(store.metadata.tables) == ["apps.memory"]
+
+
+@pytest.mark.parametrize("kind", ["installed"] if HAS_REDIS else [])
+def test_a_node_that_is_taken_for_a_server_is_told_before_a_history_is_read(
+    kind: str, tmp_path: Path
+) -> None:
+    """By any bucket that lies elsewhere; as a cluster it is asked without a word."""
+    assert kind
+    more = [*SHARED[:6], *SQL[:4], "--shared-buckets", "16", "--shared"]
+    with redis_cluster(tmp_path) as cluster:
+        for node in cluster.nodes:
+            options = parse_options([*more, node.url], print)
+            with pytest.raises(BackfillError, match=r"one node of a cluster.*give redis\+cluster://"):
+                check_store(options.shared, print)
+        said: list[str] = []
+        check_store(parse_options([*more, cluster.url], print).shared, said.append)
+        assert all("appendonly=no" in line for line in said)

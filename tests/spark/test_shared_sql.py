@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,10 +11,11 @@ from sqlalchemy import create_engine, make_url, text
 
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import ClaimKind, ConfigurationError
-from spark_backfill.backfill import backfill
+from spark_backfill.backfill import backfill, backfill_groups
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options
-from tests.spark.test_fold_files import FailsFirst
+from spark_backfill.shared_rebuild import SharedLoader
+from tests.spark.test_fold_files import AlwaysFails, FailsFirst
 from tests.support.databases import database_of
 from tests.support.shared_history import BASE_MS, DAY_MS, HANDLED, HOUR_MS, NEWEST_MS, expected
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_backfill.fold import Task
     from tests.support.shared_history import SharedHistory
 
 pytestmark = pytest.mark.container
@@ -40,6 +43,11 @@ class Rebuilt:
         self.url = str(make_url(url).set(username=self.role, password=PASSWORD).render_as_string(False))
         self.history = make(self.url)
         self.run, self.keys = self.history.run, self.history.keys
+
+    def run_groups(self, *more: str) -> list[int]:
+        """Rebuild the memories of several groups, and return how many marks of each were loaded."""
+        options = parse_options(self.history.arguments(*more), print)
+        return [each.shared_marks for each in backfill_groups(options, lambda: self.history.spark).groups]
 
     def execute(self, statement: str) -> None:
         """Do something as the server's owner."""
@@ -175,3 +183,45 @@ def test_a_right_that_is_missing_ends_the_run_in_one_line(rebuilt: Rebuilt) -> N
     assert "permission denied for table dedup_shared" in line
     assert "run it again" in line
     assert PASSWORD not in line
+
+
+def test_a_table_that_is_gone_meanwhile_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
+    """It was there when the run began."""
+
+    def around(task: Task) -> Task:
+        if isinstance(task, SharedLoader):
+            rebuilt.execute("DROP TABLE dedup_shared")
+        return task
+
+    with pytest.raises(Exception, match="there is no table") as caught:
+        rebuilt.run(around=around)
+    assert one_line(caught.value).startswith("there is no table dedup_shared: call create()")
+
+
+def test_a_run_that_was_ended_in_the_middle_is_run_again(rebuilt: Rebuilt) -> None:
+    """What it had loaded is no harm, and nothing is missing afterwards."""
+
+    def around(task: Task) -> Task:
+        return AlwaysFails(task) if isinstance(task, SharedLoader) else task
+
+    output = str(rebuilt.history.folder / "snapshot")
+    with pytest.raises(Exception, match="the disk of this worker is gone"):
+        rebuilt.run("--output", output, around=around)
+    assert not list(rebuilt.history.folder.glob("snapshot/*"))
+    assert rebuilt.rows()
+    report = rebuilt.run("--output", output)
+    assert report["shared_marks"] == 5
+    assert rebuilt.known(*HANDLED) == expected()
+
+
+def test_two_rebuilds_at_once_are_one(rebuilt: Rebuilt) -> None:
+    """Of two groups that have one scope, and one of them twice; both make the table. What one group gave up the other one handled."""
+    other = f"{rebuilt.history.group}/other"
+    rebuilt.history.commit(other, {0: 4})
+    everywhere = ("--shared-scope", "global")
+    runs = [("--group", other, *everywhere), everywhere]
+    with ThreadPoolExecutor(2) as pool:
+        reports = [pool.submit(rebuilt.run_groups, *more) for more in runs]
+        assert [each.result(150) for each in reports] == [[5, 2], [5]]
+    assert rebuilt.known(*HANDLED, scope="global") == expected()
+    assert len(rebuilt.rows()) == len(HANDLED) + 1

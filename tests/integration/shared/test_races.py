@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import time
 import uuid
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from threading import Barrier
-from typing import TYPE_CHECKING
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -76,6 +77,58 @@ def test_processes_race_as_threads_do(any_redis: RedisServer) -> None:
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
         asked = [pool.submit(contend_in_redis, any_redis.url, prefix, seed, COUNT, 20) for seed in range(3)]
         check([each.result() for each in asked])
+
+
+def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], ClaimStore]) -> None:
+    """Two load all IDs again and again, in other orders and with other lives, while consumers claim: each claim is completed by its owner or given back by it."""
+    consumers, stop, start = 3, Event(), Barrier(5)
+    stores = [connect() for _ in range(consumers + 2)]
+
+    def rebuild(seed: int) -> int:
+        chance, loads = random.Random(seed), 0
+        start.wait(60)
+        while not stop.is_set():
+            part = chance.sample(shared_ids(COUNT), 100)
+            stores[seed].load(part, timestamps_ms=[seed] * 100, window_ms=chance.choice([1, 600_000]))
+            loads += 1
+        return loads
+
+    def consume(seed: int) -> Counter[ClaimKind]:
+        chance, store, seen = random.Random(seed), stores[seed], Counter[ClaimKind]()
+        start.wait(60)
+        for _ in range(40):
+            asked = chance.sample(shared_ids(COUNT), 60)
+            # Two windows apart: what is known of the time before does not count, so that there is always something to claim.
+            times: dict[str, Any] = {"timestamps_ms": [chance.choice([0, 10**6])] * 60, "window_ms": 10**5}
+            answers = store.claim(asked, str(seed), 600_000, **times)
+            seen.update(answer.kind for answer in answers)
+            ours = [(key, answer.token) for key, answer in zip(asked, answers, strict=True) if answer.token]
+            keys, tokens = [key for key, _ in ours], [token for _, token in ours]
+            assert store.renew(keys, tokens, str(seed), 600_000) == [True] * len(ours)
+            if chance.random() < 0.3:
+                assert store.release(keys, tokens) == [True] * len(ours)
+            else:
+                times = {"timestamps_ms": times["timestamps_ms"][: len(ours)], "window_ms": 600_000}
+                assert store.complete(keys, tokens, **times) == [True] * len(ours)
+        return seen
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        rebuilds = [pool.submit(rebuild, consumers + number) for number in range(2)]
+        try:
+            lives = [
+                each.result(120) for each in [pool.submit(consume, number) for number in range(consumers)]
+            ]
+        finally:
+            stop.set()
+        assert all(each.result(60) for each in rebuilds)
+    assert all(seen[ClaimKind.FRESH] and seen[ClaimKind.DUPLICATE] for seen in lives)
+    # What is loaded shortens nothing that was completed: all of it is known.
+    stores[-1].load(shared_ids(COUNT), timestamps_ms=[0] * COUNT, window_ms=600_000)
+    stores[-1].load(shared_ids(COUNT), timestamps_ms=[0] * COUNT, window_ms=1)
+    known = stores[0].claim(
+        shared_ids(COUNT), "next", 600_000, timestamps_ms=[10**6] * COUNT, window_ms=10**6
+    )
+    assert {answer.kind for answer in known} == {ClaimKind.DUPLICATE}
 
 
 @pytest.mark.container
