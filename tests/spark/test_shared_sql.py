@@ -121,7 +121,7 @@ def test_what_is_claimed_or_newer_stays_and_what_is_over_is_replaced(rebuilt: Re
         )
     assert rebuilt.known(*HANDLED) == {**expected(), b"a": None, b"b": newer}
     assert rebuilt.rows()[a] == (True, claim.token, "alive", NEWEST_MS)
-    assert store.complete([a], [claim.token], timestamps_ms=[NEWEST_MS], window_ms=DAY_MS) == [True]
+    assert store.complete([a], [claim.token], "alive", timestamps_ms=[NEWEST_MS], window_ms=DAY_MS) == [True]
     [after] = store.claim([d], "next", 600_000, timestamps_ms=[NEWEST_MS], window_ms=DAY_MS)
     assert after.kind is ClaimKind.DUPLICATE
     store.close()

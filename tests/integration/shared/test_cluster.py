@@ -51,7 +51,7 @@ def test_a_client_that_was_given_is_used(
         made = RedisStore(cluster.url, prefix=prefix, buckets=buckets, timeout=30.0)
         tokens = [answer.token for answer in claim(given)]
         assert {answer.kind for answer in claim(made, owner="b")} == {ClaimKind.IN_FLIGHT}
-        taken = made.complete(shared_ids(COUNT), tokens, timestamps_ms=[0] * COUNT, window_ms=FOREVER_MS)
+        taken = made.complete(shared_ids(COUNT), tokens, "a", timestamps_ms=[0] * COUNT, window_ms=FOREVER_MS)
         assert taken == [True] * COUNT
         assert {answer.kind for answer in claim(given)} == {ClaimKind.DUPLICATE}
         assert given.incarnation() == made.incarnation()

@@ -109,7 +109,7 @@ def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], 
                 assert store.release(keys, tokens) == [True] * len(ours)
             else:
                 times = {"timestamps_ms": times["timestamps_ms"][: len(ours)], "window_ms": 600_000}
-                assert store.complete(keys, tokens, **times) == [True] * len(ours)
+                assert store.complete(keys, tokens, str(seed), **times) == [True] * len(ours)
         return seen
 
     with ThreadPoolExecutor(len(stores)) as pool:
