@@ -264,13 +264,14 @@ def test_a_server_that_does_not_tell_its_settings_is_used(
     """Where CONFIG is forbidden, as in the cloud."""
     with Redis.from_url(own_redis.url) as client:
         client.acl_setuser(
-            "app", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-config"]
+            "app", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-config", "-info"]
         )
     caplog.set_level(logging.INFO, "dedup_adapters")
     store = RedisStore(own_redis.url.replace("redis://", "redis://app:word@"), prefix=prefix, timeout=30.0)
     assert claim(store)[0].kind is ClaimKind.FRESH
     [line] = [record.message for record in caplog.records if record.name == "dedup_adapters"]
     assert "does not tell its settings" in line
+    assert store.incarnation() == ""
     store.close()
 
 
