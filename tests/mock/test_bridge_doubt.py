@@ -1,0 +1,46 @@
+"""A bridge whose log goes back under it, in a cluster that cannot say which topic it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk.bridge.source import Source
+from tests.support.bridging import Running, bridge, lying, until
+from tests.support.producing import Outgoing, produce
+
+if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
+
+
+def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an unclean election: the topic is asked for, is the same, and its records have the names that they had; the other partition is not touched."""
+    kafka.create_topic("copies")
+    produce(kafka.bootstrap, "pairs", [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(20)])
+    doubted: list[dict[tuple[str, int], int]] = []
+    doubt = Source.doubt
+
+    def noting(self: Source, firsts: dict[tuple[str, int], int]) -> None:
+        doubted.extend([dict(firsts)] if firsts else [])
+        doubt(self, firsts)
+
+    def going_back(self: Source, most: int) -> list[Any]:
+        while back:
+            self._consumer.seek(back.pop())
+        return read(self, most)
+
+    back: list[TopicPartition] = []
+    read = Source.read
+    monkeypatch.setattr(Source, "read", going_back)
+    monkeypatch.setattr(Source, "doubt", noting)
+    with Running(bridge(kafka.bootstrap, kafka.bootstrap, "pairs", rename="copies")) as made:
+        until(lambda: made.counters.copied == 20)
+        back.append(TopicPartition("pairs", 1, 4))
+        until(lambda: made.counters.copied == 26)
+        produce(kafka.bootstrap, "pairs", [Outgoing(value=b"21", partition=1)])
+        until(lambda: made.counters.copied == 27)
+    assert doubted == [{("pairs", 1): 4}]
+    got = lying(kafka.bootstrap, "copies")
+    assert (len(got), len({each.ident for each in got})) == (27, 21)
