@@ -10,7 +10,7 @@ settled
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -76,3 +76,11 @@ class Settled:
 
     record: Record
     verdict: Verdict
+
+
+def value_bytes(items: Sequence[Record] | Sequence[Sized]) -> int:
+    """Return how many bytes the values of these have, together: of records, or of messages of a client, whose length is that of their value."""
+    if items and isinstance(items[0], Record):
+        return sum(len(item.value or b"") for item in items if isinstance(item, Record))
+    # In one call of the interpreter's own: it is asked of each batch while a unit is open.
+    return sum(map(len, items))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dedup_sdk.engine.claiming import PartitionClaims
+from dedup_sdk.engine.crowding import Crowding
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
@@ -82,6 +83,7 @@ class Partition(Durable):
         # Such marks are more than last sightings: a fold of them begins where the history does.
         self.hangs_on_order = not self.tells_of_singles or window.count is not None
         self.forgets = strategy.forgets(topic)
+        self._crowding = Crowding(f"{topic}[{partition}]")
         self._observers = observers
         self._clock = clock
         self.begun = True
@@ -216,8 +218,9 @@ class Partition(Durable):
             self._count(chunk)
         else:
             self.unclaimed.append(chunk)
-        if self.gathers:
+        if isinstance(lane, UnitLane):
             self._note_due()
+            self._crowding.note(lane, lane.latest_ms)
         return [*late, chunk]
 
     # --- what a shared memory says ---------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.unit_chunk import HELD, Whole, units_of
 from dedup_sdk.lane.unit_judging import UnitJudging
 from dedup_sdk.marks import Int64s
+from dedup_sdk.record import value_bytes
 from dedup_sdk.units.gathering import UNFINISHED, Gathered
 
 MOST_OPEN: Final = 100_000
-"""So many offsets behind its first record a unit that is still open has failed: all that came since is in memory for it.
+"""So many records of others may come of its partition while a unit is open, so many offsets in a fold: all that comes since is in memory for it.
 
 Those that it may have itself (`Unit.records`) come on top, but not in a fold, which then does not know what became of it.
 """
+_MEGABYTE: Final = 2**20
 
 
 class UnitLane(UnitJudging):
@@ -40,10 +42,13 @@ class UnitLane(UnitJudging):
         if not self.folding:
             if not self.is_live:
                 self._go_live()
-            self._fail_far_behind(offsets[0])
-        return super().admit(
+            self._fail_crowded()
+        chunk = super().admit(
             offsets, timestamps, digests, missing, find, items=items, discard_unkeyed=discard_unkeyed
         )
+        if self.units.open and not self.folding:
+            self.units.tell_came(len(offsets), value_bytes(items))
+        return chunk
 
     def _go_live(self) -> None:
         self.is_live = True
@@ -101,12 +106,12 @@ class UnitLane(UnitJudging):
 
     # --- units that do not become whole ---------------------------------------------------------------------
 
-    def _fail_far_behind(self, offset: int) -> None:
-        """Let units fail whose first record lies too far behind this offset; its time may not count, while there is so much to read."""
-        begun_below = offset - MOST_OPEN - self.keys.unit.records
-        # They stand in the order of their first records.
-        while (oldest := next(iter(self.units.open.values()), None)) and oldest.offsets[0] < begun_below:
-            self.fail_unit(oldest.name, UNFINISHED)
+    def _fail_crowded(self) -> None:
+        """Let units fail behind whose first record too much has come; their time may not count, while there is so much to read."""
+        unit = self.keys.unit
+        while name := self.units.crowded(MOST_OPEN + unit.records, unit.megabytes * _MEGABYTE):
+            self.crowded.append((name, self.units.open[name].offsets[0]))
+            self.fail_unit(name, UNFINISHED)
 
     def fail_unit(self, name: bytes, reason: str) -> None:
         """Deliver what has come of an open unit, record by record, and whatever comes of it later; it goes to ``due``."""

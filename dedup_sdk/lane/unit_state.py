@@ -46,13 +46,15 @@ class UnitState(Lane):
     the units that wait or are in flight, by their ends. ``torn``: from that offset on the log alone tells what was judged here. Before
     it a unit failed, or was accepted in
     doubt, which depends on more than the log; and where one more ID is remembered or one less, a later unit is rejected or not, so
-    that a fold of that stretch could remember what nobody has handled.
+    that a fold of that stretch could remember what nobody has handled. ``crowded`` are the units that failed because too much came behind
+    them, each with the offset of its first record, until the owner takes them out.
     """
 
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
         self.keys = keys
         self.units = Gathering(keys.unit.records)
         self.due: list[Place] = []
+        self.crowded: list[tuple[bytes, int]] = []
         self.all_or_nothing = keys.mode == "all-or-nothing"
         self._over: list[tuple[int, int]] = []
         self._lately: deque[tuple[int, int]] = deque(maxlen=MOST_LATELY)

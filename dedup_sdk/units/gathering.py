@@ -43,6 +43,8 @@ class Gathered:
     reason: str = UNFINISHED
     given_up: bool = False
     """Whether one of its records must leave no mark."""
+    begun_at: tuple[int, int] = (0, 0)
+    """How many records, and bytes, had come before it; see `Gathering.tell_came`."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class Gathering:
         self.elsewhere: Callable[[bytes], bool] = _nowhere
         self.crossed: dict[bytes, int] = {}
         self._records = records
+        self._came = (0, 0)
         self._waited_ms = 0
         self._told_ms: int | None = None
         self._at_end = True
@@ -88,6 +91,19 @@ class Gathering:
         # What was begun in a time that does not count.
         for each in self._timed():
             each.since_ms = min(each.since_ms, self._waited_ms)
+
+    def tell_came(self, records: int, size: int) -> None:
+        """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter."""
+        self._came = self._came[0] + records, self._came[1] + size
+
+    def crowded(self, most_records: int, most_bytes: int) -> bytes | None:
+        """Return the name of the oldest open unit where more has come since it began: all of that waits for it. None where it has not."""
+        # They stand in the order of their first records.
+        oldest = next(iter(self.open.values()), None)
+        if oldest is None:
+            return None
+        records, size = (now - then for now, then in zip(self._came, oldest.begun_at, strict=True))
+        return oldest.name if records > most_records or size > most_bytes else None
 
     def _since_told(self, now_ms: int) -> int:
         """Return what has gone by; a clock that was set back holds no unit."""
@@ -127,7 +143,7 @@ class Gathering:
             return Standing.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
-            unit = self.open[member.name] = Gathered(member.name, self._now(now_ms))
+            unit = self.open[member.name] = Gathered(member.name, self._now(now_ms), begun_at=self._came)
             self.short.pop(member.name, None)
         unit.offsets.append(offset)
         unit.items.append(item)

@@ -15,6 +15,9 @@ Repeats = Literal["drop", "deliver"]
 UNIT_RECORDS: Final = 10_000
 """How many records a unit may have, where nobody says."""
 MOST_UNIT_RECORDS: Final = 1_000_000
+UNIT_MEGABYTES: Final = 256
+"""How many megabytes may come of a partition while a unit is open, where nobody says."""
+MOST_UNIT_MEGABYTES: Final = 1_000_000
 UNIT_TIMEOUT_S: Final = 60.0
 """How long a unit may take to become whole, where nobody says."""
 
@@ -32,6 +35,8 @@ class Unit:
         records: a unit that has more records than that is not waited for any longer.
         timeout: seconds after its first record in which a unit is to become whole, of the time in which there is nothing more to read; then it is
             not waited for any longer.
+        megabytes: so much may come of a partition (values, of whatever units and of none) since the first record of a unit that is not whole:
+            all of it is in memory for it. Then the unit is not waited for any longer.
 
     Raises `ConfigurationError` for anything else.
     """
@@ -42,6 +47,7 @@ class Unit:
     repeats: Repeats = "drop"
     records: int = UNIT_RECORDS
     timeout: float = UNIT_TIMEOUT_S
+    megabytes: int = UNIT_MEGABYTES
 
     def __post_init__(self) -> None:
         """Accept a text for the ID; refuse anything else in one line."""
@@ -54,6 +60,8 @@ class Unit:
         choice("repeats", self.repeats, ("drop", "deliver"))
         advice = f"give a whole number from 1 to {MOST_UNIT_RECORDS:,}"
         whole("records", self.records, advice=advice, most=MOST_UNIT_RECORDS)
+        advice = f"give a whole number from 1 to {MOST_UNIT_MEGABYTES:,}"
+        whole("megabytes", self.megabytes, advice=advice, most=MOST_UNIT_MEGABYTES)
         if not seconds("timeout", self.timeout):
             raise ConfigurationError(f"timeout={self.timeout!r}: give seconds above 0, e.g. 60")
 

@@ -20,6 +20,7 @@ from dedup_sdk import (
     DedupError,
     Deduplicator,
     DedupProducer,
+    Unit,
     VerdictKind,
 )
 from dedup_sdk.demo.narrator import STEPS, last_line, result_table
@@ -220,7 +221,8 @@ def test_the_line_in_the_log_is_as_documented(
         ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
-        ("docs/units.md", "lies 100,000 offsets and", 100_000, MOST_OPEN),
+        ("docs/units.md", "once 100,000 records and as many", 100_000, MOST_OPEN),
+        ("docs/units.md", "values of 256 MB", 256, Unit().megabytes),
         ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
         ("docs/handlers.md", "at least 5 minutes younger", 300_000, DISORDER_MS),

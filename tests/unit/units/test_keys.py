@@ -91,6 +91,8 @@ def test_settings_that_are_none() -> None:
     """Each is refused in one line."""
     with pytest.raises(ConfigurationError, match="records=0: give a whole number from 1"):
         Unit(records=0)
+    with pytest.raises(ConfigurationError, match="megabytes=0: give a whole number from 1"):
+        Unit(megabytes=0)
     with pytest.raises(ConfigurationError, match="timeout=0: give seconds above 0"):
         Unit(timeout=0)
     with pytest.raises(ConfigurationError, match="is the end_header, too"):
