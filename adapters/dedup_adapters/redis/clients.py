@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,8 @@ from redis.retry import Retry
 
 from dedup_sdk import ConfigurationError
 
+logger = logging.getLogger("dedup_adapters")
+
 CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """How a URL says that its server is any node of a cluster, and what redis-py calls it."""
 _PASSING: Final = (
@@ -48,6 +51,11 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
         ConfigurationError: it is neither a client nor a URL, or no timeout.
     """
     if isinstance(server, Redis | RedisCluster):
+        if isinstance(server, Redis) and not server.connection_pool.connection_kwargs.get("socket_timeout"):
+            logger.warning(
+                "the client of Redis at %s has no socket_timeout: while the server does not answer, the consumer waits with it; give it one, e.g. 1.0",
+                where(server),
+            )
         return lambda: server, where(server)
     if not isinstance(server, str):
         raise ConfigurationError(

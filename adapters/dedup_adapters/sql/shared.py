@@ -34,6 +34,7 @@ from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
 from dedup_adapters.sql.engines import engine_of
 from dedup_adapters.sql.errors import is_retryable
+from dedup_adapters.sql.tables import difference
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 
 ATTEMPT_BYTES: Final = 8
@@ -116,7 +117,10 @@ DELETE FROM {table} AS t USING mine WHERE t.id = mine.id
 RETURNING t.id, t.token, true
 """
 """One by one, in the order of all others; as a plain join the claims would be looked for in the whole table, where it has hardly any but many marks."""
-_EXPIRE: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE until_ms <= {now} LIMIT {at_once} FOR UPDATE SKIP LOCKED)"
+_EXPIRE: Final = """
+DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} WHERE until_ms <= :horizon_ms LIMIT {at_once} FOR UPDATE SKIP LOCKED))
+"""
+"""The time is asked before: no index serves a condition that may change from row to row."""
 
 
 _STARTED: Final = text(
@@ -275,9 +279,11 @@ class SharedStore:
         """Delete rows whose lease or window is over, 10,000 a transaction; return how many. Without it they count as none all the same."""
         total = 0
         with self._answers():
+            with self._engine.begin() as connection:
+                horizon_ms = connection.execute(text(f"SELECT {_NOW}")).scalar_one()
             while True:
                 with self._engine.begin() as connection:
-                    gone = connection.execute(self._expire).rowcount
+                    gone = connection.execute(self._expire, {"horizon_ms": horizon_ms}).rowcount
                 total += gone
                 if gone < _EXPIRED_AT_ONCE:
                     return total
@@ -330,16 +336,14 @@ class SharedStore:
     def _check(self, connection: Connection) -> None:
         name = self._table.fullname
         try:
-            columns = inspect(connection).get_columns(self._table.name, self._table.schema)
+            told = difference(connection, self._table)
         except NoSuchTableError:
             raise ConfigurationError(
                 f"there is no table {name}: call create() of the shared store, or put what ddl() returns into a migration"
             ) from None
-        found, wanted = {each["name"] for each in columns}, {each.name for each in self._table.columns}
-        if found != wanted:
+        if told:
             raise ConfigurationError(
-                f"table {name} is no shared memory of this version: it has {', '.join(sorted(found))}, and {', '.join(sorted(wanted))} is wanted; "
-                "name another one with table=, or move that one away"
+                f"table {name} is no shared memory of this version: {told}; name another one with table=, or move that one away"
             )
 
     @contextmanager

@@ -100,22 +100,29 @@ def ddl(tables: Tables, dialect: Dialect) -> list[str]:
 
 def check(connection: Connection, table: Table) -> None:
     """Raise `InboxError`, in one line, where the table is missing or another one."""
-    inspector = inspect(connection)
     try:
-        found = {column["name"]: column["type"] for column in inspector.get_columns(table.name, table.schema)}
-        key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
+        told = difference(connection, table)
     except NoSuchTableError:
         raise InboxError(
             f"there is no table {table.fullname}: call inbox.create(), or put what inbox.ddl() returns into a migration"
         ) from None
+    if told:
+        raise InboxError(
+            f"table {table.fullname} is no inbox of this version: {told}; name another one with table=, or move that one away"
+        )
+
+
+def difference(connection: Connection, table: Table) -> str:
+    """Return what columns and key a table of that name has and should have, "" where it is that one; raises `NoSuchTableError`."""
+    inspector = inspect(connection)
+    found = {column["name"]: column["type"] for column in inspector.get_columns(table.name, table.schema)}
+    key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
     wanted_key = [column.name for column in table.primary_key.columns]
     wanted = {column.name: column.type.python_type for column in table.columns}
     given = {name: _python_type(found[name]) for name in found}
-    if given != wanted or sorted(key) != sorted(wanted_key):
-        raise InboxError(
-            f"table {table.fullname} is no inbox of this version: it has {_told(given, key)}, and {_told(wanted, wanted_key)} is wanted; "
-            "name another one with table=, or move that one away"
-        )
+    if given == wanted and sorted(key) == sorted(wanted_key):
+        return ""
+    return f"it has {_told(given, key)}, and {_told(wanted, wanted_key)} is wanted"
 
 
 def _text(characters: int) -> Any:

@@ -323,6 +323,14 @@ def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, pref
                     claim(lost, 1)
 
 
+def test_a_client_that_waits_for_ever_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """The consumer waits with it; one that has a bound is nothing to warn of."""
+    RedisStore(Redis(socket_timeout=1.0))
+    assert caplog.text == ""
+    RedisStore(Redis(host="far", socket_timeout=None))
+    assert "far:6379 has no socket_timeout" in caplog.text
+
+
 @pytest.mark.container
 def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: str) -> None:
     """In one line that says what to do; and what `ddl` returns makes the right one."""
@@ -334,9 +342,16 @@ def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: s
         connection.execute(text("CREATE TABLE another (id int)"))
     other = SharedStore(engine, table="another")
     with pytest.raises(
-        ConfigurationError, match="is no shared memory of this version: it has id, and attempt"
+        ConfigurationError,
+        match=r"is no shared memory of this version: it has id \(int\), key none, and id \(bytes\), token \(int\)",
     ):
         claim(other)
+    names = ("token", "owner", "attempt", "claimed", "lease_ms", "seen_ms", "before_ms", "until_ms")
+    with engine.begin() as connection:
+        columns = ", ".join(f"{name} text" for name in names)
+        connection.execute(text(f"CREATE TABLE all_text (id text PRIMARY KEY, {columns})"))
+    with pytest.raises(ConfigurationError, match=r"it has id \(str\), token \(str\)"):
+        SharedStore(engine, table="all_text").create()
     with pytest.raises(ConfigurationError, match="name another one with table="):
         other.create()
     migrated = SharedStore(engine, table="Mixed case; drop")
@@ -355,14 +370,16 @@ def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
     store.create()
     store.create()
     claim(store, 3)
-    old = shared_ids(10)[5:]
-    store.load(old, timestamps_ms=[0] * 5, window_ms=1)
+    old = shared_ids(20_005)[5:]
+    for start in range(0, len(old), 5_000):
+        part = old[start : start + 5_000]
+        store.load(part, timestamps_ms=[0] * len(part), window_ms=1)
     until = time.monotonic() + 60
     gone = 0
-    while gone < 5:
+    while gone < len(old):
         gone += store.expire()
         assert time.monotonic() < until
-    assert gone == 5
+    assert gone == len(old)
     assert claim(store, 3, owner="b")[0].kind is ClaimKind.IN_FLIGHT
     engine.dispose()
 
