@@ -68,7 +68,7 @@ class Judging(LaneState):
         if asked:
             self._judge(chunk, keyed, asked, found)
         if chunk.open < len(offsets):
-            self._dirty.append(chunk)
+            self._note_dirty(chunk)
             self._advance()
         return chunk
 

@@ -41,8 +41,7 @@ class Lane(Judging, Saving):
 
     def _completed(self, chunk: Chunk, ended: Collection[bytes | None]) -> list[Place]:
         """Draw the conclusions: what is written, where the watermark is, and who no longer waits for these IDs."""
-        if chunk not in self._dirty:
-            self._dirty.append(chunk)
+        self._note_dirty(chunk)
         digests = [digest for digest in ended if digest is not None]
         self._land_ids(digests)
         self._advance()
@@ -98,8 +97,8 @@ class Lane(Judging, Saving):
                     self.settled.append(Place(chunk, index))
                     if chunk.states[index] == APART:
                         offered.append(Place(chunk, index))
-                    elif chunk not in self._dirty:
-                        self._dirty.append(chunk)
+                    else:
+                        self._note_dirty(chunk)
                 if not queue:
                     del self.parked[digest]
             if progressed:

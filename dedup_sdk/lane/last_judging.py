@@ -51,7 +51,7 @@ class LastJudging(LastRows):
         self._take_in(chunk)
         self._judge_all(chunk, compared)
         if chunk.open < len(offsets):
-            self._dirty.append(chunk)
+            self._note_dirty(chunk)
             self._advance()
         return chunk
 

@@ -65,8 +65,7 @@ class LastLane(LastJudging, LastSaving):
         return self._completed(chunk, [place.offset])
 
     def _completed(self, chunk: Chunk, ended: Iterable[int]) -> list[Place]:
-        if chunk not in self._dirty:
-            self._dirty.append(chunk)
+        self._note_dirty(chunk)
         offered: list[Place] = []
         if self.waiting:
             # Judged by what is below them, so before the watermark passes it by.
@@ -102,8 +101,8 @@ class LastLane(LastJudging, LastSaving):
                 self.waiting.setdefault(blocker, deque()).append(Waiter(place, None))
                 continue
             settled.append(place)
-            if chunk.states[row] != APART and chunk not in self._dirty:
-                self._dirty.append(chunk)
+            if chunk.states[row] != APART:
+                self._note_dirty(chunk)
         self.settled += settled
         return settled
 

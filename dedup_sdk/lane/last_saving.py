@@ -20,7 +20,7 @@ class LastSaving(LastState):
     def take_step(self) -> Step | None:
         """Return the lanes that the watermark changed since the last call, None when that is nothing; the caller writes it."""
         changed, self._changed = self._changed, {}
-        self._dirty = [chunk for chunk in self._dirty if chunk.offsets[-1] >= self.high]
+        self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
         looked_up = self.sightings.take_step()
         if not changed and not looked_up.count and not self._moved:
             return None

@@ -11,29 +11,43 @@ the same answer the verdict is certain; else the record waits.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_MOST_GONE: Final = 1_024
+_NONE: Final[Mapping[tuple[bytes, int], int]] = MappingProxyType({})
 
 
 class Ring:
-    """Numbers of accepted IDs: those given (``accepted`` is the last), and what is undecided above the watermark.
+    """Numbers of accepted IDs: those given (``given`` is the last), and what is undecided above the watermark.
 
     ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of a ring when the partition was opened, and stay so.
     """
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
         self.size = size
-        self.accepted = accepted
+        self.given = accepted
         self.floor = floor
         self.numbers: dict[bytes, int] = {}
+        # Ascending. Those before the first are gone: one by one they would cost a move of all others each.
         self._pending: list[int] = []
+        self._first = 0
         self._unnumbered: dict[bytes, int] = {}
         self._replaced: dict[bytes, int] = {}
+        self._behind = _NONE
+
+    @property
+    def accepted(self) -> int:
+        """How many were accepted below the watermark."""
+        return self.given
 
     def consider(self, offset: int) -> None:
         """Note a record that may take a number."""
-        if not self._pending or offset > self._pending[-1]:
+        if len(self._pending) == self._first or offset > self._pending[-1]:
             self._pending.append(offset)
-        elif self._pending[bisect_left(self._pending, offset)] != offset:
-            insort(self._pending, offset)
+        elif self._pending[bisect_left(self._pending, offset, self._first)] != offset:
+            insort(self._pending, offset, self._first)
 
     def offer(self, digest: bytes, offset: int) -> None:
         """Note that a record takes a number if it is completed."""
@@ -46,14 +60,26 @@ class Ring:
 
     def forget(self, digest: bytes, offset: int) -> None:
         """Note that a record takes no number: it is a duplicate, or was dead-lettered."""
-        at = bisect_left(self._pending, offset)
-        if at < len(self._pending) and self._pending[at] == offset:
-            del self._pending[at]
+        self._drop(offset)
         if self._unnumbered.get(digest) == offset:
             del self._unnumbered[digest]
             before = self._replaced.pop(digest, offset)
-            if self._pending and self._pending[0] <= before < offset:
+            if self._first < len(self._pending) and self._pending[self._first] <= before < offset:
                 self._unnumbered[digest] = before
+
+    def _drop(self, offset: int, count: int = 1) -> bool:
+        """Let records at an offset, so many, be undecided no more; False where none is."""
+        at = bisect_left(self._pending, offset, self._first)
+        if at == len(self._pending) or self._pending[at] != offset:
+            return False
+        if at > self._first:
+            del self._pending[at : at + count]
+            return True
+        self._first += count
+        if self._first > _MOST_GONE and 2 * self._first > len(self._pending):
+            del self._pending[: self._first]
+            self._first = 0
+        return True
 
     def takes_number(self, digest: bytes, offset: int) -> bool:
         """Whether the ID's record at ``offset`` takes a number if it is completed."""
@@ -61,14 +87,16 @@ class Ring:
 
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
-        at = bisect_left(self._pending, offset)
-        if at < len(self._pending) and self._pending[at] == offset:
-            del self._pending[at]
-            self.accepted += 1
-            self.numbers[digest] = self.accepted
+        if self._drop(offset):
+            self.given += 1
+            self.numbers[digest] = self.given
             if self._unnumbered.get(digest) == offset:
                 del self._unnumbered[digest]
                 self._replaced.pop(digest, None)
+
+    def pass_uncounted(self, count: int) -> None:
+        """Note that so many may have been accepted of which nobody knows."""
+        self.given += count
 
     def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
         """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.
@@ -76,14 +104,15 @@ class Ring:
         ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact one.
         """
         start = self._unnumbered.get(digest)
-        before = bisect_left(self._pending, offset)
+        before = bisect_left(self._pending, offset, self._first)
         if start is not None:
-            most = before - bisect_right(self._pending, start)
+            most = before - bisect_right(self._pending, start, self._first)
+            most += self._behind.get((digest, start), 0)
             return most if most < self.size else None
         if self.floor and number <= self.floor:
             return self.size
-        least = self.accepted - number
-        most = least + before
+        least = self.given - number
+        most = least + before - self._first
         if most < self.size:
             return most
         return least if least >= self.size else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.ranges import merged
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.state import LaneState, cut_digests
-from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks, take_digests
+from dedup_sdk.marks import NO_MARKS, Int64s, Marks, join_marks, select_marks, take_digests
 from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
 
 
 class Step(NamedTuple):
@@ -25,15 +27,20 @@ class Step(NamedTuple):
 class Saving(LaneState):
     """The half of a lane that hands out what is to be kept."""
 
+    def __init__(self, window: Window, progress: Progress, recent: Marks = NO_MARKS) -> None:
+        self._above: dict[int, Chunk] = {}
+        self._order: list[int] = []
+        super().__init__(window, progress, recent)
+
     def take_step(self) -> Step | None:
         """Return what was completed since the last call, None when that is nothing; the caller writes it.
 
         Its progress is a delta: the steps before have the rest of what is completed above the watermark.
         """
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty = self._dirty, {}
         parts: list[Marks] = []
         done: list[tuple[int, int]] = []
-        for chunk in dirty:
+        for chunk in list(dirty.values()) if self.ring is None else self._reached(dirty):
             whole = None if self.ring is not None else chunk.take_whole()
             if whole is not None:
                 self.newest_ms = max(self.newest_ms, int(chunk.timestamps.max()))
@@ -41,15 +48,12 @@ class Saving(LaneState):
                 if chunk.offsets[-1] >= self.high:
                     done += chunk.done_ranges(self.high)
                 continue
-            if self.ring is not None and chunk.offsets[0] >= self.high:
-                self._dirty.append(chunk)
-                continue
             indexes = chunk.unsaved()
             if self.ring is not None:
                 numbered = int(np.searchsorted(chunk.column[indexes], self.high))
                 if numbered < len(indexes):
                     # The rest is written when the watermark has passed it.
-                    self._dirty.append(chunk)
+                    self._wait_above(chunk)
                 indexes = indexes[:numbered]
             if not len(indexes):
                 continue
@@ -64,6 +68,21 @@ class Saving(LaneState):
         marks = join_marks(parts)
         self._note_journaled(marks)
         return Step(self._progress(merged(done), delta=True), marks)
+
+    def _reached(self, dirty: dict[int, Chunk]) -> list[Chunk]:
+        """Return the chunks of which something may be written, in a lane that follows its watermark: those that has not reached wait, unasked."""
+        for chunk in dirty.values():
+            self._wait_above(chunk)
+        reached: list[Chunk] = []
+        while self._order and self._order[0] < self.high:
+            reached.append(self._above.pop(heappop(self._order)))
+        return reached
+
+    def _wait_above(self, chunk: Chunk) -> None:
+        first = chunk.offsets[0]
+        if first not in self._above:
+            self._above[first] = chunk
+            heappush(self._order, first)
 
     def _columns(self, chunk: Chunk, indexes: np.ndarray[Any, np.dtype[np.intp]]) -> Marks:
         if (

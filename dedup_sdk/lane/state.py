@@ -77,7 +77,7 @@ class LaneState:
         self._restored = merged(progress.done)
         self._chunks: list[Chunk] = []
         self._firsts: list[int] = []
-        self._dirty: list[Chunk] = []
+        self._dirty: dict[int, Chunk] = {}
         self._journaled: dict[bytes, Mark] = {}
         self._moved = False
         self.reveals = False
@@ -217,8 +217,12 @@ class LaneState:
 
     @property
     def unwritten(self) -> int:
-        """How many records are in memory because something of their chunk is completed and not written yet."""
-        return sum(len(chunk.offsets) for chunk in self._dirty)
+        """How many records are in memory because something of their chunk is completed and was not asked for yet."""
+        return sum(len(chunk.offsets) for chunk in self._dirty.values())
+
+    def _note_dirty(self, chunk: Chunk) -> None:
+        """Note that something of a chunk is completed that is not written."""
+        self._dirty[chunk.offsets[0]] = chunk
 
     def offered_below(self, end: int) -> list[int]:
         """Return the offsets below ``end`` that were offered with their chunk and are not ended, ascending."""
@@ -369,7 +373,7 @@ class LaneState:
         A window by count takes them all for it, so that the marks below seem to be longer ago: else one that has left it hides a message.
         """
         if self.ring is not None and self.ring.accepted > 0:
-            self.ring.accepted += max(0, count)
+            self.ring.pass_uncounted(max(0, count))
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""

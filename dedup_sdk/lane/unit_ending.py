@@ -29,8 +29,7 @@ class UnitEnding(UnitState):
         """Call all records of a unit completed, at once."""
         for chunk, row in whole.places:
             chunk.finish(row)
-            if chunk not in self._dirty:
-                self._dirty.append(chunk)
+            self._note_dirty(chunk)
         self.note_over(whole.first, whole.end)
         del self.wholes[whole.end]
 

@@ -77,7 +77,7 @@ class UnitJudging(UnitEnding):
         finally:
             self._admitting = None
         if chunk.open < len(offsets):
-            self._dirty.append(chunk)
+            self._note_dirty(chunk)
             self._advance()
         self._hand_over_with(chunk)
         return chunk
@@ -371,8 +371,8 @@ class UnitJudging(UnitEnding):
         self.settled.append(place)
         if chunk.states[index] == APART:
             self._promoted.append(place)
-        elif chunk not in self._dirty:
-            self._dirty.append(chunk)
+        else:
+            self._note_dirty(chunk)
         return {digest}
 
     def _is_first(self, whole: Whole) -> bool:

@@ -7,7 +7,7 @@ what is above it comes again after a crash, and is numbered again.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -26,14 +26,19 @@ class UnitRing(Ring):
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
         super().__init__(size, accepted, floor)
-        self._given = accepted
+        self._passed = accepted
         self._ahead: deque[tuple[int, int]] = deque()
         self._behind: dict[tuple[bytes, int], int] = {}
 
+    @property
+    def accepted(self) -> int:
+        """As `Ring.accepted`: the last number below the watermark."""
+        return self._passed
+
     def consider_unit(self, end: int, count: int) -> None:
         """Note a unit of so many IDs that may take numbers."""
-        for _ in range(count):
-            insort(self._pending, end)
+        at = bisect_right(self._pending, end, self._first)
+        self._pending[at:at] = [end] * count
 
     def offer_unit(self, digests: Sequence[bytes], end: int) -> None:
         """Note that these IDs of a unit that was considered take numbers, in this order, if it is completed."""
@@ -49,40 +54,31 @@ class UnitRing(Ring):
 
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to an ID if it was accepted at this offset: everything that is judged before is over."""
-        at = bisect_left(self._pending, offset)
-        if at == len(self._pending) or self._pending[at] != offset:
+        before = self.given
+        super().number(digest, offset)
+        if self.given > before:
+            self._ahead.append((offset, self.given))
+
+    def number_unit(self, digests: Sequence[bytes], end: int) -> None:
+        """Give the next numbers to the IDs of a unit that was accepted: everything that is judged before is over."""
+        if not digests or not self._drop(end, len(digests)):
             return
-        del self._pending[at]
-        self._given += 1
-        self.numbers[digest] = self._given
-        self._ahead.append((offset, self._given))
-        self._behind.pop((digest, offset), None)
-        if self._unnumbered.get(digest) == offset:
-            del self._unnumbered[digest]
-            self._replaced.pop(digest, None)
+        for digest in digests:
+            self.given += 1
+            self.numbers[digest] = self.given
+            self._behind.pop((digest, end), None)
+            if self._unnumbered.get(digest) == end:
+                del self._unnumbered[digest]
+                self._replaced.pop(digest, None)
+        self._ahead.append((end, self.given))
 
     def pass_below(self, high: int) -> None:
         """Note that the watermark has passed what lies below ``high``."""
         while self._ahead and self._ahead[0][0] < high:
-            self.accepted = self._ahead.popleft()[1]
+            self._passed = self._ahead.popleft()[1]
 
     def pass_uncounted(self, count: int) -> None:
-        """Note that so many may have been accepted of which nobody knows."""
-        self.accepted += count
-        self._given += count
+        """As `Ring.pass_uncounted`."""
+        super().pass_uncounted(count)
+        self._passed += count
         self._ahead = deque((offset, number + count) for offset, number in self._ahead)
-
-    def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
-        """As `Ring.accepted_after`; of the unit of a mark without a number those count that come after it."""
-        start = self._unnumbered.get(digest)
-        before = bisect_left(self._pending, offset)
-        if start is not None:
-            most = before - bisect_right(self._pending, start) + self._behind.get((digest, start), 0)
-            return most if most < self.size else None
-        if self.floor and number <= self.floor:
-            return self.size
-        least = self._given - number
-        most = least + before
-        if most < self.size:
-            return most
-        return least if least >= self.size else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from dedup_sdk.lane.chunk import DONE, PARKED, Place, digest_of
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.saving import Step
+from dedup_sdk.lane.stretches import Stretches
 from dedup_sdk.lane.unit_chunk import HELD, Whole, gathered_of, units_of
 from dedup_sdk.lane.unit_ring import UnitRing
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
@@ -30,13 +32,13 @@ MOST_TIMES: Final = 65_536
 """So many times of records are kept, whatever they are of."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, order=True)
 class Landed:
     """What a unit that is over leaves: a mark of each of ``digests`` at its end."""
 
-    digests: list[bytes]
     end: int
     end_ms: int
+    digests: list[bytes]
 
 
 class UnitState(Lane):
@@ -56,7 +58,7 @@ class UnitState(Lane):
         self.due: list[Place] = []
         self.crowded: list[tuple[bytes, int]] = []
         self.all_or_nothing = keys.mode == "all-or-nothing"
-        self._over: list[tuple[int, int]] = []
+        self._over = Stretches()
         self._lately: deque[tuple[int, int]] = deque(maxlen=MOST_LATELY)
         self._landed: list[Landed] = []
         self._maybe: dict[bytes, int] = {}
@@ -105,7 +107,7 @@ class UnitState(Lane):
 
     def note_over(self, first: int, end: int) -> None:
         """Note that a unit is over."""
-        self._over.append((end, first))
+        self._over.add(first, end)
         self._lately.append((end, first))
 
     def waits_below(self, end: int) -> bool:
@@ -147,17 +149,11 @@ class UnitState(Lane):
 
     def _outside_units(self, high: int) -> int:
         """Return the highest offset up to ``high`` that no unit which is over lies on both sides of."""
-        if not self._over:
-            return high
-        outside = high
-        self._over = [(end, first) for end, first in self._over if end >= self.high]
-        # From the highest end down: one that lies below has no end above what it moves to.
-        for end, first in sorted(self._over, reverse=True):
-            if first < outside <= end:
-                outside = first
+        outside = self._over.outside(high)
         if high - outside > MOST_HELD_BACK:
             outside = high
-        self._over = [(end, first) for end, first in self._over if end >= outside]
+            self._over.cut(high)
+        self._over.drop_below(outside)
         return outside
 
     def _number(self, ring: UnitRing) -> None:
@@ -184,8 +180,7 @@ class UnitState(Lane):
                 whole = units.get(row)
                 offset = chunk.offsets[row]
                 if whole is not None and whole.end == offset:
-                    for digest in whole.accepted:
-                        ring.number(digest, offset)
+                    ring.number_unit(whole.accepted, offset)
                 elif row not in chunk.unmarked:
                     ring.number(digest_of(chunk, row), offset)
         self._numbered = max(self._numbered, front)
@@ -200,15 +195,16 @@ class UnitState(Lane):
     def _land(self, digests: list[bytes], whole: Whole) -> None:
         """Note which IDs a unit that is over leaves a mark of."""
         if digests:
-            self._landed.append(Landed(digests, whole.end, whole.end_ms))
+            heappush(self._landed, Landed(whole.end, whole.end_ms, digests))
 
     def take_step(self) -> Step | None:
         """As `Saving.take_step`; the marks of a unit are written in the step that says that its records are completed."""
         step = super().take_step()
-        ready = [each for each in self._landed if self.ring is None or each.end < self.high]
+        ready: list[Landed] = []
+        while self._landed and (self.ring is None or self._landed[0].end < self.high):
+            ready.append(heappop(self._landed))
         if not ready:
             return step
-        self._landed = [each for each in self._landed if self.ring is not None and each.end >= self.high]
         marks = self._marks_of(ready)
         self._note_journaled(marks)
         if step is None:

@@ -178,8 +178,8 @@ def complete_members_alone(patch: pytest.MonkeyPatch) -> None:
         for chunk, row in whole.places:
             if chunk.states[row] != DONE:
                 chunk.finish(row)
-            lane._dirty.append(chunk)
-        lane._over.append((whole.end, whole.first))
+            lane._note_dirty(chunk)
+        lane._over.add(whole.first, whole.end)
         del lane.wholes[whole.end]
 
     patch.setattr(UnitLane, "_end_member", end_member)

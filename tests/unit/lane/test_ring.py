@@ -85,3 +85,17 @@ def test_a_dead_letter_leaves_the_mark_before_it_where_it_was() -> None:
     assert ring.accepted_after(b"id", 0, 5) == 0
     ring.number(b"other", 0)
     assert ring.accepted_after(b"id", 0, 5) == 0
+
+
+def test_thousands_that_get_their_numbers_in_order() -> None:
+    """What is gone in front is moved out now and then; what stands behind it stays where it is."""
+    ring = Ring(10_000)
+    for offset in range(5_000):
+        ring.offer(b"%d" % offset, offset)
+    ring.forget(b"3000", 3_000)
+    for offset in range(4_000):
+        ring.number(b"%d" % offset, offset)
+        assert ring.accepted_after(b"0", 1, 4_500) == 4_498
+    assert (ring.accepted, ring.numbers[b"2999"], ring.numbers[b"3001"]) == (3_999, 3_000, 3_001)
+    ring.consider(4_200)
+    assert ring.accepted_after(b"0", 1, 5_000) == 4_998
