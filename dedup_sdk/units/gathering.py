@@ -51,7 +51,7 @@ class Gathered:
 class Failed:
     """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before.
 
-    ``since_ms``: when it failed, or when its last record came; see `Gathering`.
+    ``since_ms``: when it failed, or when its last record came; see `Gathering`. ``lately``: that was not long ago.
     """
 
     reason: str
@@ -60,6 +60,7 @@ class Failed:
     since_ms: int
     first: int
     over: bool = False
+    lately: bool = True
 
 
 class Gathering:
@@ -125,12 +126,13 @@ class Gathering:
     def first(self, name: bytes) -> int | None:
         """Return the offset of the first record here of a unit that has not ended, or not with all its records; None where there is none.
 
-        A record of it elsewhere has it cross partitions. What was over before may have been whole, so that the name may be another unit's there.
+        A record of it elsewhere has it cross partitions. What was over before may have been whole, and of what failed in a fold nobody knows how long ago
+        that was, so that the name may be another unit's there.
         """
         if name in self.open:
             return self.open[name].offsets[0]
         failed = self.failed.get(name, self.short.get(name))
-        return None if failed is None or failed.over else failed.first
+        return failed.first if failed is not None and failed.lately and not failed.over else None
 
     def take(
         self, member: Member, offset: int, item: Any, now_ms: int
@@ -139,7 +141,7 @@ class Gathering:
         failed = self.failed.get(member.name)
         if failed is not None:
             self._count_late(member, failed)
-            failed.over, failed.since_ms = False, self._now(now_ms)
+            failed.over, failed.lately, failed.since_ms = False, True, self._now(now_ms)
             return Standing.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
@@ -230,8 +232,11 @@ class Gathering:
         return [name for name, unit in self.open.items() if unit.since_ms < before_ms]
 
     def wait_anew(self) -> None:
-        """Begin the time anew in which units are to become whole, and failed ones are known: nothing could come."""
+        """Begin the time anew in which units are to become whole, and failed ones are known: what came before came in a fold."""
         self._told_ms = None
+        self.short.clear()
+        for failed in self.failed.values():
+            failed.lately = False
         for each in self._timed():
             each.since_ms = self._waited_ms
 

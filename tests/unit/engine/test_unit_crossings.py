@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dedup_sdk import MemoryStore, Record, Unit
+from dedup_sdk.ids import RecordFields
+from dedup_sdk.lane.plan import plan_start
 from tests.support.unit_records import engine, record
 
 
@@ -123,3 +126,17 @@ def test_what_was_over_before_a_restart_claims_no_name() -> None:
     told = again.admit([record(0, "a"), record(1, "x", "U")])
     assert [each.kind.value for each in told] == ["fresh", "redelivered"]
     assert [each.reason for each in again.admit([record(0, "v", "U", partition=1)])] == ["unit"]
+
+
+@pytest.mark.parametrize("ended", [record(0, "x", "U"), sized(0, "x", 3, end=True)], ids=["open", "short"])
+def test_what_failed_in_a_fold_claims_no_name(ended: Record) -> None:
+    """It may have failed long ago; what comes of it now is known as ever, and claims it."""
+    dedup = engine()
+    held = dedup.attach("t", 0)
+    held.start(plan_start(None, committed=2, low=0, complete=True))
+    keys = dedup.strategy.keys.digests(RecordFields([ended])).digests
+    held.fold([0], np.asarray([1_000], np.int64), keys, 1)
+    held.fold([], np.empty(0, np.int64), [], 2)
+    dedup.admit([record(2, "y")])
+    told = dedup.admit([record(0, "v", "U", partition=1), record(1, "w", "U", partition=1, end=True)])
+    assert [each.kind.value for each in told] == ["fresh", "fresh"]
