@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Final
 
 from dedup_sdk.units.keys import Member
@@ -80,7 +81,8 @@ class Gathering:
         self.crossed: dict[bytes, int] = {}
         self._records = records
         self._came = (0, 0)
-        self._waited_ms = 0
+        # All three stand in the order of their time, so that a look at the oldest and the newest is enough.
+        self._waited_ms = self._latest_ms = 0
         self._told_ms: int | None = None
         self._at_end = True
 
@@ -90,8 +92,12 @@ class Gathering:
             self._waited_ms += self._since_told(now_ms)
         self._told_ms, self._at_end = now_ms, at_end
         # What was begun in a time that does not count.
-        for each in self._timed():
-            each.since_ms = min(each.since_ms, self._waited_ms)
+        for known in self._newest_first():
+            for each in known:
+                if each.since_ms <= self._waited_ms:
+                    break
+                each.since_ms = self._waited_ms
+        self._latest_ms = self._waited_ms
 
     def tell_came(self, records: int, size: int) -> None:
         """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter."""
@@ -112,11 +118,12 @@ class Gathering:
             self._told_ms = now_ms
         return max(0, now_ms - self._told_ms)
 
-    def _timed(self) -> list[Gathered | Failed]:
-        return [*self.open.values(), *self.failed.values(), *self.short.values()]
+    def _newest_first(self) -> list[Iterator[Gathered | Failed]]:
+        return [reversed(self.open.values()), reversed(self.failed.values()), reversed(self.short.values())]
 
     def _now(self, now_ms: int) -> int:
-        return self._waited_ms + self._since_told(now_ms)
+        self._latest_ms = max(self._latest_ms, self._waited_ms + self._since_told(now_ms))
+        return self._latest_ms
 
     @property
     def waits(self) -> bool:
@@ -140,8 +147,9 @@ class Gathering:
         """Take a record in; return what that makes of its unit, the unit, and the reason where it has failed."""
         failed = self.failed.get(member.name)
         if failed is not None:
-            self._count_late(member, failed)
             failed.over, failed.lately, failed.since_ms = False, True, self._now(now_ms)
+            if not self._count_late(member, failed):
+                self._note(self.failed, member.name, failed)
             return Standing.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
@@ -219,6 +227,7 @@ class Gathering:
 
     @staticmethod
     def _note(among: dict[bytes, Failed], name: bytes, failed: Failed) -> None:
+        among.pop(name, None)
         among[name] = failed
         while len(among) > MOST_FAILED:
             del among[next(iter(among))]
@@ -227,9 +236,9 @@ class Gathering:
         """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
         before_ms = self._waited_ms - timeout_ms
         for known in (self.failed, self.short):
-            for name in [name for name, failed in known.items() if failed.since_ms < before_ms]:
+            for name in _begun_before(known, before_ms):
                 del known[name]
-        return [name for name, unit in self.open.items() if unit.since_ms < before_ms]
+        return _begun_before(self.open, before_ms)
 
     def wait_anew(self) -> None:
         """Begin the time anew in which units are to become whole, and failed ones are known: what came before came in a fold."""
@@ -237,8 +246,15 @@ class Gathering:
         self.short.clear()
         for failed in self.failed.values():
             failed.lately = False
-        for each in self._timed():
-            each.since_ms = self._waited_ms
+        for known in self._newest_first():
+            for each in known:
+                each.since_ms = self._waited_ms
+        self._latest_ms = self._waited_ms
+
+
+def _begun_before(known: Mapping[bytes, Gathered | Failed], before_ms: int) -> list[bytes]:
+    """Return the names of those begun before; they stand in the order of their time."""
+    return [name for name, _ in takewhile(lambda each: each[1].since_ms < before_ms, known.items())]
 
 
 def _nowhere(_name: bytes) -> bool:

@@ -16,17 +16,18 @@ from tests.support.unit_records import engine, record
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LANE = str(Path(dedup_sdk.__file__).parent / "lane")
+SDK = Path(dedup_sdk.__file__).parent
+COUNTED = str(SDK / "lane"), str(SDK / "units")
 WINDOWS = [Window(days=1), Window(count=5_000)]
 
 
 @contextmanager
 def counted_lines() -> Iterator[list[int]]:
-    """Count the lines of lanes that are run, loops each time round."""
+    """Count the lines of lanes and units that are run, loops each time round."""
     count, before = [0], sys.gettrace()
 
     def trace(frame: Any, event: str, _argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(LANE):
+        if not frame.f_code.co_filename.startswith(COUNTED):
             return None
         count[0] += event == "line"
         return trace
@@ -82,3 +83,27 @@ def test_a_record_of_a_large_unit_costs_as_much_as_of_a_small_one(window: Window
         costs.append(lines[0] / size)
         assert dedup.next_offset("t", 0) == size
     assert costs[1] < 1.2 * costs[0]
+
+
+def cost_beside_open_units(units: int) -> int:
+    """How many lines a record takes, and the look at the time, where so many units are open, and as many have failed."""
+    now = [1_000.0]
+    dedup = engine(clock=lambda: now[0])
+    dedup.admit([record(offset, f"i{offset}", f"u{offset}") for offset in range(units)])
+    now[0] += 61
+    dedup.complete([each.record for each in dedup.settle_units()])
+    dedup.admit([record(offset, f"i{offset}", f"u{offset}") for offset in range(units, 2 * units)])
+    dedup.settle_units()
+    now[0] += 1
+    with counted_lines() as lines:
+        dedup.admit([record(2 * units, "z")])
+        dedup.settle_units()
+    gathering = dedup.partitions["t", 0].units
+    assert gathering is not None
+    assert (len(gathering.units.open), len(gathering.units.failed)) == (units, units)
+    return lines[0]
+
+
+def test_a_look_at_the_time_costs_the_same_however_many_units_are_open() -> None:
+    """They stand in the order of their time."""
+    assert cost_beside_open_units(500) < 1.2 * cost_beside_open_units(50)

@@ -56,3 +56,24 @@ def test_one_that_failed_before_a_crash_is_not_waited_for_again() -> None:
     assert told == [("unverified", "unit-unfinished"), ("redelivered", ""), ("unverified", "unit-unfinished")]
     again.complete([records[0], records[2]])
     assert again.next_offset("t", 0) == 3
+
+
+def test_units_begun_around_a_clock_that_is_set_back_have_the_same_time() -> None:
+    """Neither waits for when the clock is there again, nor has less; so with what failed, of which something came meanwhile."""
+    now = [1_000.0]
+    dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
+    dedup.admit([record(0, "a", "F"), record(1, "b", "G")])
+    now[0] += 11
+    assert len(dedup.settle_units()) == 2
+    now[0] += 3_600
+    dedup.admit([record(2, "c", "U"), record(3, "d", "F")])
+    now[0] -= 3_600
+    dedup.admit([record(4, "e", "V")])
+    assert dedup.settle_units() == []
+    now[0] += 9
+    assert dedup.settle_units() == []
+    assert [each.reason for each in dedup.admit([record(5, "f", "F"), record(6, "g", "G")])] == [
+        "unit-unfinished"
+    ] * 2
+    now[0] += 2
+    assert [each.record.offset for each in dedup.settle_units()] == [2, 4]
