@@ -76,7 +76,8 @@ class Ring:
             del self._pending[at : at + count]
             return True
         self._first += count
-        if self._first > _MOST_GONE and 2 * self._first > len(self._pending):
+        left = len(self._pending) - self._first
+        if not left or self._first > max(_MOST_GONE, left):
             del self._pending[: self._first]
             self._first = 0
         return True
