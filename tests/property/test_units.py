@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk.ids import digest_one
+from dedup_sdk.lane import unit_lane
 from dedup_sdk.lane.chunk import DONE
 from dedup_sdk.lane.lane import Lane
 from dedup_sdk.lane.unit_chunk import Whole
@@ -36,18 +37,18 @@ ROUGH = ["admit", "admit", "handle", "handle", "handle", "commit", "commit", "mo
 SEEDS = st.integers(0, 2**32)
 
 
-def _world(draw: Random, *, mode: Any = "all-or-nothing") -> UnitWorld:
-    return UnitWorld(draw.choice(WINDOWS), mode=mode, recent_marks=draw.choice([1, 3, 1000]))
+def _world(draw: Random, *, mode: Any = "all-or-nothing", records: int = 100) -> UnitWorld:
+    return UnitWorld(draw.choice(WINDOWS), mode=mode, recent_marks=draw.choice([1, 3, 1000]), records=records)
 
 
 def _actions(draw: Random, names: list[str]) -> list[Action]:
     return [(draw.choice(names), draw.randrange(8), draw.randrange(6)) for _ in range(draw.randrange(40))]
 
 
-def live_through_faults(seed: int, names: list[str]) -> None:
+def live_through_faults(seed: int, names: list[str], *, records: int = 100) -> None:
     """Read a log of units, some of which never become whole, with crashes, other disks and dead letters."""
     draw = Random(seed)
-    world = _world(draw, mode=draw.choice(["all-or-nothing", "all-or-nothing", "members"]))
+    world = _world(draw, mode=draw.choice(["all-or-nothing", "all-or-nothing", "members"]), records=records)
     log = unit_log(
         draw,
         count=draw.randrange(1, 40),
@@ -66,6 +67,15 @@ def test_through_faults_nothing_is_lost_and_nothing_that_is_over_comes_again(
 ) -> None:
     """The oracle of `UnitWorld` asks of each verdict, and of each commit."""
     live_through_faults(seed, names)
+
+
+@given(seed=SEEDS, room=st.sampled_from([0, 2, 5, 12]))
+@settings(max_examples=300, deadline=None)
+def test_units_that_fail_for_want_of_room_lose_nothing(seed: int, room: int) -> None:
+    """Live, where they go by what came, and in a fold, where they go by offsets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unit_lane, "MOST_OPEN", room)
+        live_through_faults(seed, FAULTS, records=3)
 
 
 def _lived(seed: int, *, mode: Any = "all-or-nothing", give_up: bool = False) -> UnitWorld:

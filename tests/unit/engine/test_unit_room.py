@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Unit, Window
-from dedup_sdk.engine import crowding
 from dedup_sdk.lane import unit_lane
 from tests.support.unit_records import engine, record
 
@@ -87,7 +86,6 @@ def test_the_log_names_one_of_them_a_minute(
 ) -> None:
     """A producer that never ends its units has them by the thousand."""
     monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
-    monkeypatch.setattr(crowding, "MOST_OPEN", 10)
     now, offsets = [1_000.0], count()
     dedup = engine(unit=Unit(records=2, timeout=WAITS_LONG), clock=lambda: now[0])
 
@@ -106,4 +104,4 @@ def test_the_log_names_one_of_them_a_minute(
     assert lines() == []
     now[0] += 61
     [said] = lines()
-    assert "others)" in said
+    assert "is no longer waited for (one of " in said
