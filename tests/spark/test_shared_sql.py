@@ -205,7 +205,7 @@ def test_a_run_that_was_ended_in_the_middle_is_run_again(rebuilt: Rebuilt) -> No
         return AlwaysFails(task) if isinstance(task, SharedLoader) else task
 
     output = str(rebuilt.history.folder / "snapshot")
-    with pytest.raises(Exception, match="the disk of this worker is gone"):
+    with pytest.raises(Exception, match="the disk of every worker is gone"):
         rebuilt.run("--output", output, around=around)
     assert not list(rebuilt.history.folder.glob("snapshot/*"))
     assert rebuilt.rows()
