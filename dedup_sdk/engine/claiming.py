@@ -98,6 +98,11 @@ class PartitionClaims:
         """Whether nothing behind what waits may be handed out."""
         return bool(self.waiting) and (self.claims.in_order or self.claims.pauses)
 
+    def has_claimed(self, digest: bytes) -> bool:
+        """Whether an ID is held by a claim, be it lost by now."""
+        held = self.held.get(digest)
+        return held is not None and held.token > 0
+
     def complete(self, marks: Marks) -> None:
         """Tell the shared store of completed records, before that is written here."""
         if self.held:
@@ -112,7 +117,8 @@ class PartitionClaims:
         for place in offered:
             digest = place.chunk.digests[place.row]
             behind = self.claims.in_order and self.waiting and self.waiting[0].offset < place.offset
-            if digest is None or (inherit and digest in self.held and not behind):
+            inherits = inherit and digest in self.held and not self.held[digest].lost
+            if digest is None or (inherits and not behind):
                 ready.append(place)
                 continue
             if inherit:
@@ -130,7 +136,7 @@ class PartitionClaims:
     def leave(self) -> None:
         """Let others have all that is in flight here."""
         self.left, self.waiting = True, []
-        self.claims.release(self, list(self.held))
+        self.claims.leave(self)
 
 
 def waiting_for(held: Partition, own: PartitionClaims, chunk: Chunk, row: int) -> Waiting:

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
-from dedup_sdk.engine.owing import Owed, Owing
+from dedup_sdk.engine.leasing import Leasing
+from dedup_sdk.engine.owing import Owed
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.lane.chunk import (
     APART,
@@ -35,21 +38,30 @@ if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
 
 LONGEST_RETRY_S: Final = 1.0
-RENEWALS: Final = 3
-"""So often in a lease it is renewed."""
+
+Unseen = Callable[[Callable[["Partition", Place], bool]], list[tuple["Partition", Place]]]
+"""Takes what the application has not been given yet out of the queues, as far as the function says so of it."""
 
 
-class Claims(Owing):
-    """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time."""
+class Claims(Leasing):
+    """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
+
+    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed.
+    """
 
     def __init__(
-        self, shared: Shared, counters: Counters, *, group: str, clock: Callable[[], float] = time.monotonic
+        self,
+        shared: Shared,
+        counters: Counters,
+        *,
+        group: str,
+        silence_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(shared, counters, clock)
+        super().__init__(shared, counters, clock, silence_s=silence_s)
         self._group = group
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
-        self._renew_at = self._clock() + shared.lease / RENEWALS
 
     def of(self, topic: str, partition: int, window: Window) -> PartitionClaims | None:
         """Return what a partition claims with; None where nothing is looked up. Raises `ConfigurationError` for a window by count."""
@@ -59,50 +71,60 @@ class Claims(Owing):
             raise ConfigurationError(
                 f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
             )
-        return PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
+        own = PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
+        with self.lock:
+            self.partitions.add(own)
+        return own
 
     # --- records that come ---------------------------------------------------------------------------------------
 
     def admit(self, partitions: Iterable[Partition]) -> None:
         """Claim what was judged and is to be handed out, by one call; what may not be handed out now is kept back."""
-        asked: list[Waiting] = []
-        for held in dict.fromkeys(partitions):
-            own = held.claims
-            if own is None or own.left:
-                # It began anew while its batch was judged: nobody would give back what is claimed for it now.
-                continue
-            for chunk in held.unclaimed:
-                rows = [row for row in _offered(chunk) if row not in chunk.unmarked]
-                wanted = [waiting_for(held, own, chunk, row) for row in rows]
-                if own.stands_still:
-                    for each in wanted:
-                        each.park()
-                    own.waiting += wanted
-                else:
-                    asked += wanted
-        duplicates = self._decide(asked) if asked else []
-        for held in dict.fromkeys(partitions):
-            held.count_claimed()
-        self._complete_duplicates(duplicates)
+        with self.lock:
+            asked: list[Waiting] = []
+            for held in dict.fromkeys(partitions):
+                own = held.claims
+                if own is None or own.left:
+                    # It began anew while its batch was judged: nobody would give back what is claimed for it now.
+                    continue
+                for chunk in held.unclaimed:
+                    rows = [row for row in _offered(chunk) if row not in chunk.unmarked]
+                    wanted = [waiting_for(held, own, chunk, row) for row in rows]
+                    if own.stands_still:
+                        for each in wanted:
+                            each.park()
+                        own.waiting += wanted
+                    else:
+                        asked += wanted
+            duplicates = self._decide(asked) if asked else []
+            for held in dict.fromkeys(partitions):
+                held.count_claimed()
+            self._complete_duplicates(duplicates)
 
-    def settle(self, partitions: Iterable[Partition]) -> None:
-        """Do what is due: tell what is owed, renew leases, ask again for what waits. What may be handed out is `Partition.due`."""
-        now = self._clock()
-        self._pay()
-        if now >= self._renew_at:
-            self._renew_at = now + self._shared.lease / RENEWALS
-            self._renew(partitions)
-        if self.pauses and not self._breaker.allows(now):
-            return
-        while due := self._due(partitions):
-            self._complete_duplicates(self._decide(due))
-            over = [each for each in due if each.chunk.states[each.row] != PARKED]
-            for each in over:
-                each.held.settle_claimed(Place(each.chunk, each.row))
-            for own in {id(each.own): each.own for each in over}.values():
-                own.waiting = [each for each in own.waiting if each.chunk.states[each.row] == PARKED]
-            if not over or not self.in_order:
+    def keep(self, unseen: Unseen) -> None:
+        """Renew leases where it is time. What another consumer may have by now, and nobody was given here, waits to be asked for again."""
+        with self.lock:
+            self._alive_until = self._clock() + self._silence_s
+            self.renew_if_due()
+            if not self.is_sure:
+                self._take_back(unseen)
+
+    def settle(self, partitions: Sequence[Partition]) -> None:
+        """Tell what is owed, and ask again for what waits. What may be handed out is `Partition.due`."""
+        with self.lock:
+            now = self._clock()
+            self._pay()
+            if self.pauses and not self._breaker.allows(now):
                 return
+            while due := self._due(partitions):
+                self._complete_duplicates(self._decide(due))
+                over = [each for each in due if each.chunk.states[each.row] != PARKED]
+                for each in over:
+                    each.held.settle_claimed(Place(each.chunk, each.row))
+                for own in {id(each.own): each.own for each in over}.values():
+                    own.waiting = [each for each in own.waiting if each.chunk.states[each.row] == PARKED]
+                if not over or not self.in_order:
+                    return
 
     def _due(self, partitions: Iterable[Partition]) -> list[Waiting]:
         """Return what is to be asked for again. In order that is the first of each partition, and when that is over those behind it."""
@@ -216,6 +238,8 @@ class Claims(Owing):
             elif owed is None:
                 claimed.add(each.key)
                 rows.append(row)
+        if rows:
+            self.keep_renewed()
         rows.sort(key=lambda row: asked[row].own.window_ms)
         for window_ms, group in groupby(rows, key=lambda row: asked[row].own.window_ms):
             part = list(group)
@@ -250,45 +274,94 @@ class Claims(Owing):
         columns = zip(
             cut_digests(marks.digests), marks.offsets.tolist(), marks.timestamps.tolist(), strict=True
         )
-        for digest, offset, timestamp_ms in columns:
-            held = own.held.get(digest)
-            # A mark below it is that of an older record, out of whose window this one was claimed.
-            if held is not None and offset >= held.offset:
-                # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
-                self._holders.discard(held.key)
-                del own.held[digest]
-        self._pay()
+        with self.lock:
+            for digest, offset, timestamp_ms in columns:
+                held = own.held.get(digest)
+                # A mark below it is that of an older record, out of whose window this one was claimed.
+                if held is not None and offset >= held.offset:
+                    # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
+                    self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
+                    self._holders.discard(held.key)
+                    del own.held[digest]
+            self._pay()
 
     def release(self, own: PartitionClaims, digests: Sequence[bytes]) -> None:
         """Give claims back; where the store does not take that, they end with their lease."""
-        given = [own.held[digest] for digest in digests]
-        # First: of what is interrupted here the partition still knows, and gives it back when it goes.
-        self._holders.difference_update([each.key for each in given])
-        for digest in digests:
-            del own.held[digest]
-        given = [each for each in given if each.token]
-        if given and self._breaker.allows(self._clock()):
-            with self._answered():
-                self._store.release([each.key for each in given], [each.token for each in given])
+        with self.lock:
+            given = [own.held[digest] for digest in digests]
+            # First: of what is interrupted here the partition still knows, and gives it back when it goes.
+            self._holders.difference_update([each.key for each in given])
+            for digest in digests:
+                del own.held[digest]
+            given = [each for each in given if each.token and not each.lost]
+            if given and self._breaker.allows(self._clock()):
+                with self._answered():
+                    self._store.release([each.key for each in given], [each.token for each in given])
 
-    def _renew(self, partitions: Iterable[Partition]) -> None:
-        ours = [held.claims for held in partitions if held.claims is not None]
-        given = [
-            (own, digest, each)
-            for own in ours
-            for digest, each in own.held.items()
-            if each.token and not each.lost
-        ]
-        if not given or not self._breaker.allows(self._clock()):
-            return
-        keys, tokens = [each.key for _, _, each in given], [each.token for _, _, each in given]
-        with self._answered():
-            kept = self._store.renew(keys, tokens, self.owner, self._shared.lease_ms)
-            for (own, digest, each), is_kept in zip(given, kept, strict=True):
-                if not is_kept:
-                    own.held[digest] = each._replace(lost=True)
-                    self._tell("lapsed")
+    def leave(self, own: PartitionClaims) -> None:
+        """Let a partition go, with all that is claimed for it."""
+        with self.lock:
+            self.partitions.discard(own)
+            self.release(own, list(own.held))
+
+    # --- claims that are lost --------------------------------------------------------------------------------------
+
+    def holds(self, held: Partition, place: Place) -> bool:
+        """Whether nobody else can have a message that was given out; else it is asked for again, and comes again where nobody completed it."""
+        own, digest = held.claims, place.chunk.digests[place.row]
+        with self.lock:
+            if own is None or digest is None or not own.has_claimed(digest):
+                return True
+            if self._clock() >= self._sure_until:
+                self._renew()
+            if not own.held[digest].lost and self._clock() < self._sure_until:
+                return True
+            self._ask_again(own, [(held, place)])
+            return False
+
+    def _take_back(self, unseen: Unseen) -> None:
+        """Have what is not sure, and nobody was given, wait to be asked for again; in order also what lies behind it."""
+        unsure = self._clock() >= self._sure_until
+        self._lost = False
+
+        def is_doubtful(held: Partition, place: Place) -> bool:
+            own, digest = held.claims, place.chunk.digests[place.row]
+            return (
+                own is not None
+                and digest is not None
+                and own.has_claimed(digest)
+                and (unsure or own.held[digest].lost)
+            )
+
+        taken = unseen(is_doubtful)
+        if self.in_order and taken:
+            first: dict[Partition, int] = {}
+            for held, place in taken:
+                first[held] = min(place.offset, first.get(held, place.offset))
+            taken += unseen(
+                lambda held, place: (
+                    held in first and place.offset > first[held] and place.row not in place.chunk.unmarked
+                )
+            )
+        by_partition: dict[int, tuple[PartitionClaims, list[tuple[Partition, Place]]]] = {}
+        for held, place in taken:
+            if held.claims is not None:
+                by_partition.setdefault(id(held), (held.claims, []))[1].append((held, place))
+        for own, places in by_partition.values():
+            self._ask_again(own, places)
+
+    def _ask_again(self, own: PartitionClaims, places: list[tuple[Partition, Place]]) -> None:
+        """Have records of a partition wait that were offered, and let their claims go."""
+        claimed: list[bytes] = []
+        for held, place in places:
+            held.uncount(place)
+            waiting = waiting_for(held, own, *place)
+            waiting.park()
+            insort(own.waiting, waiting, key=attrgetter("offset"))
+            digest = digest_of(*place)
+            if digest in own.held:
+                claimed.append(digest)
+        self.release(own, claimed)
 
 
 def _offered(chunk: Chunk) -> Iterator[int]:

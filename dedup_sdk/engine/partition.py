@@ -238,6 +238,13 @@ class Partition(Durable):
         if place.chunk.states[place.row] == APART:
             self.due.append(place)
 
+    def uncount(self, place: Place) -> None:
+        """Count a record no more that was claimed, and is to be claimed again."""
+        name = KINDS[place.chunk.kinds[place.row]].value
+        self._counters.verdicts[name] -= 1
+        if place.row in place.chunk.reasons:
+            self._counters.reasons[f"{name}.{place.chunk.reasons[place.row]}"] -= 1
+
     def complete_claimed(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete records that were completed elsewhere."""
         self._settled(self.lane.complete(chunk, rows))

@@ -50,18 +50,28 @@ class Completing(Intake):
     def holds(self, message: Any) -> bool:
         """Whether a message that was handed out is still ours to handle: neither over, nor of a partition that went. From any thread.
 
-        Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped.
+        Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped. With a shared memory
+        it is also False where another consumer may have the message, because this process was stopped, or cut off, for longer than a
+        lease: then it is taken back, and is delivered again unless it is completed elsewhere. To find that out the memory may be asked.
         """
         with self._lock:
             if self._closed or message.error() is not None:
                 return False
             partition = self._partition_of(message.topic(), message.partition())
             place = None if partition is None else partition.lane.place(message.offset())
-            return (
-                place is not None
-                and place.chunk.states[place.row] in (OFFERED, APART)
-                and place.chunk.items[place.row] is message
-            )
+            if (
+                partition is None
+                or place is None
+                or place.chunk.states[place.row] not in (OFFERED, APART)
+                or place.chunk.items[place.row] is not message
+            ):
+                return False
+            claims = self._engine.claims
+            if claims is None or claims.holds(partition, place):
+                return True
+            self._hand.take_out(message)
+            self._tidy_at = 0.0
+            return False
 
     def _taken_out(self, message: Any) -> Partition | None:
         """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""

@@ -163,7 +163,7 @@ class DedupConsumer(Offsets):
                 f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
                 "persist=True"
             )
-        keys, sharing = _key_store(store), _sharing(shared, dedup, mode)
+        keys, sharing = _key_store(store), _sharing(shared, dedup, mode, settings.session_s)
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -177,7 +177,9 @@ class DedupConsumer(Offsets):
             forgets_unwritten=on_full_disk == "unverified",
         )
         if sharing is not None:
-            self._engine.claims = Claims(sharing, self._engine.counters, group=settings.group)
+            self._engine.claims = Claims(
+                sharing, self._engine.counters, group=settings.group, silence_s=settings.silence_s
+            )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._client = Client(self, settings)
         chosen = RecoverySettings(
@@ -376,7 +378,9 @@ class DedupConsumer(Offsets):
             logger.exception("closing failed too, after %r", error)
 
 
-def _sharing(given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode) -> Shared | None:
+def _sharing(
+    given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode, session_s: float
+) -> Shared | None:
     if given is None:
         return None
     shared = given if isinstance(given, Shared) else Shared(given)
@@ -394,6 +398,7 @@ def _sharing(given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode) -> 
             f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
         )
     shared.warn_of_retries()
+    shared.warn_of_lease(session_s)
     return shared
 
 

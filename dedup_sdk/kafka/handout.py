@@ -127,6 +127,31 @@ class HandOut:
             self._aside[coordinates].append(message)
         self.ready.extend(kept)
 
+    def take_back(self, chosen: Callable[[Partition, Place], bool]) -> list[tuple[Partition, Place]]:
+        """Take out what was not given out yet, as far as ``chosen`` says so of it; return it."""
+        taken: list[tuple[Partition, Place]] = []
+
+        def kept(messages: Iterable[Any]) -> list[Any]:
+            left = []
+            for message in messages:
+                place = None if message.error() is not None else self._in_flight(message)
+                partition = None if place is None else self._partition_of(*_coordinates(message))
+                if place is not None and partition is not None and chosen(partition, place):
+                    taken.append((partition, place))
+                else:
+                    left.append(message)
+            return left
+
+        handed, ready = self._withdraw()
+        ready = kept(ready)
+        self._batch = handed + ready
+        apart = kept(list(self.apart))
+        self.apart.clear()
+        self.apart.extend(apart)
+        self._aside = {coordinates: kept(aside) for coordinates, aside in self._aside.items()}
+        self.ready.extend(ready)
+        return taken
+
     def bring_back(self, resumed: set[Coordinates]) -> None:
         """Queue again what `set_aside` kept back."""
         for coordinates in resumed:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
@@ -143,6 +144,9 @@ class Intake(Pausing):
         if self._guard.holds:
             self._torn = Doubt.NOTHING
             self._guard.raise_kept()
+        claims = self._engine.claims
+        if claims is not None and not claims.is_sure:
+            self._settle_claims(claims)
         got = self._hand.take(count)
         if self._hand.apart:
             # The next call comes here again: what is apart lies before what is ready.
@@ -167,8 +171,7 @@ class Intake(Pausing):
                 self._write(held for held in open_ if held.started and held.lane.unwritten)
         self._engine.trim()
         if self._engine.claims is not None:
-            self._engine.claims.settle([held for held in self._engine.partitions.values() if held.started])
-            self._offer_due()
+            self._settle_claims(self._engine.claims)
         if self._put_off or self._seeks:
             self._tell_what_was_put_off()
         if self._session.recovering:
@@ -187,6 +190,11 @@ class Intake(Pausing):
             self._session.wake()
             self._torn = Doubt.LANES
         self._tidy_at = time.monotonic() + TIDY_S
+
+    def _settle_claims(self, claims: Claims) -> None:
+        claims.keep(self._hand.take_back)
+        claims.settle([held for held in self._engine.partitions.values() if held.started])
+        self._offer_due()
 
     def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:
         """Judge what is there at once, or what comes within the time that is left (or until there is something to look after)."""

@@ -50,6 +50,8 @@ class ClientSettings:
     """Seconds that handing partitions over may take: a fifth of ``max.poll.interval.ms`` unless the user says otherwise."""
     silence_s: float
     """Seconds that a member may be silent before its group gives it up, by the longer of the two limits."""
+    session_s: float
+    """Seconds after which the group gives up a member whose process stands still."""
     only_user_commits: bool
     """Whether only `commit` commits, also when a partition goes."""
     only_stored: bool
@@ -156,6 +158,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
         revoke_deadline_s=poll_interval_ms / 5_000,
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
+        session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,
         only_stored=auto_store is False,
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",

@@ -34,8 +34,8 @@ class Shared:
         in_flight: what becomes of a message whose ID another consumer has in flight, until that is over: ``park`` (those behind it go on) or
             ``wait`` (its partition stands still, in order).
         on_outage: what becomes of messages while the store does not answer: ``deliver`` (as unverified, and counted) or ``pause``.
-        lease: seconds that a claim lasts without a word of this consumer. A dead one's messages wait so long; a handler that keeps the loop from
-            asking for more for longer may lose its claim to another consumer.
+        lease: seconds that a claim lasts without a word of this consumer, which a thread of its own gives three times in that while the group
+            waits for it. A dead one's messages wait so long; one that was stopped for longer, or cut off from the store, loses its claims.
 
     Raises `ConfigurationError` for settings that make no sense.
     """
@@ -78,6 +78,15 @@ class Shared:
                 "retry topic as dead_letters; or leave it out of origins",
                 ", ".join(f"{topic} shares the scope of {origin}" for topic, origin in shared.items()),
             )
+
+    def warn_of_lease(self, session_s: float) -> None:
+        """Say in the log that a process may lose its claims while its group still waits for it, ``session_s`` seconds."""
+        if self.lease < session_s:
+            logger.warning(
+                "lease=%g s is shorter than session.timeout.ms (%g s): a process that stands still for longer than the lease keeps its partitions and "
+                "loses its claims, so that what it has in hand is handled twice; give at least lease=%g",
+                self.lease, session_s, session_s,
+            )  # fmt: skip
 
     @property
     def lease_ms(self) -> int:

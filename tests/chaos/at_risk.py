@@ -3,7 +3,8 @@
 at risk
     messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
     implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
-    Where a memory is shared, what was handled while that was away, and what it refused to take for completed by two.
+    Where a memory is shared, what was handled while that was away; that it refused what a run completed too late explains nothing by itself:
+    a run that lives keeps its claims.
     So is what worker threads have in hand when a partition goes: the consumer does not wait for them. And what was handled of a unit
     that is not over then.
 """
@@ -60,7 +61,6 @@ def messages_at_risk(history: History, message_of: Mapping[Place, Place]) -> lis
         *_outlived(history, message_of, by_run),
         *_put_out(history, safety, message_of, by_run),
         *_late(history, message_of),
-        *_refused(history, message_of),
     ]
 
 
@@ -192,16 +192,6 @@ def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place
         sightings[message] = record.timestamp_ms
         newest_ms[record.partition] = max(newest, min(record.timestamp_ms, history.now_ms))
     return found
-
-
-def _refused(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
-    """Return, for each completion that the shared memory refused, its message: its lease was over, and another run had it."""
-    by_id = {
-        record.ident: message_of[record.partition, record.offset]
-        for record in history.log
-        if record.ident is not None
-    }
-    return [{by_id[ident]} for ident in history.refused if ident in by_id]
 
 
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dedup_sdk.testing.tethered import Tethered
 from tests.chaos.history import Call, Line, Notice
-from tests.chaos.journal import read_counters, read_journal, read_reach, read_refused
+from tests.chaos.journal import read_counters, read_journal, read_reach
 from tests.chaos.options import REACH_S, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
@@ -170,10 +170,6 @@ class Crew:
             calls += own_calls
             notices += own_notices
         return calls, notices
-
-    def refused(self) -> list[bytes]:
-        """Return the IDs of which the shared memory refused a completion, as it calls them."""
-        return [key for run in self.runs for key in read_refused(Path(run.options.journal))]
 
     def handled_bytes(self) -> int:
         """Return how much was written until now: it grows as long as something is handled."""

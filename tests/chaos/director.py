@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import Window, scope_name, scoped_ids
-from dedup_sdk.ids import digest_one
+from dedup_sdk import Window
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender
 from tests.chaos.forgetful import SAID, is_forgetful
@@ -218,7 +217,6 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
         unit_span=scenario.unit_span,
         everywhere=scenario.memory,
-        refused=_refused_ids(stage, log),
     )
     return history, stuck
 
@@ -261,15 +259,6 @@ def _lived(stage: Stage, partition: int, at_ns: int) -> int:
 
 def _log(stage: Stage) -> list[LogRecord]:
     return read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
-
-
-def _refused_ids(stage: Stage, log: Sequence[LogRecord]) -> list[bytes]:
-    """Return the IDs of the topic of which the shared memory refused a completion."""
-    refused = stage.crew.refused()
-    idents = list({record.ident for record in log if record.ident is not None}) if refused else []
-    keys = scoped_ids(scope_name("topic", group=stage.topic, topic=stage.topic), map(digest_one, idents))
-    known = dict(zip(keys, idents, strict=True))
-    return [known[key] for key in refused if key in known]
 
 
 def _window_ms(scenario: Scenario) -> int:

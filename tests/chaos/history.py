@@ -159,7 +159,6 @@ class History:
         copies: how often the log may have each ID; None: as often as it likes.
         unit_span: how many offsets a unit reaches over, at most; 0: there are none.
         everywhere: whether an ID is one message in all partitions, because their consumers share a memory.
-        refused: IDs of which that memory refused a completion, as often as it did: another run had it.
     """
 
     log: Sequence[LogRecord]
@@ -180,7 +179,6 @@ class History:
     copies: Mapping[bytes, int] | None = None
     unit_span: int = 0
     everywhere: bool = False
-    refused: Sequence[bytes] = ()
 
 
 EARLIER = 1_000

@@ -46,10 +46,6 @@ class Journal:
         """Write what a rebalance callback was told."""
         self._write({"notice": kind, "partitions": sorted(partitions), "ns": time.monotonic_ns()})
 
-    def refused(self, keys: Iterable[bytes]) -> None:
-        """Write which IDs, as the shared memory calls them, that did not take for completed by this run."""
-        self._write({"refused": [key.hex() for key in keys], "ns": time.monotonic_ns()})
-
     def reach(self, *, reached: bool) -> None:
         """Write whether the client reaches the broker."""
         self._write({"reached": reached, "ns": time.monotonic_ns()})
@@ -85,13 +81,6 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
             kind = cast("Literal['assigned', 'revoked', 'lost', 'refused']", entry["notice"])
             notices.append(Notice(run, kind, frozenset(entry["partitions"]), entry["ns"]))
     return calls, notices
-
-
-def read_refused(path: Path) -> list[bytes]:
-    """Return what a run wrote by `Journal.refused`."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    entries = [json.loads(line) for line in lines if b'"refused": [' in line]
-    return [bytes.fromhex(key) for entry in entries for key in entry["refused"]]
 
 
 def read_reach(path: Path, since_ns: int) -> bool | None:

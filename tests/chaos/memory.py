@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -11,11 +11,10 @@ from redis import Redis
 
 from dedup_adapters.redis import RedisStore
 from dedup_sdk import Shared
-from tests.chaos.journal import Journal
 from tests.chaos.options import WorkerOptions
 from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
 
-LEASE_S: Final = 3.0
+LEASE_S: Final = 5.0
 """How long a claim lasts without a word: longer than a group waits for a member, shorter than a stop."""
 _KEPT: Final = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -52,32 +51,8 @@ def shared_memory(folder: Path, *, wanted: bool) -> Iterator[Memory | None]:
         yield Memory(server)
 
 
-class ToldStore(RedisStore):
-    """Notes which completions the server refused: so many messages another worker has handled, too."""
-
-    def __init__(self, url: str, journal: Journal) -> None:
-        super().__init__(url)
-        self._journal = journal
-
-    def complete(
-        self,
-        ids: Sequence[bytes],
-        tokens: Sequence[int],
-        owner: str,
-        *,
-        timestamps_ms: Sequence[int],
-        window_ms: int,
-    ) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
-        taken = super().complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
-        refused = [key for key, was_taken in zip(ids, taken, strict=True) if not was_taken]
-        if refused:
-            self._journal.refused(refused)
-        return taken
-
-
-def shared_of(options: WorkerOptions, journal: Journal) -> Shared | None:
+def shared_of(options: WorkerOptions) -> Shared | None:
     """Return what a worker shares with the others: all IDs of its topic, in whichever partition they come."""
     if not options.memory:
         return None
-    return Shared(ToldStore(options.memory, journal), lease=LEASE_S, on_outage=options.on_outage)
+    return Shared(RedisStore(options.memory), lease=LEASE_S, on_outage=options.on_outage)

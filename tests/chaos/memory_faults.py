@@ -15,13 +15,14 @@ from tests.chaos.stage import Stage
 ASKED_AGAIN_S: Final = 11.0
 """Within so many seconds every consumer has asked a memory again that answers."""
 _FROZEN_S: Final = LEASE_S + 1.5
+_SLOW_S: Final = LEASE_S + 1.5
 
 
 def _shared(stage: Stage) -> None:
     memory = stage.memory
     if memory is None:
         raise TypeError("this scenario is about a memory that workers share")
-    faults: list[Callable[[Stage, Memory], None]] = [_kill, _zombie, _cut, _kill, _restart]
+    faults: list[Callable[[Stage, Memory], None]] = [_kill, _zombie, _dawdle, _cut, _kill, _restart]
     while True:
         # Each of them comes in every round, however short the play is.
         for fault in stage.random.sample(faults, len(faults)):
@@ -44,6 +45,12 @@ def _zombie(stage: Stage, _: Memory) -> None:
         stage.freeze(run, _FROZEN_S)
 
 
+def _dawdle(stage: Stage, _: Memory) -> None:
+    run = stage.some_run()
+    if run is not None:
+        stage.dawdle(run, _SLOW_S)
+
+
 def _cut(stage: Stage, memory: Memory) -> None:
     memory.cut()
     stage.faults["memory-cut"] += 1
@@ -61,9 +68,10 @@ def _restart(stage: Stage, memory: Memory) -> None:
 
 SHARED: Final = Scenario(
     name="shared",
-    summary="partitions share a memory in Redis: workers are killed and stopped for longer than a lease, Redis is killed, connections to it are cut",
+    summary="partitions share a memory in Redis: workers are killed, stopped, and busy for longer than a lease, Redis is killed, connections to it are cut",
     play=_shared,
     broken="mark-at-claim",
     memory=True,
+    slow_s=_SLOW_S,
     short_s=30.0,
 )

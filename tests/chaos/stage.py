@@ -237,6 +237,12 @@ class Stage:
         self.faults["slow"] += 1
         self.suspect(run, at_ns, committed)
 
+    def dawdle(self, run: Run, seconds: float) -> None:
+        """Have the next call of a handler take long, but not so long that its group gives the worker up: that excuses nothing."""
+        run.signal(signal.SIGUSR1)
+        self.sleep(seconds)
+        self.faults["dawdle"] += 1
+
     def leave(self, run: Run) -> None:
         """SIGTERM: the worker finishes, commits and goes; that excuses nothing."""
         run.terminate()

@@ -362,16 +362,6 @@ def test_where_a_memory_is_shared_an_id_is_one_message_in_all_partitions() -> No
     assert broken(records, calls, samples=early, everywhere=True) == {"premature": 1}
 
 
-def test_what_a_shared_memory_refused_to_take_for_completed_was_handled_twice() -> None:
-    """Each refusal explains one more call of its message, and none of another."""
-    records = [*log("x", "y"), *log("x", partition=1)]
-    calls = [call(0, 10), call(1, 11), call(0, 5_000, "b", partition=1)]
-    assert broken(records, calls, everywhere=True, refused=[b"x"]) == {}
-    assert broken(records, calls, everywhere=True, refused=[b"y", b"strange"]) == {"unexplained": 1}
-    thrice = [*calls, call(0, 9_000, "c", partition=1)]
-    assert broken(records, thrice, everywhere=True, refused=[b"x"]) == {"unexplained": 1}
-
-
 def test_while_a_shared_memory_is_away_a_message_may_be_handled_once_more() -> None:
     """What was handled then, or just before, explains one more call, whenever that came; what was handled earlier none."""
     records = [*log("x", "y"), *log("x", partition=1)]

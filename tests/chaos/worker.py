@@ -87,7 +87,7 @@ class Worker:
             completion="explicit" if options.mode == "workers" else "on-next-call",
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
-            shared=shared_of(options, self._journal),
+            shared=shared_of(options),
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 

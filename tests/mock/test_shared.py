@@ -273,8 +273,12 @@ def test_what_is_in_flight_here_is_renewed(make: Make, send: Send, store: Watche
     [message] = poll_some(consumer, 1)
     wait_for(consumer, lambda: len(store.asked["renew"]) >= 2, "renewals")
     assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT
-    store.now_s += 10
-    assert claim_as(store, "a").kind is ClaimKind.FRESH
+    claims = consumer._engine.claims
+    assert claims is not None
+    with claims.lock:
+        # Nothing is renewed meanwhile.
+        store.now_s += 10
+        assert claim_as(store, "a").kind is ClaimKind.FRESH
     wait_for(consumer, lambda: "lapsed" in consumer.counters.shared, "the loss")
     consumer.complete(message)
     assert consumer.counters.shared == {"claimed": 1, "lapsed": 1, "refused": 1}

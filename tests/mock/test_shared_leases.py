@@ -1,0 +1,322 @@
+"""How long a consumer keeps what it has claimed in a shared memory, and what becomes of what it loses."""
+
+from __future__ import annotations
+
+import gc
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, Window
+from dedup_sdk.engine.claims import Claims
+from dedup_sdk.observe import Counters
+from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk import DedupConsumer
+    from tests.mock.conftest import Make, Send
+
+LEASE_S = 60.0
+
+
+@pytest.fixture
+def store() -> Watched:
+    """A shared memory, empty."""
+    return Watched()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition without asking any consumer for messages."""
+    patience_ends = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < patience_ends, f"waited in vain for: {what}"
+        time.sleep(0.01)
+
+
+def renewed(store: Watched, times: int) -> Callable[[], bool]:
+    """Whether it was asked so often for another lease, from now on."""
+    before = len(store.asked["renew"])
+    return lambda: len(store.asked["renew"]) >= before + times
+
+
+def take_first(consumer: DedupConsumer, send: Send, *names: str) -> Any:
+    """Send these and return the first of them, when the consumer has claimed them as one batch."""
+    assert poll_quiet(consumer) == []
+    send(*names)
+    patience_ends = time.monotonic() + PATIENCE_S
+    while len(consumer._fetched) < len(names):
+        assert time.monotonic() < patience_ends, f"{len(consumer._fetched)} of {len(names)} came"
+        consumer._fetch(100, 0.1)
+    [first] = poll_some(consumer, 1)
+    assert len(consumer._ready) == len(names) - 1
+    return first
+
+
+def claims_of(consumer: DedupConsumer) -> Claims:
+    """What it has claimed."""
+    claims = consumer._engine.claims
+    assert claims is not None
+    return claims
+
+
+class Stop:
+    """A process that is stopped while other consumers of the memory go on."""
+
+    def __init__(self, consumer: DedupConsumer, store: Watched) -> None:
+        self._consumer, self._store = consumer, store
+
+    def __enter__(self) -> Self:
+        """Stop for longer than a lease: others may claim."""
+        claims_of(self._consumer).lock.acquire()
+        self._store.now_s += LEASE_S + 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Go on: the process sees a clock that went on, too."""
+        claims = claims_of(self._consumer)
+        clock = claims._clock
+        claims._clock = lambda: clock() + LEASE_S + 1
+        self._consumer._tidy_at = 0.0
+        claims.lock.release()
+
+
+def test_a_slow_handler_keeps_its_claims(make: Make, send: Send, store: Watched) -> None:
+    """It takes several leases, and another consumer with the same IDs gets none of them."""
+    consumer = make("orders", shared=Shared(store, scope="global", lease=1.0))
+    take_first(consumer, send, *"abcde")
+    for _ in range(5):
+        # The first of them may be under way, the second one begins later.
+        until(renewed(store, 2), "renewals without a poll")
+        store.now_s += 0.9
+    until(renewed(store, 2), "renewals without a poll")
+    assert [claim_as(store, name).kind for name in "abcde"] == [ClaimKind.IN_FLIGHT] * 5
+    assert values(poll_some(consumer, 4)) == ["b", "c", "d", "e"]
+    assert consumer.counters.shared == {"claimed": 5}
+
+
+def test_two_living_consumers_handle_each_message_once(
+    make: Make, send: Send, store: Watched, tmp_path: Any
+) -> None:
+    """Two groups divide the work; while one handler is slow, the other group asks all the time for what lies behind it."""
+    names = [f"id-{number}" for number in range(50)]
+    send(*names, topic="pairs", partition=1)
+    slow = make("orders", shared=Shared(store, scope="global", lease=1.0))
+    first = take_first(slow, send, *names)
+    other = make(
+        "pairs",
+        config={"group.id": "h"},
+        store=str(tmp_path / "other"),
+        shared=Shared(store, scope="global", lease=1.0),
+    )
+    got = []
+    for _ in range(5):
+        got += wait_for(other, renewed(store, 2), "renewals of the one that is slow")
+        store.now_s += 0.9
+    assert got == []
+    assert values([first, *poll_some(slow, 49)]) == names
+    assert poll_quiet(slow) == []
+    wait_for(other, lambda: other.counters.verdicts["duplicate"] == 50, "the duplicates")
+    assert other.counters.verdicts["fresh"] == 0
+
+
+def test_what_was_lost_in_a_stop_is_not_handed_out(make: Make, send: Send, store: Watched) -> None:
+    """It was claimed, and is in another consumer's hands: it waits, like all that is in flight elsewhere."""
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    take_first(consumer, send, *"abcde")
+    with Stop(consumer, store):
+        mine, gone = claim_as(store, "b"), claim_as(store, "c")
+        assert complete_as(store, "c", gone)
+    assert values(poll_some(consumer, 2)) == ["d", "e"]
+    assert poll_quiet(consumer) == []
+    assert hindrances(consumer) == ("elsewhere",)
+    assert consumer.counters.shared["lapsed"] == 2
+    MemoryClaimStore.release(
+        store, [key for key in store._entries if store._entries[key].token == mine.token], [mine.token]
+    )
+    assert values(poll_some(consumer, 1)) == ["b"]
+    assert poll_quiet(consumer) == []
+    assert consumer._engine.next_offset("orders", 0) == 5
+    assert {kind: total for kind, total in consumer.counters.verdicts.items() if total} == {
+        "fresh": 4,
+        "duplicate": 1,
+    }
+
+
+def test_in_order_what_lies_behind_it_waits_too(make: Make, send: Send, store: Watched) -> None:
+    """And is free for others meanwhile."""
+    consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"))
+    take_first(consumer, send, *"abcde")
+    with Stop(consumer, store):
+        mine = claim_as(store, "c")
+    assert values(poll_some(consumer, 1)) == ["b"]
+    assert poll_quiet(consumer) == []
+    other = claim_as(store, "e")
+    assert other.kind is ClaimKind.FRESH
+    assert complete_as(store, "e", other)
+    assert complete_as(store, "c", mine)
+    assert values(poll_some(consumer, 1)) == ["d"]
+    assert poll_quiet(consumer) == []
+    assert consumer._engine.next_offset("orders", 0) == 5
+
+
+def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watched) -> None:
+    """What was released, and what is kept aside for a pause."""
+    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    first = take_first(consumer, send, *"abc")
+    consumer.release(first)
+    consumer.pause(consumer.assignment())
+    with Stop(consumer, store):
+        given = {name: claim_as(store, name) for name in "ab"}
+    assert poll_quiet(consumer, 0.3) == []
+    consumer.resume(consumer.assignment())
+    assert values(poll_some(consumer, 1)) == ["c"]
+    assert poll_quiet(consumer) == []
+    for name in "ab":
+        assert complete_as(store, name, given[name])
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 2, "the duplicates")
+
+
+@pytest.mark.parametrize("on_outage", ["pause", "deliver"])
+def test_nothing_is_handed_out_on_a_lease_that_is_over(
+    make: Make, send: Send, store: Watched, on_outage: Any
+) -> None:
+    """Whose store cannot be asked for longer than that does not know who has its messages: as without a claim."""
+    consumer = make("orders", shared=Shared(store, scope="global", on_outage=on_outage))
+    take_first(consumer, send, *"abc")
+    with Stop(consumer, store):
+        store.away = True
+    if on_outage == "deliver":
+        rest = poll_some(consumer, 2)
+        verdicts = [consumer.verdict(message) for message in rest]
+        assert [verdict and verdict.reason for verdict in verdicts] == ["shared-outage"] * 2
+        assert consumer.counters.verdicts["fresh"] == 1
+        return
+    assert poll_quiet(consumer, 0.5) == []
+    gone = claim_as(store, "b")
+    store.away = False
+    assert values(poll_some(consumer, 1)) == ["c"]
+    assert complete_as(store, "b", gone)
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 3, "the duplicate")
+
+
+def test_a_message_is_not_held_when_its_claim_is_lost(make: Make, send: Send, store: Watched) -> None:
+    """A worker that asks lets it be; it comes again where nobody completes it, and its place in the log is not held up for ever."""
+    send(*"abc")
+    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    a, b, c = poll_some(consumer, 3)
+    assert [consumer.holds(message) for message in (a, b, c)] == [True] * 3
+    with Stop(consumer, store):
+        given, gone = claim_as(store, "a"), claim_as(store, "b")
+        assert complete_as(store, "a", given)
+    assert [consumer.holds(message) for message in (a, b, c)] == [False, False, True]
+    consumer.complete(c)
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 1, "the duplicate")
+    MemoryClaimStore.release(
+        store, [key for key in store._entries if store._entries[key].token == gone.token], [gone.token]
+    )
+    [again] = poll_some(consumer, 1)
+    assert (again.value(), consumer.holds(again)) == (b"b", True)
+    consumer.complete(again)
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 3, "the end")
+
+
+def test_nobody_holds_what_nobody_can_tell(make: Make, send: Send, store: Watched) -> None:
+    """The lease is over, and the store is away: the message comes again when it was asked for."""
+    send("a")
+    consumer = make("orders", shared=Shared(store, scope="global", on_outage="pause"), completion="explicit")
+    [message] = poll_some(consumer, 1)
+    with Stop(consumer, store):
+        store.away = True
+    assert not consumer.holds(message)
+    assert poll_quiet(consumer, 0.3) == []
+    store.away = False
+    [again] = poll_some(consumer, 1)
+    assert consumer.holds(again)
+
+
+class Faulty(MemoryClaimStore):
+    """Renews nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewals = 0
+
+    def renew(self, *_: Any) -> list[bool]:
+        """Fail."""
+        self.renewals += 1
+        raise SharedStoreError("the shared store is away; start it")
+
+
+def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Claims, list[float]]:
+    """Claims that hold one ID, and the clock they go by."""
+    now_s = [0.0]
+    claims = Claims(
+        Shared(store, lease=9.0), Counters(), group="g", silence_s=silence_s, clock=lambda: now_s[0]
+    )
+    own = claims.of("orders", 0, Window(days=7))
+    assert own is not None
+    from dedup_sdk.engine.claiming import Held
+
+    own.held[b"d" * 16] = Held(b"k" * 16, 1, 0)
+    return claims, now_s
+
+
+def test_claims_are_renewed_as_long_as_the_group_waits_for_the_consumer(store: Watched) -> None:
+    """Three times in a lease; of one that hangs others get the messages."""
+    claims, now_s = claims_for(store, silence_s=300.0)
+    for second in count():
+        now_s[0] = float(second)
+        assert claims.renew_while_alive() > 0
+        if second > 1_000:
+            break
+    assert len(store.asked["renew"]) == 99
+    claims.keep(lambda _: [])
+    assert len(store.asked["renew"]) == 100
+
+
+def test_a_renewal_that_failed_is_tried_again_before_the_lease_is_over() -> None:
+    """Not only when the next one would be due; meanwhile nothing is sure for longer than a lease."""
+    store = Faulty()
+    claims, now_s = claims_for(store)
+    for tenth in range(90):
+        now_s[0] = tenth / 10
+        claims.renew_while_alive()
+        assert claims.is_sure
+    assert store.renewals == 4  # at 3 s, and 0.5, 1 and 2 s later
+    now_s[0] = 9.0
+    assert not claims.is_sure
+
+
+def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
+    """Also where nobody closes it: what it has claimed must not be kept from others by a thread that nobody knows."""
+    closed, _ = claims_for(store)
+    left, _ = claims_for(store)
+    threads = []
+    for claims in (closed, left):
+        claims.keep_renewed()
+        assert claims._thread is not None
+        threads.append(claims._thread)
+    closed.close()
+    del claims, left
+    gc.collect()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("lease", "warned"), [(1.5, True), (2.0, False), (60.0, False)])
+def test_a_lease_shorter_than_a_session_is_told(
+    make: Make, store: Watched, caplog: pytest.LogCaptureFixture, lease: float, *, warned: bool
+) -> None:
+    """A process that stands still for a moment would keep its partitions and lose its claims."""
+    make(shared=Shared(store, lease=lease))
+    told = [record.getMessage() for record in caplog.records if "session.timeout.ms" in record.getMessage()]
+    assert bool(told) == warned
+    if warned:
+        assert told[0].startswith("lease=1.5 s is shorter than session.timeout.ms (2 s)")
+        assert told[0].endswith("give at least lease=2")
