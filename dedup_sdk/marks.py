@@ -6,9 +6,10 @@ where records of the same key went before the topic had more of them: see `elsew
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +19,51 @@ DIGEST_BYTES = 16
 Int64s = NDArray[np.int64]
 
 
+class Packed(Sequence[bytes]):
+    """Payloads that stand one after the other in ``joined``; ``sizes`` are theirs, shape ``(n,)``. Nothing is cut before it is asked for."""
+
+    __slots__ = ("_cut", "joined", "sizes")
+
+    def __init__(self, joined: bytes, sizes: Int64s) -> None:
+        self.joined = joined
+        self.sizes = sizes
+        self._cut: list[bytes] | None = None
+
+    def cut(self) -> list[bytes]:
+        """Return each by itself."""
+        if self._cut is None:
+            ends = self.sizes.cumsum().tolist()
+            self._cut = [self.joined[start:end] for start, end in pairwise([0, *ends])]
+        return self._cut
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.cut())
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        return self.cut()[index]
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """``n`` marks, column by column.
 
     ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have shape ``(n,)``.
     ``numbers`` are acceptance numbers, shape ``(n,)``, or None where the lane has no count window. ``payloads`` has for each mark
-    what its lane keeps with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any.
+    what its lane keeps with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any; many are `Packed`.
     """
 
     digests: bytes
     offsets: Int64s
     timestamps: Int64s
     numbers: Int64s | None = None
-    payloads: list[bytes] | None = None
+    payloads: Sequence[bytes] | None = None
 
     @property
     def count(self) -> int:
@@ -41,7 +73,20 @@ class Marks:
     @property
     def bear_payloads(self) -> bool:
         """Whether any of them has a payload."""
-        return self.payloads is not None and any(self.payloads)
+        return self.payloads is not None and bool(self.payload_sizes.any())
+
+    @property
+    def payload_sizes(self) -> Int64s:
+        """How many bytes each payload has, shape ``(n,)``."""
+        payloads = self.payloads or ()
+        if isinstance(payloads, Packed):
+            return payloads.sizes
+        return np.fromiter(map(len, payloads), np.int64, len(payloads))
+
+    @property
+    def payloads_joined(self) -> bytes:
+        """All payloads, one after the other."""
+        return self.payloads.joined if isinstance(self.payloads, Packed) else b"".join(self.payloads or ())
 
 
 def elsewhere(cut: int) -> int:
@@ -67,7 +112,7 @@ class Found(NamedTuple):
     offsets: list[int]
     timestamps: list[int]
     numbers: list[int] | None = None
-    payloads: list[bytes] | None = None
+    payloads: Sequence[bytes] | None = None
 
 
 NONE_FOUND = Found([], [], [])
@@ -122,8 +167,9 @@ def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
     return taken
 
 
-def take_payloads(payloads: list[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:
+def take_payloads(payloads: Sequence[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:
     """Return the payloads at some indexes, in that order, or where a mask is true; None of None."""
     if payloads is None:
         return None
-    return [payloads[index] for index in np.arange(len(payloads))[where].tolist()]
+    each = payloads.cut() if isinstance(payloads, Packed) else payloads
+    return [each[index] for index in np.arange(len(payloads))[where].tolist()]

@@ -12,15 +12,15 @@ from dedup_sdk.lane.chunk import DONE, Place
 from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_rows import LastRows
+from dedup_sdk.lane.last_plain import LastPlain
 from dedup_sdk.lane.run import Run
-from dedup_sdk.lane.track import Saved, Track
+from dedup_sdk.lane.track import Track
 from dedup_sdk.last.keys import PARTITION_LANE
 from dedup_sdk.last.rule import LaneMark
 from dedup_sdk.marks import Int64s
 
 
-class LastJudging(LastRows):
+class LastJudging(LastPlain):
     """The half of such a lane that judges."""
 
     def admit(
@@ -42,14 +42,19 @@ class LastJudging(LastRows):
         if self._restored:
             self._skip_restored(chunk)
         self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
-        self._find_tracks(chunk, find)
-        self._note_others(chunk, find)
         # Asked before anything changes: an order of the user's may raise.
         compared = Compared(self.rule.order, self.keys.ids_of(self._keys(chunk)))
+        plain = self._find_plain(chunk, compared, find)
+        if plain is None:
+            self._find_tracks(chunk, find)
+        self._note_others(chunk, find)
         if self.outdated:
             self.renew()
         self._take_in(chunk)
-        self._judge_all(chunk, compared)
+        if plain is None:
+            self._judge_all(chunk, compared)
+        else:
+            self._judge_plain(chunk, compared, plain)
         if chunk.open < len(offsets):
             self._note_dirty(chunk)
             self._advance()
@@ -72,19 +77,15 @@ class LastJudging(LastRows):
             chunk.tracks = [None if lane is None else self.tracks[lane] for lane in lanes]
 
     def _load_tracks(self, lanes: list[bytes], find: Find) -> None:
-        if not lanes:
-            return
-        found = find(b"".join(lanes), len(lanes))
-        payloads = found.payloads or [b""] * len(found.indexes)
-        marks: dict[bytes, LaneMark] = {}
-        for index, offset, timestamp_ms, payload in zip(
-            found.indexes, found.offsets, found.timestamps, payloads, strict=True
-        ):
-            if offset < self.position:
-                # Else it says nothing of what comes before it.
-                marks[lanes[index]] = self._restored_mark(Saved(payload, offset, timestamp_ms))
+        """Put lanes on tracks that are on none: those that have a row, and those that are not in memory."""
+        rows = {} if self.table is None else self.table.slots
+        unknown = [lane for lane in lanes if lane not in rows]
+        marks = self._look_up(unknown, find)
         for lane in lanes:
-            self.tracks[lane] = Track(lane, marks.get(lane))
+            if lane in rows:
+                self.set_apart(lane)
+            else:
+                self.tracks[lane] = Track(lane, marks.get(lane))
 
     # --- verdicts ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
+from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
@@ -45,6 +45,8 @@ class LastLane(LastJudging, LastSaving):
         chunk, row = on_tracks(place.chunk), place.row
         if chunk.states[row] not in (OFFERED, APART):
             return []
+        if self.table is not None and chunk.is_plain(row):
+            self.set_apart(self.keys.split(digest_of(chunk, row)).lane)
         chunk.finish(row)
         self.buried = max(self.buried or 0, place.offset + 1)
         chunk.given_up.add(row)
@@ -124,7 +126,8 @@ class LastLane(LastJudging, LastSaving):
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """Return the lanes that records with these lane keys have looked up, and what a second opinion looks up of them."""
         keys = list(digests)
-        lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks}
+        rows = {} if self.table is None else self.table.slots
+        lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks and lane not in rows}
         return [*lanes, *self.keys.others_of(keys)]
 
     def own_marks(self, _place: Place) -> list[tuple[bytes, int]]:
@@ -142,8 +145,13 @@ class LastLane(LastJudging, LastSaving):
         """
         chunk = LastChunk(offsets, timestamps, digests, latest_ms=self.latest_ms)
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
-        self._find_tracks(chunk, find)
-        self._take_over(chunk, Compared(self.rule.order, self.keys.ids_of(chunk.digests)))
+        compared = Compared(self.rule.order, self.keys.ids_of(chunk.digests))
+        plain = self._find_plain(chunk, compared, find)
+        if plain is None:
+            self._find_tracks(chunk, find)
+        else:
+            self._take_over_plain(chunk, compared, plain)
+        self._take_over(chunk, compared)
         for each in {chunk.track, *chunk.tracks}:
             if each is not None:
                 self._land(each)
@@ -157,15 +165,20 @@ class LastLane(LastJudging, LastSaving):
         self.high = self.position = max(self.high, end)
         self._restored = tuple(r for r in self._restored if r[1] > self.high)
         changed, self._changed = self._changed, {}
-        return Step(self.progress, self._joined(changed, self.sightings.take_step()))
+        return Step(self.progress, self._joined(changed, self._rows_changed(), self.sightings.take_step()))
 
     def _take_over(self, chunk: LastChunk, compared: Compared) -> None:
         """Fold completed records into what their lanes remember."""
-        ahead, ranks = None if chunk.track is None else chunk.track.ahead, None
+        if chunk.track is None:
+            for row, track in enumerate(chunk.tracks):
+                if track is not None:
+                    self._take_over_row(chunk, row, compared)
+            return
+        ahead, ranks = chunk.track.ahead, None
         if ahead is not None and chunk.offsets and ahead.offset < chunk.offsets[0] and not chunk.unmarked:
             is_alive = self._is_alive_throughout(ahead, chunk.timestamps)
             ranks = compared.ranks(ahead.seen.origin) if is_alive else None
-        if ranks is None or chunk.track is None or ahead is None:
+        if ranks is None or ahead is None:
             for row in range(len(chunk.offsets)):
                 self._take_over_row(chunk, row, compared)
         else:

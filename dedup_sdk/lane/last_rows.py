@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -24,9 +24,9 @@ from dedup_sdk.orders.place import ONLY_ORIGIN
 class LastRows(LastVerdicts):
     """The half of judging that looks at one record after the other."""
 
-    def _judge_rows(self, chunk: LastChunk, compared: Compared, rows: range) -> None:
-        """Judge one record after the other; nearly all are new, which is told at once."""
-        timestamps = chunk.timestamps[rows.start : rows.stop].tolist()
+    def _judge_rows(self, chunk: LastChunk, compared: Compared, rows: Sequence[int]) -> None:
+        """Judge one record after the other, ascending; nearly all are new, which is told at once."""
+        timestamps = _of_rows(chunk.timestamps.tolist(), rows)
         covered = self.covers(min(timestamps))
         if compared.numbers is not None:
             self._judge_numbers(chunk, compared, compared.numbers, rows, timestamps, covered=covered)
@@ -67,7 +67,7 @@ class LastRows(LastVerdicts):
         chunk: LastChunk,
         compared: Compared,
         numbers: list[int],
-        rows: range,
+        rows: Sequence[int],
         timestamps: list[int],
         *,
         covered: bool,
@@ -76,12 +76,13 @@ class LastRows(LastVerdicts):
 
         Where there are many lanes this is done for every record. The first of a lane is told at once as well.
         """
-        start, end = rows.start, rows.stop
         window_ms, rule, seen = self.window.time_ms or 0, self.rule, Standing.SEEN
         lenient = self.second is None
-        tracks: Iterable[Any] = chunk.tracks[start:end] or repeat(chunk.track, end - start)
+        tracks: Iterable[Any] = (
+            _of_rows(chunk.tracks, rows) if chunk.tracks else repeat(chunk.track, len(rows))
+        )
         columns = zip(
-            rows, tracks, compared.ids[start:end], numbers[start:end], chunk.offsets[start:end], timestamps,
+            rows, tracks, _of_rows(compared.ids, rows), _of_rows(numbers, rows), _of_rows(chunk.offsets, rows), timestamps,
             strict=True,
         )  # fmt: skip
         for row, track, id_bytes, number, offset, timestamp_ms in columns:
@@ -227,8 +228,13 @@ class LastRows(LastVerdicts):
     def _leave_track(self, chunk: LastChunk, row: int) -> None:
         """Take a record out of the fold: nothing of it will be remembered."""
         chunk.unmarked.add(row)
-        if chunk.track is None:
+        if chunk.tracks:
             chunk.tracks[row] = None
+
+
+def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:
+    """Return what a column has at some rows."""
+    return column[rows.start : rows.stop] if isinstance(rows, range) else [column[row] for row in rows]
 
 
 def _numbered(id_bytes: bytes, number: int) -> Candidate:

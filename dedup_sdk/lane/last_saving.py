@@ -8,29 +8,39 @@ import numpy as np
 
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import on_tracks
-from dedup_sdk.lane.last_state import LastState, parted, saved_lanes
+from dedup_sdk.lane.last_passing import LastPassing
+from dedup_sdk.lane.last_state import parted, saved_lanes
 from dedup_sdk.lane.saving import Step
+from dedup_sdk.lane.table import marks_of_rows
 from dedup_sdk.lane.track import Track
-from dedup_sdk.marks import Marks, join_marks, select_marks, take_digests
+from dedup_sdk.last.many import Places
+from dedup_sdk.marks import NO_MARKS, Marks, join_marks, select_marks, take_digests
 
 
-class LastSaving(LastState):
+class LastSaving(LastPassing):
     """The half of such a lane that hands out what is to be kept."""
 
     def take_step(self) -> Step | None:
         """Return the lanes that the watermark changed since the last call, None when that is nothing; the caller writes it."""
         changed, self._changed = self._changed, {}
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
-        looked_up = self.sightings.take_step()
-        if not changed and not looked_up.count and not self._moved:
+        rows, looked_up = self._rows_changed(), self.sightings.take_step()
+        if not changed and not rows.count and not looked_up.count and not self._moved:
             return None
         self._moved = False
-        return Step(self._progress((), delta=True), self._joined(changed, looked_up))
+        return Step(self._progress((), delta=True), self._joined(changed, rows, looked_up))
+
+    def _rows_changed(self) -> Marks:
+        """Return the marks of the plain lanes that the watermark changed since the last call."""
+        return NO_MARKS if self.table is None else self._marks_of_rows(self.table.take_touched())
+
+    def _marks_of_rows(self, slots: Places) -> Marks:
+        return marks_of_rows(self._bases(slots)) if len(slots) else NO_MARKS
 
     @staticmethod
-    def _joined(lanes: dict[bytes, Track], looked_up: Marks) -> Marks:
-        marks = lane_marks(lanes.values())
-        return join_marks([marks, looked_up]) if looked_up.count else marks
+    def _joined(lanes: dict[bytes, Track], *more: Marks) -> Marks:
+        marks = [lane_marks(lanes.values()), *more] if lanes else more
+        return join_marks([each for each in marks if each.count])
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """Return what is in the journal, for a flush, and forget the lanes that have nothing in flight.
@@ -41,7 +51,8 @@ class LastSaving(LastState):
         tracks, self._unflushed = self._unflushed, {}
         waited_for = self._waited_for()
         looked_up = self.sightings.take_recent(waited_for)
-        marks = self._joined(tracks, looked_up)
+        rows = NO_MARKS if self.table is None else self._marks_of_rows(self.table.unflushed_slots())
+        marks = self._joined(tracks, rows, looked_up)
         if self.window.time_ms is not None and marks.count:
             horizon = self.horizon_ms(clock_ms)
             live = marks.timestamps >= horizon
@@ -57,6 +68,11 @@ class LastSaving(LastState):
                 self.forgot_before(horizon)
             if not live.all():
                 marks = select_marks(marks, live)
+        if self.table is not None:
+            self.table.unflushed[:] = False
+            for digest in self.table.unsettled():
+                self.set_apart(digest)
+            self.table.clear()
         self.tracks = {digest: track for digest, track in self.tracks.items() if track.pending}
         return marks
 
@@ -74,6 +90,10 @@ class LastSaving(LastState):
         lanes, looked_up = parted(marks)
         self.sightings.restore(looked_up)
         for digest, saved in saved_lanes(lanes):
+            slot = None if self.table is None else self.table.slots.get(digest)
+            if self.table is not None and slot is not None:
+                self.table.unflushed[slot] = True
+                continue
             track = self.tracks.get(digest)
             if track is None:
                 track = self.tracks[digest] = Track(digest, self.rule.restore(*saved))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import Chunk, Place, digest_of
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.sightings import Sightings
 from dedup_sdk.lane.state import GRACE, LaneState, cut_digests
+from dedup_sdk.lane.table import table_for
 from dedup_sdk.lane.track import Saved, Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.rows import row_of
 from dedup_sdk.last.rule import LaneMark, LastRule
 from dedup_sdk.marks import NO_MARKS, Marks, select_marks
 from dedup_sdk.progress import Progress
@@ -33,7 +34,8 @@ class Waiter(NamedTuple):
 class LastState(LaneState):
     """The state of one partition for one group, as `LaneState`; its marks are those of lanes.
 
-    ``tracks`` are the lanes in memory; those in ``unflushed`` are in the journal only. Records that wait for one in flight are in
+    ``tracks`` are the lanes in memory that are not plain, or may not be, ``table`` has the others (None where there are no plain ones); those in ``unflushed``
+    are in the journal only. Records that wait for one in flight are in
     ``waiting``, by its offset; what lies ahead on tracks that are ``outdated`` is worked out before the next record is judged. Memory
     follows the watermark: what is completed above it becomes durable when it passes.
     ``second`` is the window of a second opinion, None without one; ``sightings`` is what it knows.
@@ -57,6 +59,9 @@ class LastState(LaneState):
         self.outdated: set[Track] = set()
         self._changed: dict[bytes, Track] = {}
         self._unflushed: dict[bytes, Track] = {}
+        self._piecemeal = 0
+        # A second opinion needs to know of each record what became of it.
+        self.table = table_for(rule) if keys.lane is not None and second is None else None
         super().__init__(rule.window, progress, recent)
 
     def _load(self, recent: Marks) -> None:
@@ -68,7 +73,17 @@ class LastState(LaneState):
             if known is None or known.offset <= saved.offset:
                 newest[digest] = saved
         for digest, saved in newest.items():
-            self.tracks[digest] = self._unflushed[digest] = Track(digest, self._restored_mark(saved))
+            mark = self._restored_mark(saved)
+            slot = self._add_row(digest, mark)
+            if slot is None or self.table is None:
+                self.tracks[digest] = self._unflushed[digest] = Track(digest, mark)
+            else:
+                self.table.unflushed[slot] = True
+
+    def _add_row(self, digest: bytes, mark: LaneMark) -> int | None:
+        """Give a lane a row that has nothing in flight; return its slot, None where it is not plain."""
+        row = None if self.table is None else row_of(mark, digest)
+        return None if self.table is None or row is None else self.table.add(digest, row)
 
     def _restored_mark(self, saved: Saved) -> LaneMark:
         """Return what a lane remembers, of which too little is known where records of it may have been passed since."""
@@ -92,11 +107,14 @@ class LastState(LaneState):
         self.since_number = self.high
         for track in self.tracks.values():
             track.doubt()
+        if self.table is not None:
+            self.table.doubt()
 
     @property
     def recent_count(self) -> int:
         """How many lanes are in memory, and IDs that a second opinion looks up."""
-        return len(self.tracks) + len(self.sightings.recent)
+        rows = 0 if self.table is None else len(self.table)
+        return len(self.tracks) + rows + len(self.sightings.recent)
 
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a sighting may be forgotten, by the longer of the windows."""
@@ -107,6 +125,8 @@ class LastState(LaneState):
     def looked_up(self) -> int:
         """How many lanes in memory, at least, are neither in the journal nor in flight: records that nobody could read name them."""
         unchanged = len(self.tracks) - len(self._unflushed)
+        if self.table is not None:
+            unchanged += len(self.table) - self.table.unflushed_count
         return max(0, unchanged - self.in_flight) if unchanged else 0
 
     @property
@@ -114,71 +134,7 @@ class LastState(LaneState):
         """It does: what lanes remember is folded in offset order."""
         return True
 
-    # --- the watermark -------------------------------------------------------------------------------------
-
-    def _pass(self, chunks: list[Chunk]) -> None:
-        """Fold the records that the watermark passes into what their lanes remember."""
-        for each in chunks:
-            chunk = on_tracks(each)
-            end = len(chunk.states) - len(chunk.states.lstrip(b"\0")) if chunk.open else len(chunk.states)
-            start = bisect_left(chunk.offsets, self.high)
-            if start < end:
-                self.newest_ms = max(self.newest_ms, int(chunk.timestamps[start:end].max()))
-                self._fold_rows(chunk, start, end)
-                if chunk.others:
-                    self.land_sightings(chunk, start, end)
-
-    def land_sightings(self, chunk: LastChunk, start: int, end: int) -> None:
-        """Let completed records leave what a second opinion looks up."""
-        timestamps = chunk.sighted[start:end].tolist()
-        rows = zip(
-            range(start, end), chunk.others[start:end], chunk.offsets[start:end], timestamps, strict=True
-        )
-        for row, digest, offset, timestamp_ms in rows:
-            if digest is not None and row not in chunk.given_up:
-                self.sightings.land(digest, Mark(offset, timestamp_ms))
-
-    def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
-        apart: set[Track] = set()
-        landed: dict[bytes, Track] = {}
-        for track, passing in self._passing(chunk, start, end).items():
-            if track is None or not passing:
-                continue
-            if passing == track.pending and track.exact:
-                # Everything judged is completed: what lies ahead is known already.
-                track.land_exactly()
-                landed[track.digest] = track
-            else:
-                apart.add(track)
-        self._changed.update(landed)
-        self._unflushed.update(landed)
-        for row in range(start, end) if apart else ():
-            track = chunk.track_of(row)
-            if track in apart and track is not None:
-                self._fold_row(track, chunk, row)
-
-    def _passing(self, chunk: LastChunk, start: int, end: int) -> dict[Track | None, int]:
-        """Return how many records of each track are passed."""
-        if chunk.track is None:
-            return Counter(chunk.tracks[start:end])
-        return {chunk.track: end - start - sum(start <= row < end for row in chunk.unmarked)}
-
-    def _fold_row(self, track: Track, chunk: LastChunk, row: int) -> None:
-        candidate = self.id_at(chunk, row)
-        track.pending -= 1
-        if track.pending == 0 and track.exact:
-            self._land(track)
-            return
-        track.move_base(self._after(track.base(self.rule), candidate, chunk, row))
-        if track.pending == 0:
-            self._land(track)
-            return
-        self._changed[track.digest] = self._unflushed[track.digest] = track
-        track.let_go(candidate.token, chunk.offsets[row])
-
-    def _land(self, track: Track) -> None:
-        track.land(self.rule)
-        self._changed[track.digest] = self._unflushed[track.digest] = track
+    # --- single records ------------------------------------------------------------------------------------
 
     def _after(
         self, mark: LaneMark | None, candidate: Candidate, chunk: LastChunk, row: int

@@ -6,7 +6,7 @@ from dedup_sdk.decision import Mark, decide
 from dedup_sdk.lane.chunk import APART, KINDS, PARKED
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_state import LastState
+from dedup_sdk.lane.last_passing import LastPassing
 from dedup_sdk.last.rule import Judgement
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.marks import NONE_FOUND
@@ -17,7 +17,7 @@ COMPLETED_TWIN = Judgement(VerdictKind.DUPLICATE)
 """The verdict of a record whose ID was borne by one that is completed."""
 
 
-class LastVerdicts(LastState):
+class LastVerdicts(LastPassing):
     """What every way of judging ends in."""
 
     def _note_others(self, chunk: LastChunk, find: Find) -> None:

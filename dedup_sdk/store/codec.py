@@ -87,14 +87,16 @@ def check_payloads(marks: Marks) -> None:
     if len(marks.payloads) != marks.count:
         message = f"marks of {marks.count} offsets and {len(marks.payloads)} payloads: columns differ"
         raise StoreError(message)
-    sizes = set(map(len, marks.payloads)) - {0}
-    if not sizes:
+    sizes = marks.payload_sizes
+    sizes = sizes[sizes > 0]
+    if not sizes.size:
         return
     if marks.numbers is not None:
         message = "marks have numbers and payloads: a lane with a count window keeps no payload"
         raise StoreError(message)
-    if min(sizes) < LEAST_PAYLOAD_BYTES or max(sizes) > MOST_PAYLOAD_BYTES:
-        wrong = min(sizes) if min(sizes) < LEAST_PAYLOAD_BYTES else max(sizes)
+    least, most = int(sizes.min()), int(sizes.max())
+    if least < LEAST_PAYLOAD_BYTES or most > MOST_PAYLOAD_BYTES:
+        wrong = least if least < LEAST_PAYLOAD_BYTES else most
         message = f"a payload of {wrong} bytes cannot be stored: give {LEAST_PAYLOAD_BYTES} to {MOST_PAYLOAD_BYTES} bytes, or none"
         raise StoreError(message)
 
@@ -194,7 +196,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             raise StoreError(message)
         parts.append(_bytes(numbers))
     if payloads is not None:
-        parts += [np.fromiter(map(len, payloads), _SIZE, count).tobytes(), *payloads]
+        parts += [marks.payload_sizes.astype(_SIZE).tobytes(), marks.payloads_joined]
     body = b"".join(parts)
     return body + _CRC.pack(crc32(body))
 

@@ -20,6 +20,7 @@ from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane import judging
 from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.lane.last_passing import LastPassing
 from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.sightings import Sightings
@@ -212,13 +213,13 @@ def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
 
 def remember_the_dead(patch: pytest.MonkeyPatch) -> None:
     """A second opinion knows what was given up."""
-    land = LastState.land_sightings
+    land = LastPassing.land_sightings
 
-    def landed(self: LastState, chunk: Any, start: int, end: int) -> None:
+    def landed(self: LastPassing, chunk: Any, start: int, end: int) -> None:
         chunk.given_up.clear()
         land(self, chunk, start, end)
 
-    patch.setattr(LastState, "land_sightings", landed)
+    patch.setattr(LastPassing, "land_sightings", landed)
 
 
 def overlook_what_flies(patch: pytest.MonkeyPatch) -> None:

@@ -6,42 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
-import numpy as np
 from hypothesis import given, settings
 
 from dedup_sdk import orders
-from dedup_sdk.ids import header
-from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
-from dedup_sdk.lane.last_lane import LastLane
-from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import BelowFloor, LastRule
-from dedup_sdk.marks import NONE_FOUND
-from dedup_sdk.progress import Progress
 from dedup_sdk.window import Window
+from tests.support.lane_pair import Pair
 
 if TYPE_CHECKING:
-    from dedup_sdk.lane.compared import Compared
-    from dedup_sdk.lane.last_chunk import LastChunk
     from dedup_sdk.orders import Order
 
 WINDOW_MS = 1_000
-LANES = {"a": b"a" * 16, "b": b"b" * 16}
-
-
-class OneByOne(LastLane):
-    """A lane that looks at every record by itself, at its place and never at a number."""
-
-    def _judge_all(self, chunk: LastChunk, compared: Compared) -> None:
-        compared.places, compared.numbers = self.rule.order.places(compared.ids), None
-        self._judge_rows(chunk, compared, range(len(chunk.offsets)))
-
-    def _wait(self, chunk: LastChunk, row: int, leader: int, token: Any = None) -> None:
-        del token
-        super()._wait(chunk, row, leader)
-
-    def _take_over(self, chunk: LastChunk, compared: Compared) -> None:
-        for row in range(len(chunk.offsets)):
-            self._take_over_row(chunk, row, compared)
 
 
 @dataclass(frozen=True)
@@ -66,92 +41,6 @@ KINDS = (
     Ids(orders.dotted_version(), "1.{0}"),
     Ids(orders.kafka_coordinates(), "{origin}-0-{0}", ("left", "right")),
 )
-
-
-class Pair:
-    """Both lanes through one life: what the one says the other says."""
-
-    def __init__(self, rule: LastRule, *, since_ms: int | None, by_lane: bool, reveals: bool) -> None:
-        self.keys = LaneKeys(header("id"), header("lane") if by_lane else None, rule.order.name)
-        self.by_lane = by_lane
-        self.lanes = [
-            made(rule, self.keys, Progress(low=0, high=0, since_ms=since_ms), second=None)
-            for made in (LastLane, OneByOne)
-        ]
-        for lane in self.lanes:
-            lane.reveals = reveals
-
-    def key(self, lane: str, id_bytes: bytes) -> bytes:
-        """Return a lane key."""
-        return LANES[lane] + id_bytes if self.by_lane else id_bytes
-
-    def both(self, act: Any) -> None:
-        """Have both do something, and compare what is to be delivered next, and all that is in memory."""
-        said = [[place.offset for place in act(lane) or ()] for lane in self.lanes]
-        assert said[0] == said[1]
-        one, other = ([told_of(chunk) for chunk in lane._chunks] for lane in self.lanes)
-        assert one == other
-        one_settled, other_settled = ([place.offset for place in lane.settled] for lane in self.lanes)
-        assert one_settled == other_settled
-
-    def admit(self, offsets: list[int], times: list[int], keys: list[bytes | None], *, fold: bool) -> None:
-        """Let records come, or take over that they were completed."""
-        columns = offsets, np.asarray(times, np.int64), keys
-        if fold:
-            end = offsets[-1] + 1
-            steps = [lane.fold(*columns, lambda _digests, _count: NONE_FOUND, end) for lane in self.lanes]
-            compare(steps)
-            return
-        missing = {index: "absent" for index, key in enumerate(keys) if key is None}
-        chunks = [lane.admit(*columns, missing, lambda _digests, _count: NONE_FOUND) for lane in self.lanes]
-        assert told_of(chunks[0]) == told_of(chunks[1])
-
-    def open(self) -> list[int]:
-        """Return the offsets of what the application has."""
-        return [
-            chunk.offsets[row]
-            for chunk in self.lanes[0]._chunks
-            for row, state in enumerate(chunk.states)
-            if state in (OFFERED, APART)
-        ]
-
-    def end(self, how: str, offset: int) -> None:
-        """End a record, or its whole chunk."""
-
-        def act(lane: LastLane) -> list[Place]:
-            place = lane.place(offset)
-            assert place is not None
-            if how == "complete all":
-                return lane.complete_chunk(place.chunk)
-            return lane.complete(place.chunk, [place.row]) if how == "complete" else getattr(lane, how)(place)
-
-        self.both(act)
-
-    def write(self) -> None:
-        """Compare what is to be stored."""
-        compare([lane.take_step() for lane in self.lanes])
-
-
-def told_of(chunk: Chunk) -> tuple[Any, ...]:
-    """Return everything that was said of a chunk's records."""
-    return bytes(chunk.kinds), bytes(chunk.states), chunk.open, chunk.reasons, chunk.seen, chunk.attempts
-
-
-def compare(steps: list[Any]) -> None:
-    """Hold two steps against each other."""
-    one, other = steps
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert one.progress == other.progress
-        assert rows_of(one.marks) == rows_of(other.marks)
-
-
-def rows_of(marks: Any) -> list[tuple[Any, ...]]:
-    """Return marks in an order of their own."""
-    digests = [marks.digests[at : at + 16] for at in range(0, len(marks.digests), 16)]
-    return sorted(
-        zip(digests, marks.offsets.tolist(), marks.timestamps.tolist(), marks.payloads or [], strict=True)
-    )
 
 
 class Log:

@@ -96,7 +96,7 @@ def test_payloads_go_where_their_marks_go() -> None:
     joined = join_marks([first, plain, last])
     assert first.payloads is not None
     assert last.payloads is not None
-    assert joined.payloads == first.payloads + [b""] * 20 + last.payloads
+    assert joined.payloads == [*first.payloads, *[b""] * 20, *last.payloads]
     expected = payloads([first, plain, last])
     ordered = newest_per_digest(joined)
     assert list(payloads([ordered])) == sorted(expected)
