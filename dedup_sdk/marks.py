@@ -36,6 +36,11 @@ class Packed(Sequence[bytes]):
             self._cut = [self.joined[start:end] for start, end in pairwise([0, *ends])]
         return self._cut
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.cut() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return len(self.sizes)
 
@@ -129,7 +134,8 @@ def join_marks(pages: Sequence[Marks]) -> Marks:
         )
     payloads = None
     if any(page.payloads is not None for page in pages):
-        payloads = [payload for page in pages for payload in page.payloads or [b""] * page.count]
+        sizes = [page.payload_sizes if page.payloads else np.zeros(page.count, np.int64) for page in pages]
+        payloads = Packed(b"".join(page.payloads_joined for page in pages), np.concatenate(sizes))
     return Marks(
         b"".join(page.digests for page in pages),
         np.concatenate([page.offsets for page in pages]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -36,6 +37,17 @@ class LaneId(NamedTuple):
 
     lane: bytes
     id_bytes: bytes
+
+
+class Joined(list[bytes | None]):
+    """The lane keys of records that all have one, and what they are made of: ``lanes`` and ``ids``. Not to be changed."""
+
+    __slots__ = ("ids", "lanes")
+
+    def __init__(self, lanes: list[bytes | None], ids: list[bytes | None]) -> None:
+        super().__init__(map(add, cast("list[bytes]", lanes), cast("list[bytes]", ids)))
+        self.lanes = lanes
+        self.ids = ids
 
 
 class LaneDigests:
@@ -125,6 +137,8 @@ class LaneKeys:
         lanes = self._lanes.digests(self.lane, shared)
         for index, reason in lanes.missing.items():
             missing.setdefault(index, f"lane-{reason}")
+        if not missing and self.other is None:
+            return Ids(Joined(lanes.digests, keys), missing)
         joined = [
             None if lane is None or key is None else lane + key
             for lane, key in zip(lanes.digests, keys, strict=True)
@@ -151,6 +165,8 @@ class LaneKeys:
     def ids_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return the ID in each lane key, None where there is no key."""
         front = self._front
+        if isinstance(keys, Joined):
+            return keys.ids
         if not front:
             return list(keys)
         return [None if key is None else key[front:] for key in keys]
@@ -167,6 +183,8 @@ class LaneKeys:
         """Return the lane (16 bytes) in each lane key, None where there is no key."""
         if self.lane is None:
             return [None if key is None else PARTITION_LANE for key in keys]
+        if isinstance(keys, Joined):
+            return keys.lanes
         return [None if key is None else key[:DIGEST_BYTES] for key in keys]
 
     def split(self, key: bytes) -> LaneId:
