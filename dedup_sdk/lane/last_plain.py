@@ -12,7 +12,7 @@ from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_rows import LastRows
 from dedup_sdk.lane.table import LaneTable, PlainRows
 from dedup_sdk.lane.track import Saved, Track
-from dedup_sdk.last.many import Bools, Places, Records, Taken, take_many
+from dedup_sdk.last.many import Bools, Places, Records, Taken, begins_of, take_many
 from dedup_sdk.last.rule import LaneMark
 
 
@@ -44,7 +44,7 @@ class Plain:
         keys.sort()
         rows = keys & ((1 << bits) - 1)
         slots = keys >> bits
-        begins = np.diff(slots, prepend=-1) != 0
+        begins = begins_of(slots)
         first = np.flatnonzero(begins)
         split = self.split
         return Records(

@@ -28,6 +28,13 @@ _TIME_BITS: Final = 40
 _WORD_BITS: Final = 64
 
 
+def begins_of(lanes: Places) -> Bools:
+    """Return where in an ascending column another value begins, shape as given."""
+    begins = np.ones(len(lanes), np.bool_)
+    np.not_equal(lanes[1:], lanes[:-1], out=begins[1:])
+    return begins
+
+
 @dataclass(slots=True)
 class Records:
     """``n`` records that take part, ascending by lane and then by offset; columns of shape ``(n,)``.
@@ -48,14 +55,17 @@ class Records:
         """Return the records of the other lanes; ``odd`` has shape ``(lanes,)``."""
         kept = ~odd[self.at]
         at = (np.cumsum(~odd) - 1)[self.at[kept]]
-        first = np.flatnonzero(np.diff(at, prepend=-1))
+        first = np.flatnonzero(begins_of(at))
         return Records(
             at, first, self.rows[kept], self.high[kept], self.low[kept], self.offsets[kept], self.times[kept]
         )
 
     def ends(self) -> Places:
         """Return the position of the last record of each lane."""
-        return np.append(self.first[1:], len(self.at)) - 1
+        ends = np.empty_like(self.first)
+        ends[:-1] = self.first[1:]
+        ends[-1:] = len(self.at)
+        return ends - 1
 
 
 @dataclass(slots=True)
@@ -223,29 +233,44 @@ def _twins(relative: Int64s, at: Places, first: Places, late: Places, seen: Bool
 
 def _move(after: Rows, before: Rows, distance: Int64s, depth: int) -> None:
     """Let the last ranks rise by a distance each; what falls out at the bottom is forgotten."""
+    rest = (distance & (_WORD_BITS - 1)).view(np.uint64)
+    back = np.uint64(_WORD_BITS - 1) - rest
+    one = np.uint64(1)
+    top = np.uint64((1 << depth % _WORD_BITS + 1) - 1)
+    if int(distance.max()) >= _WORD_BITS:
+        _move_words(after, before, distance, depth)
+    else:
+        # Word by word, as columns without gaps.
+        bits = np.ascontiguousarray(before["bits"].T)
+        words = len(bits)
+        moved = np.empty_like(bits)
+        for word in range(words):
+            np.left_shift(bits[word], rest, out=moved[word])
+            if word:
+                moved[word] |= bits[word - 1] >> back >> one
+        lost = (moved[-1] & ~top) | bits[-1] >> back >> one
+        after["forgot"] |= (lost != 0).view(np.uint8)
+        after["bits"] = moved.T
+    after["bits"][:, -1] &= top
+
+
+def _move_words(after: Rows, before: Rows, distance: Int64s, depth: int) -> None:
+    """Let bits rise by more than a word."""
     bits = before["bits"]
     count, words = bits.shape
     aware = np.flatnonzero((before["forgot"] == 0) & (distance > 0) & (before["kind"] != 0))
     if aware.size:
         forgets = distance[aware] + _highest_bit(bits[aware]) > depth
         after["forgot"][aware[forgets]] = 1
-    moved = after["bits"]
+    padded = np.zeros((count, 2 * words + 1), np.uint64)
+    padded[:, words + 1 :] = bits
+    whole = np.minimum(distance // _WORD_BITS, words)
     rest = (distance & (_WORD_BITS - 1)).view(np.uint64)
     back = np.uint64(_WORD_BITS - 1) - rest
-    one = np.uint64(1)
-    if int(distance.max()) < _WORD_BITS:
-        for word in range(words - 1, 0, -1):
-            moved[:, word] = bits[:, word] << rest | bits[:, word - 1] >> back >> one
-        moved[:, 0] = bits[:, 0] << rest
-    else:
-        padded = np.zeros((count, 2 * words + 1), np.uint64)
-        padded[:, words + 1 :] = bits
-        whole = np.minimum(distance // _WORD_BITS, words)
-        lanes = np.arange(count)
-        for word in range(words):
-            upper, under = padded[lanes, words + 1 + word - whole], padded[lanes, words + word - whole]
-            moved[:, word] = upper << rest | under >> back >> one
-    moved[:, -1] &= np.uint64((1 << depth % _WORD_BITS + 1) - 1)
+    lanes = np.arange(count)
+    for word in range(words):
+        upper, under = padded[lanes, words + 1 + word - whole], padded[lanes, words + word - whole]
+        after["bits"][:, word] = upper << rest | under >> back >> np.uint64(1)
 
 
 def _highest_bit(bits: Uint64s) -> Int64s:

@@ -102,16 +102,20 @@ def mark_of(row: Any, depth: int) -> LaneMark | None:
 def payloads_of(rows: Rows) -> Packed:
     """Return the bytes of what each row remembers (`DenseSeen.encode`), shape ``(n,)``; none of them may remember nothing."""
     rows = np.ascontiguousarray(rows)
-    count, width = len(rows), rows.dtype.itemsize
-    table = rows.view(np.uint8).reshape(count, width)
+    table = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     fields: Any = rows.dtype.fields
     head_at, bits_at = fields["kind"][1], fields["bits"][1]
-    # Each is two stretches of its row: head and ID, and the bits up to the last byte that has one.
-    sizes = np.empty((count, 2), np.int64)
-    sizes[:, 0] = rows["size"] + np.uint32(_HEAD_BYTES)
-    sizes[:, 1] = width - bits_at - (table[:, : bits_at - 1 : -1] != 0).argmax(axis=1)
-    lengths = sizes.ravel()
-    starts = (np.arange(count, dtype=np.int64)[:, None] * width + (head_at, bits_at)).ravel()
-    ends = lengths.cumsum()
-    where = np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if count else 0)
-    return Packed(table.ravel()[where].tobytes(), sizes.sum(axis=1))
+    width = table.shape[1] - bits_at
+    # Of each what is not used of its ID, and the bits above the last byte that has one, is left out.
+    octets = width - (table[:, : bits_at - 1 : -1] != 0).argmax(axis=1)
+    used = np.empty((len(rows), table.shape[1] - head_at), np.bool_)
+    used[:, : bits_at - head_at] = _up_to(_HEAD_BYTES, ID_BYTES).take(rows["size"], axis=0)
+    used[:, bits_at - head_at :] = _up_to(0, width).take(octets, axis=0)
+    return Packed(table[:, head_at:][used].tobytes(), _HEAD_BYTES + rows["size"] + octets)
+
+
+@cache
+def _up_to(least: int, most: int) -> NDArray[np.bool_]:
+    """Return in row ``n``, from 0 to ``most``, ``least + n`` times true, then false."""
+    mask: NDArray[np.bool_] = np.arange(least + most) < least + np.arange(most + 1)[:, None]
+    return mask
