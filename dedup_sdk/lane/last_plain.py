@@ -81,17 +81,17 @@ class LastPlain(LastRows):
         if split is None:
             return None
         lanes = self.keys.lanes_of(self._keys(chunk))
-        slots = list(map(table.slots.get, lanes))  # type: ignore[arg-type]
+        slots: list[int | None] = list(map(table.slots.get, lanes))  # type: ignore[arg-type]
         if None in slots:
-            unknown = dict.fromkeys(
-                lane for lane, slot in zip(lanes, slots, strict=True) if slot is None and lane
-            )
+            rows = [row for row, slot in enumerate(slots) if slot is None and lanes[row]]
+            unknown = dict.fromkeys(lane for row in rows if (lane := lanes[row]) is not None)
             self._load_rows(table, [lane for lane in unknown if lane not in self.tracks], find)
             for lane in unknown:
                 track = self.tracks.get(lane)
                 if track is not None:
                     self._settle_row(track)
-            slots = list(map(table.slots.get, lanes))  # type: ignore[arg-type]
+            for row in rows:
+                slots[row] = table.slots.get(lanes[row])  # type: ignore[arg-type]
         self._part_foreign(table, lanes, slots, compared, split)
         if None not in slots:
             return Plain(table, np.fromiter(slots, np.intp, count), split)

@@ -15,14 +15,14 @@ MAX_DIGITS = 100
 
 MAX_UINT64 = 2**64 - 1
 MAX_INT64 = 2**63 - 1
-_DIGITS_OF_64_BITS = 20
+DIGITS_OF_64_BITS = 20
 
 _INTEGER = re.compile(rb"-?[0-9]{1,%d}" % MAX_DIGITS)
 
 
 def unsigned(text: bytes, most: int) -> int | None:
     """Return the number that at most 20 ASCII digits are, None for anything else and beyond ``most``."""
-    if len(text) > _DIGITS_OF_64_BITS or not text.isdigit():
+    if len(text) > DIGITS_OF_64_BITS or not text.isdigit():
         return None
     number = int(text)
     return number if number <= most else None

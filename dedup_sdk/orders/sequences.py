@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.orders.decimals import MAX_UINT64, unsigned
+from dedup_sdk.orders.decimals import DIGITS_OF_64_BITS, MAX_UINT64, digits_only, unsigned
 from dedup_sdk.orders.order import Order, order_name
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
@@ -51,6 +52,21 @@ class EpochSequence(Order):
         if epoch is None or sequence is None:
             return None
         return Place(ONLY_ORIGIN, epoch << 64 | sequence)
+
+    def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
+        """Return the ranks of many, where all are well-formed."""
+        if None in dedup_ids:
+            return None
+        separator = self.separator.encode()
+        halves = [each.partition(separator) for each in cast("Sequence[bytes]", dedup_ids)]
+        lefts = digits_only([left for left, _, _ in halves], DIGITS_OF_64_BITS)
+        rights = digits_only([right for _, _, right in halves], DIGITS_OF_64_BITS)
+        if lefts is None or rights is None:
+            return None
+        epochs, sequences = list(map(int, lefts)), list(map(int, rights))
+        if max(epochs) > MAX_UINT64 or max(sequences) > MAX_UINT64:
+            return None
+        return [epoch << 64 | sequence for epoch, sequence in zip(epochs, sequences, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
