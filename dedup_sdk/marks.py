@@ -78,7 +78,7 @@ class Marks:
     @property
     def bear_payloads(self) -> bool:
         """Whether any of them has a payload."""
-        return self.payloads is not None and bool(self.payload_sizes.any())
+        return self.payload_bytes > 0
 
     @property
     def payload_sizes(self) -> Int64s:
@@ -87,6 +87,12 @@ class Marks:
         if isinstance(payloads, Packed):
             return payloads.sizes
         return np.fromiter(map(len, payloads), np.int64, len(payloads))
+
+    @property
+    def payload_bytes(self) -> int:
+        """How many bytes all payloads have together."""
+        payloads = self.payloads or ()
+        return len(payloads.joined) if isinstance(payloads, Packed) else sum(map(len, payloads))
 
     @property
     def payloads_joined(self) -> bytes:

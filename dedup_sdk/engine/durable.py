@@ -258,4 +258,4 @@ def weight_of(marks: Marks) -> int:
     """Return what marks take of memory, in marks without a payload."""
     if not marks.payloads:
         return marks.count
-    return marks.count + max(0, int(marks.payload_sizes.sum()) - _SLIM_BYTES * marks.count) // _PAYLOAD_BYTES
+    return marks.count + max(0, marks.payload_bytes - _SLIM_BYTES * marks.count) // _PAYLOAD_BYTES

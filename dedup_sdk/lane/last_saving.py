@@ -39,8 +39,8 @@ class LastSaving(LastPassing):
 
     @staticmethod
     def _joined(lanes: dict[bytes, Track], *more: Marks) -> Marks:
-        marks = [lane_marks(lanes.values()), *more] if lanes else more
-        return join_marks([each for each in marks if each.count])
+        marks = [each for each in more if each.count]
+        return join_marks([lane_marks(lanes.values()), *marks]) if lanes else join_marks(marks)
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """Return what is in the journal, for a flush, and forget the lanes that have nothing in flight.

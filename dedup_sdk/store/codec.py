@@ -87,16 +87,14 @@ def check_payloads(marks: Marks) -> None:
     if len(marks.payloads) != marks.count:
         message = f"marks of {marks.count} offsets and {len(marks.payloads)} payloads: columns differ"
         raise StoreError(message)
-    sizes = marks.payload_sizes
-    sizes = sizes[sizes > 0]
-    if not sizes.size:
+    sizes = set(marks.payload_sizes.tolist()) - {0}
+    if not sizes:
         return
     if marks.numbers is not None:
         message = "marks have numbers and payloads: a lane with a count window keeps no payload"
         raise StoreError(message)
-    least, most = int(sizes.min()), int(sizes.max())
-    if least < LEAST_PAYLOAD_BYTES or most > MOST_PAYLOAD_BYTES:
-        wrong = least if least < LEAST_PAYLOAD_BYTES else most
+    if min(sizes) < LEAST_PAYLOAD_BYTES or max(sizes) > MOST_PAYLOAD_BYTES:
+        wrong = min(sizes) if min(sizes) < LEAST_PAYLOAD_BYTES else max(sizes)
         message = f"a payload of {wrong} bytes cannot be stored: give {LEAST_PAYLOAD_BYTES} to {MOST_PAYLOAD_BYTES} bytes, or none"
         raise StoreError(message)
 
