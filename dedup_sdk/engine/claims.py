@@ -71,10 +71,7 @@ class Claims(Leasing):
             raise ConfigurationError(
                 f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
             )
-        own = PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
-        with self.lock:
-            self.partitions.add(own)
-        return own
+        return PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
 
     # --- records that come ---------------------------------------------------------------------------------------
 
@@ -87,6 +84,8 @@ class Claims(Leasing):
                 if own is None or own.left:
                     # It began anew while its batch was judged: nobody would give back what is claimed for it now.
                     continue
+                # Not before: a store that cannot be opened is tried again and again.
+                self.partitions.add(own)
                 for chunk in held.unclaimed:
                     rows = [row for row in _offered(chunk) if row not in chunk.unmarked]
                     wanted = [waiting_for(held, own, chunk, row) for row in rows]

@@ -483,11 +483,13 @@ def test_what_comes_again_is_claimed_again(make: Make, send: Send, store: Watche
     send("a", "b")
     consumer = make("orders", shared=Shared(store, scope="global"))
     poll_some(consumer, 1)
+    # One or both: as much as had come.
+    claimed = consumer.counters.shared["claimed"]
     consumer._doubtful, consumer._tidy_at = True, 0.0
     assert values(poll_some(consumer, 2)) == ["a", "b"]
     assert poll_quiet(consumer) == []
     assert consumer._engine.next_offset("orders", 0) == 2
-    assert consumer.counters.shared["claimed"] == 4
+    assert consumer.counters.shared["claimed"] == claimed + 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, Window
+from dedup_sdk.engine.claiming import Held
 from dedup_sdk.engine.claims import Claims
 from dedup_sdk.observe import Counters
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances
@@ -260,9 +261,9 @@ def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Cl
     )
     own = claims.of("orders", 0, Window(days=7))
     assert own is not None
-    from dedup_sdk.engine.claiming import Held
 
     own.held[b"d" * 16] = Held(b"k" * 16, 1, 0)
+    claims.partitions.add(own)
     return claims, now_s
 
 
@@ -290,6 +291,20 @@ def test_a_renewal_that_failed_is_tried_again_before_the_lease_is_over() -> None
     assert store.renewals == 4  # at 3 s, and 0.5, 1 and 2 s later
     now_s[0] = 9.0
     assert not claims.is_sure
+
+
+def test_only_partitions_with_claims_are_renewed(make: Make, send: Send, store: Watched) -> None:
+    """One that could not be opened, and is tried again and again, leaves nothing; nor does one that went."""
+    consumer = make("orders", shared=Shared(store, scope="global"))
+    claims = claims_of(consumer)
+    for _ in range(3):
+        claims.of("orders", 0, Window(days=7))
+    send("a")
+    poll_some(consumer, 1)
+    [own] = claims.partitions
+    assert len(own.held) == 1
+    consumer.close()
+    assert not claims.partitions
 
 
 def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
