@@ -40,7 +40,12 @@ def main() -> None:
 def run(bootstrap: str, store: str) -> None:
     """Handle what the topic has for the group, in the life of one process."""
     with DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "billing",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        },
         dedup=DEDUP,
         store=store,
         idle_timeout=1,  # seconds; a service leaves it out and runs for ever
@@ -54,7 +59,7 @@ def run(bootstrap: str, store: str) -> None:
 
 def send(bootstrap: str, transaction: str, *ids: str, whole: bool = True) -> None:
     """Send messages as a bridge from the broker does: ID and transaction are headers, and the last message of one says so."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for place, dedup_id in enumerate(ids, start=1):
         headers: list[tuple[str, str | bytes | None]] = [
             (hornetq.DUPLICATE_ID, dedup_id.encode()),
