@@ -40,6 +40,8 @@ STALL_NS = 500_000_000
 """Nanoseconds for which a busy machine may not run a process between two steps of its."""
 HAND_OVER_NS = 1_000_000_000
 """Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
+LEFT_NS = 20_000_000_000
+"""Nanoseconds in which a batch is handled whose messages were judged, and not claimed, while a shared memory was away."""
 TOLD_WITHIN_NS = 3_000_000_000
 """Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
 
@@ -85,7 +87,8 @@ def _by_excuse(
                 (call.partition, call.offset)
                 for calls in by_run.values()
                 for call in calls
-                if call.ended_ns >= excuse.at_ns - IMPLICIT_NS - GRACE_NS and call.began_ns <= excuse.until_ns
+                if call.ended_ns >= excuse.at_ns - IMPLICIT_NS - GRACE_NS
+                if call.began_ns <= excuse.until_ns + (LEFT_NS if "shared-outage" in call.verdict else 0)
             )
         }
     if isinstance(excuse, Forget):

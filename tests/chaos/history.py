@@ -31,7 +31,11 @@ class LogRecord(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a handler that returned; ``verdict`` is for those who look for a cause, and no judgement hangs on it."""
+    """A call of a handler that returned.
+
+    ``verdict`` is for those who look for a cause; all that is judged by it is whether a message was handled without a claim, late, because
+    a shared memory had been away.
+    """
 
     run: str
     partition: int

@@ -368,5 +368,9 @@ def test_while_a_shared_memory_is_away_a_message_may_be_handled_once_more() -> N
     calls = [call(0, 1_000), call(1, 11), call(0, 9_000, "b", partition=1)]
     away = Away(at_ns=1_050 * _MS, until_ns=3 * _S)
     assert broken(records, calls, everywhere=True, excuses=[away]) == {}
+    early = Away(at_ns=0, until_ns=900 * _MS)
+    unclaimed = [calls[0]._replace(verdict="unverified shared-outage"), *calls[1:]]
+    assert broken(records, unclaimed, everywhere=True, excuses=[early]) == {}
+    assert broken(records, calls, everywhere=True, excuses=[early]) == {"unexplained": 1}
     later = Away(at_ns=2 * _S, until_ns=3 * _S)
     assert broken(records, calls, everywhere=True, excuses=[later]) == {"unexplained": 1}
