@@ -15,13 +15,15 @@ log = logging.getLogger("dedup_sdk")
 
 LOOK_EVERY_S: Final = 5.0
 """Seconds between two looks at where the logs end now."""
+GONE_S: Final = 60.0
+"""Seconds after which a log that no look has found is waited for no longer: a broker that was just started, or has trouble with a topic, lists it late."""
 
 
 class Logs(Protocol):
     """What is asked of the source."""
 
-    def ends_now(self, places: set[Place]) -> dict[Place, int]:
-        """Return where these logs end, 0 where there is none; raises `KafkaException`."""
+    def ends_now(self, places: set[Place]) -> dict[Place, int | None]:
+        """Return where these logs end, 0 where there is nothing, None where no such log is listed; raises `KafkaException`."""
 
     def reached(self, ends: dict[Place, int]) -> set[Place]:
         """Return the places of which all up to these ends is copied."""
@@ -40,6 +42,7 @@ class Ends:
     def __init__(self, ends: dict[Place, int]) -> None:
         self._ends = ends
         self._lower: dict[Place, int] = {}
+        self._unlisted: dict[Place, float] = {}
         self._look_at = time.monotonic() + LOOK_EVERY_S
 
     def are_reached(self, source: Logs) -> bool:
@@ -58,9 +61,10 @@ class Ends:
         except KafkaException as error:
             log.debug("bridge: the ends of the logs cannot be asked for: %s", text_of(error))
             return
+        self._give_up({place for place, end in now.items() if end is None})
         before, self._lower = (
             self._lower,
-            {place: end for place, end in now.items() if end < self._ends[place]},
+            {place: end for place, end in now.items() if end is not None and end < self._ends[place]},
         )
         for place, end in self._lower.items():
             if before.get(place) != end:
@@ -75,3 +79,15 @@ class Ends:
                 self._ends[place] = end
             else:
                 del self._ends[place]
+
+    def _give_up(self, unlisted: set[Place]) -> None:
+        """Wait no longer for logs that have not been listed for long."""
+        seen = time.monotonic()
+        self._unlisted = {place: self._unlisted.get(place, seen) for place in unlisted}
+        for place, since in self._unlisted.items():
+            if seen - since >= GONE_S:
+                log.warning(
+                    "bridge: %s[%d] had records up to %d when the run began, and is not listed by the source any more; what was not copied of it "
+                    "is missing at the target",
+                    *place, self._ends.pop(place),
+                )  # fmt: skip

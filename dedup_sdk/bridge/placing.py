@@ -21,7 +21,7 @@ from dedup_sdk.errors import BridgeError
 from dedup_sdk.kafka.metadata import is_one_log
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import text_of
-from dedup_sdk.kafka.topic_watch import TopicWatch
+from dedup_sdk.kafka.topic_watch import LOOK_SOON_S, TopicWatch
 
 log = logging.getLogger("dedup_sdk")
 
@@ -37,6 +37,13 @@ class _Read(NamedTuple):
     topic: str
     partition: int
     log: str
+
+
+class _Seen(NamedTuple):
+    """Which log a topic was said to be, and until when (monotonic seconds) that is not believed."""
+
+    name: str
+    until: float
 
 
 class Placing:
@@ -63,6 +70,8 @@ class Placing:
         self._left: set[str] = set()
         """Topics of which the group took everything away."""
         self._told: set[tuple[str, str]] = set()
+        self._anew: dict[str, _Seen] = {}
+        """Topics that one answer says are others."""
         self._last: dict[str, str] = {}
         """Which log each topic was; when it is deleted the group may take its partitions away, and forget where it stood."""
 
@@ -120,17 +129,32 @@ class Placing:
         asked = [TopicPartition(*place) for place in self._waiting if place[0] in names]
         if not asked:
             return []
-        found: list[tuple[Place, Beginning]] = []
+        found: dict[Place, Beginning] = {}
         for stands in consumer.committed(asked, timeout=ASK_S):
             if stands.error is not None:
                 raise KafkaException(stands.error)
             place = (stands.topic, stands.partition)
             stood = self._waiting[place]
-            begins = beginning(
+            found[place] = beginning(
                 names[stands.topic], stands.offset, stands.metadata, stood=stood, at=at.get(place)
             )
-            found.append((place, begins))
-        return found
+        doubted = self._doubted({topic for (topic, _), begins in found.items() if begins.anew}, names)
+        return [each for each in found.items() if each[0][0] not in doubted]
+
+    def _doubted(self, anew: set[str], names: Mapping[str, str]) -> set[str]:
+        """Return which of the topics that seem to be others are not so for certain: a broker may be behind, so that two answers have to agree."""
+        now = time.monotonic()
+        doubted: set[str] = set()
+        for topic, name in names.items():
+            seen = self._anew.pop(topic, None)
+            if topic not in anew or (seen is not None and seen.name == name and now >= seen.until):
+                continue
+            # One that was asked a moment ago may be the one that is behind.
+            same = seen is not None and seen.name == name
+            self._anew[topic] = seen if seen is not None and same else _Seen(name, now + LOOK_SOON_S)
+            self._logs.doubt(topic, LOOK_SOON_S)
+            doubted.add(topic)
+        return doubted
 
     def begin(self, place: Place, begins: Beginning) -> None:
         """Note that a partition is read from now on."""

@@ -285,11 +285,11 @@ class Source:
         }
         return {place: high for place, (low, high) in bounds.items() if high > low}
 
-    def ends_now(self, places: set[Place]) -> dict[Place, int]:
-        """Return where these logs end now, 0 where there is nothing, or no such partition; raises `KafkaException`."""
+    def ends_now(self, places: set[Place]) -> dict[Place, int | None]:
+        """Return where these logs end now, 0 where there is nothing, None where no such partition is listed; raises `KafkaException`."""
         counts = Topics(self._consumer.list_topics).all()
-        there = [(topic, number) for topic, number in places if number < counts.get(topic, 0)]
-        return dict.fromkeys(places, 0) | self.ends(there)
+        there = {(topic, number) for topic, number in places if number < counts.get(topic, 0)}
+        return dict.fromkeys(places, None) | dict.fromkeys(there, 0) | self.ends(there)
 
     @property
     def has_joined(self) -> bool:

@@ -53,6 +53,11 @@ class TopicLogs:
         for topic in topics:
             self._asked.pop(topic, None)
 
+    def doubt(self, topic: str, seconds: float) -> None:
+        """Ask again what was answered, after a while."""
+        self._ask_at[topic] = time.monotonic() + seconds
+        self._questions.renew()
+
     def _answer(self, topic: str) -> str | KafkaException:
         try:
             topic_id = topic_id_of(self._asked.pop(topic).answer.result())

@@ -87,7 +87,7 @@ class Beginning(Enum):
     KNOWN = "known"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Assigned:
     """One assigned partition; ``epoch`` counts the times that this consumer took it."""
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
+from weakref import ref
 
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.questions import Knock
@@ -44,7 +45,9 @@ class _Look:
     which it has reached last.
     """
 
-    assigned: Assigned
+    assigned: ref[Assigned]
+    """What has gone is not kept for having been looked at: all that it had in memory would be."""
+    coordinates: tuple[str, int]
     position: int = -1
     looked: float = 0.0
     since: float = 0.0
@@ -86,7 +89,7 @@ class EndWatch:
     def _keeps_up(self, look: _Look, position: int, now: float) -> bool:
         """Whether everything is read that the leader had a few seconds ago."""
         if look.mark is None and now - look.marked >= HOLES_S / 2:
-            look.mark, look.marked = self._ask(look.assigned), now
+            look.mark, look.marked = self._ask(look), now
         if look.mark is not None and look.mark.is_over:
             end = look.mark.end
             if end is None or end <= position:
@@ -100,7 +103,7 @@ class EndWatch:
         """
         look = self._look(assigned)
         if look.knock is None or look.overdue.isdisjoint(overdue):
-            look.knock, look.overdue = self._ask(assigned), frozenset(overdue)
+            look.knock, look.overdue = self._ask(look), frozenset(overdue)
         if not look.knock.is_over:
             return set()
         end = look.knock.end
@@ -120,15 +123,15 @@ class EndWatch:
         elif look.again:
             return True
         elif now - look.stood >= COMPACTED_S:
-            look.knock, look.again = self._ask(look.assigned), True
+            look.knock, look.again = self._ask(look), True
         return False
 
-    def _ask(self, assigned: Assigned) -> Knock:
-        return self._client.knock(assigned.topic, assigned.partition)
+    def _ask(self, look: _Look) -> Knock:
+        return self._client.knock(*look.coordinates)
 
     def _look(self, assigned: Assigned) -> _Look:
         coordinates = assigned.topic, assigned.partition
         look = self._looks.get(coordinates)
-        if look is None or look.assigned is not assigned:
-            look = self._looks[coordinates] = _Look(assigned)
+        if look is None or look.assigned() is not assigned:
+            look = self._looks[coordinates] = _Look(ref(assigned), coordinates)
         return look

@@ -93,6 +93,7 @@ class TopicWatch:
 
     def _ask(self, topics: set[str]) -> None:
         self._look_at = self._clock() + self._every_s
+        self.missing = set()
         if topics:
             self._asked = self._brokers.ask_anew(topics)
 

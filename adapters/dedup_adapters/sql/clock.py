@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, bindparam, literal_column
 
-_SERVERS: Final = {
+_SERVERS: Final = {  # by no time zone: of the hour that comes twice in autumn nobody could tell which it is
     "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
-    "mysql": "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 }
 
 

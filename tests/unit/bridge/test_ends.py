@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.bridge import ends as module
-from dedup_sdk.bridge.ends import Ends
+from dedup_sdk.bridge.ends import GONE_S, Ends
 
 if TYPE_CHECKING:
     from dedup_sdk.bridge.position import Place
@@ -15,15 +15,25 @@ if TYPE_CHECKING:
 A, B = ("a", 0), ("b", 0)
 
 
+class Clock:
+    """In the place of the module `time`."""
+
+    now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        """Return the time, in seconds."""
+        return self.now_s
+
+
 class Logs:
     """Where logs end, and how far they are copied."""
 
     has_joined = True
 
-    def __init__(self, now: dict[Place, int], copied: dict[Place, int]) -> None:
+    def __init__(self, now: dict[Place, int | None], copied: dict[Place, int]) -> None:
         self.now, self.copied, self.looks = now, copied, 0
 
-    def ends_now(self, places: set[Place]) -> dict[Place, int]:
+    def ends_now(self, places: set[Place]) -> dict[Place, int | None]:
         """See `dedup_sdk.bridge.ends.Logs`."""
         self.looks += 1
         return {place: self.now[place] for place in places}
@@ -59,6 +69,29 @@ def test_an_end_that_stays_is_waited_for() -> None:
     logs.copied = {A: 9, B: 5}
     assert ends.are_reached(logs)
     assert logs.looks == 4
+
+
+def test_a_log_that_is_not_listed_is_waited_for_until_it_is_surely_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a run would be over, and say so, because a broker lists a topic late; a break begins the time anew."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    logs = Logs({A: None, B: 5}, {A: 0, B: 5})
+    ends = Ends({A: 9, B: 5})
+    assert not ends.are_reached(logs)
+    clock.now_s += GONE_S - 1
+    assert not ends.are_reached(logs)
+    logs.now[A] = 9
+    assert not ends.are_reached(logs)
+    logs.now[A] = None
+    assert not ends.are_reached(logs)
+    clock.now_s += GONE_S - 1
+    assert not ends.are_reached(logs)
+    assert caplog.text == ""
+    clock.now_s += 1
+    assert ends.are_reached(logs)
+    assert "a[0] had records up to 9" in caplog.text
 
 
 def test_a_member_that_has_not_joined_does_not_leave() -> None:

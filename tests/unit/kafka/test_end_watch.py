@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -191,3 +192,13 @@ def test_a_partition_that_begins_anew_is_looked_at_anew(broker: Broker, watch: E
     watch.late(active(), 5, [b"U"])
     broker.answer(5)
     assert watch.late(active(), 5, [b"U"]) == set()
+
+
+def test_what_has_gone_is_not_kept(watch: EndWatch) -> None:
+    """With it would stay all that the partition had in memory."""
+    assigned = active()
+    watch.is_reached(assigned, 5, dry=True)
+    watch.late(assigned, 5, [b"unit"])
+    seen = ref(assigned)
+    del assigned
+    assert seen() is None
