@@ -159,7 +159,9 @@ def test_what_cannot_be_loaded_into_ends_the_run_before_it_reads(rebuilt: Rebuil
     """In one line: a table that is another one, one that may not be made, a role that may not come in, a server that is not there."""
     rebuilt.execute("CREATE TABLE another (id int)")
     line = refused(rebuilt, "--shared-table", "another")
-    assert line.startswith("table another is no shared memory of this version: it has id, and attempt")
+    assert line.startswith(
+        "table another is no shared memory of this version: it has id (int), key none, and id (bytes), "
+    )
     assert "schema" in refused(rebuilt, "--shared-schema", "nowhere")
     rebuilt.execute("CREATE SCHEMA foreign_one")
     line = refused(rebuilt, "--shared-schema", "foreign_one")
