@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk import Deduplicator, Record, Verdict
+from dedup_sdk import Deduplicator, Record, Verdict, Window
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
@@ -99,9 +99,12 @@ def engine_over(store: MemoryStore, spec: LaneSpec, recent_marks: int) -> Dedupl
 
 
 def lived(
-    log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int
+    log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int, *, midway: bool = False
 ) -> tuple[MemoryStore, set[int]]:
-    """Live through a log, ending records in an order that only the seed knows, with new processes; return what was dead-lettered, too."""
+    """Live through a log, ending records in an order that only the seed knows; return what was dead-lettered, too.
+
+    Now and then the process is another, when nothing is in flight, or ``midway``, whatever is: what is not durable comes again.
+    """
     store, random, dead = MemoryStore(), np.random.default_rng(seed), set[int]()
     engine = engine_over(store, spec, recent_marks)
     waiting, in_flight = list(log), list[Record]()
@@ -115,9 +118,12 @@ def lived(
             act = engine.dead_letter if record.offset in poison else engine.complete
             dead |= {record.offset} & poison
             in_flight += [one.record for one in act([record]) if one.verdict.deliver]
-        if not in_flight and random.random() < 0.2:
+        if (midway or not in_flight) and random.random() < (0.1 if midway else 0.2):
+            high = engine.next_offset("t", 0) or 0
             engine.shut()
             engine = engine_over(store, spec, recent_marks)
+            waiting, in_flight = [each for each in log if each.offset >= high], []
+            dead = {offset for offset in dead if offset < high}
     engine.shut()
     return store, dead
 
@@ -147,7 +153,7 @@ def replayed(
     return store
 
 
-def stretch_of(log: list[Record], *, complete: bool = True) -> Stretch:
+def stretch_of(log: list[Record], *, complete: bool = True, window: Window | None = None) -> Stretch:
     """What a run reads of a log."""
     return Stretch(
         partition=0,
@@ -155,7 +161,7 @@ def stretch_of(log: list[Record], *, complete: bool = True) -> Stretch:
         begin=log[0].offset,
         high=log[-1].offset + 1,
         complete=complete,
-        keep_from_ms=horizon_ms(WINDOW, log[-1].timestamp_ms, NOW_MS),
+        keep_from_ms=horizon_ms(window or WINDOW, log[-1].timestamp_ms, NOW_MS),
     )
 
 

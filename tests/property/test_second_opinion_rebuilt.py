@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,17 +17,18 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.lane_dealer import LaneDealer, takers_of
 from spark_backfill.lane_spec import LaneSpec
 from spark_backfill.slots import Slot, SlotPlan
-from spark_backfill.stretch import Stretch, horizon_ms
+from spark_backfill.stretch import Stretch
 from tests.property.test_lanes_rebuilt import (
-    NOW_MS,
     ORDERS,
     WINDOW_MS,
     engine_over,
     in_snapshot,
     in_store,
+    lived,
     logs,
     replayed,
     start,
+    stretch_of,
     verdicts,
 )
 from tests.support.rebuilding_lanes import rebuild_lanes, rows_of
@@ -60,48 +60,6 @@ def with_others(draw: st.DrawFn, order: str) -> list[Record]:
         more = [] if other is None else [("other", other.encode())]
         found.append(replace(each, headers=[*each.headers, *more]))
     return found
-
-
-def lived(
-    log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int
-) -> tuple[MemoryStore, set[int]]:
-    """Live through a log, ending records in an order that only the seed knows; return what was dead-lettered, too.
-
-    Now and then the process is another, whatever was in flight: what is not durable comes again.
-    """
-    store, random, dead = MemoryStore(), np.random.default_rng(seed), set[int]()
-    engine = engine_over(store, spec, recent_marks)
-    waiting, in_flight = list(log), list[Record]()
-    while waiting or in_flight:
-        if waiting and (not in_flight or random.random() < 0.4):
-            count = int(random.integers(1, 8))
-            batch, waiting = waiting[:count], waiting[count:]
-            in_flight += [each for each, told in zip(batch, engine.admit(batch), strict=True) if told.deliver]
-        else:
-            record = in_flight.pop(int(random.integers(len(in_flight))))
-            act = engine.dead_letter if record.offset in poison else engine.complete
-            dead |= {record.offset} & poison
-            in_flight += [one.record for one in act([record]) if one.verdict.deliver]
-        if random.random() < 0.1:
-            high = engine.next_offset("t", 0) or 0
-            engine.shut()
-            engine = engine_over(store, spec, recent_marks)
-            waiting, in_flight = [each for each in log if each.offset >= high], []
-            dead = {offset for offset in dead if offset < high}
-    engine.shut()
-    return store, dead
-
-
-def stretch_of(log: list[Record], spec: LaneSpec, *, complete: bool = True) -> Stretch:
-    """What a run reads of a log."""
-    return Stretch(
-        partition=0,
-        low=log[0].offset,
-        begin=log[0].offset,
-        high=log[-1].offset + 1,
-        complete=complete,
-        keep_from_ms=horizon_ms(spec.reach, log[-1].timestamp_ms, NOW_MS),
-    )
 
 
 def remembered(pages: list[Marks], newest_ms: int, second_ms: int) -> tuple[Kept, Kept]:
@@ -139,14 +97,14 @@ def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
     spec = spec_of(order, lane, depth, second_ms)
     poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
     recent_marks = st.sampled_from([1, 2, 1000])
-    life, dead = lived(log, poison, spec, data.draw(recent_marks), seed)
+    life, dead = lived(log, poison, spec, data.draw(recent_marks), seed, midway=True)
     replay = replayed(log, dead, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
         manifest = rebuild_lanes(
             log,
-            stretch_of(log, spec),
+            stretch_of(log, window=spec.reach),
             spec,
             folder,
             given_up={0: sorted(dead)},
@@ -180,7 +138,9 @@ def test_a_history_that_begins_late_leaves_what_a_replay_leaves(
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
-        manifest = rebuild_lanes(log, stretch_of(log, spec, complete=False), spec, folder, ranges=3)
+        manifest = rebuild_lanes(
+            log, stretch_of(log, window=spec.reach, complete=False), spec, folder, ranges=3
+        )
         rebuilt = remembered(in_snapshot(folder), newest_ms, second_ms)
     assert rebuilt == remembered(in_store(replay, spec), newest_ms, second_ms)
     since_ms = manifest.partitions[0].since_ms
@@ -203,13 +163,13 @@ def test_a_lane_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
         record(1, "?", "b", 1_000 + WINDOW_MS),
         record(2, "?", "c", 1_000 + 11 * WINDOW_MS),
     ]
-    manifest = rebuild_lanes(log, stretch_of(log, spec), spec, tmp_path / "snapshot", ranges=2)
+    manifest = rebuild_lanes(log, stretch_of(log, window=spec.reach), spec, tmp_path / "snapshot", ranges=2)
     lanes, looked_up = remembered(in_snapshot(tmp_path / "snapshot"), 0, 0)
     assert [mark[0] for mark in lanes.values()] == []
     assert sorted(mark[0] for mark in looked_up.values()) == [1, 2]
     assert manifest.partitions[0].since_ms == 1_001
     log = log[:2]
-    rebuild_lanes(log, stretch_of(log, spec), spec, tmp_path / "snapshot")
+    rebuild_lanes(log, stretch_of(log, window=spec.reach), spec, tmp_path / "snapshot")
     lanes, looked_up = remembered(in_snapshot(tmp_path / "snapshot"), 0, 0)
     assert [mark[0] for mark in lanes.values()] == [0]
     assert sorted(mark[0] for mark in looked_up.values()) == [0, 1]
@@ -232,14 +192,14 @@ def test_two_records_of_one_offset_that_differ_in_what_is_looked_up_are_refused(
     spec = spec_of("integer", None, 9, WINDOW_MS)
     rows = [record(0, "5", "a"), record(0, "5", "b")]
     with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice"):
-        rebuild_lanes(rows, stretch_of(rows, spec), spec, tmp_path / "snapshot", watched=True)
+        rebuild_lanes(rows, stretch_of(rows, window=spec.reach), spec, tmp_path / "snapshot", watched=True)
 
 
 def test_an_id_on_most_records_is_a_row_a_batch() -> None:
     """Of what is looked up only the last sighting goes through the shuffle, from where a task read it."""
     spec = spec_of("integer", None, 9, WINDOW_MS)
     records = [record(at, str(at), "hot" if at % 10 else "cold", 1_000 + at) for at in range(100)]
-    stretch = stretch_of(records, spec)
+    stretch = stretch_of(records, window=spec.reach)
     slots = SlotPlan((Slot(0, 0, 1),))
     dealer = LaneDealer(spec=spec, plan=slots, takers=takers_of([[stretch]], [{0: [99]}])).over(
         [{0: (0, 100)}]

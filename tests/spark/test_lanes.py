@@ -151,17 +151,22 @@ def test_a_consumers_lanes_are_rebuilt(
         assert consumer.counters.verdicts["duplicate"] > 0
 
 
+def archive_of(form: str, records: list[Record], folder: Path) -> list[str]:
+    """Write an archive, whose files are not in order and may have rows twice; return the options that read it."""
+    if form == "json":
+        source = write_json_lines(folder / "archive.jsonl", records)
+    else:
+        again = records[100:300] if form == "twice" else []
+        source = write_parquet(folder / "archive", [*records[::-1], *again], files=3)
+    more = JSON if form == "json" else ()
+    return ["--source", str(source), "--cluster-id", "c", "--topic-id", "t", *COMMITTED, *more]
+
+
 @pytest.mark.parametrize("form", ["parquet", "twice", "json"])
 def test_an_archive_has_the_lanes_of_a_life(form: str, run: Callable[..., Manifest], tmp_path: Path) -> None:
     """Read by Arrow or by Spark, in the order of the files, with rows that come twice."""
     records = log_of("orders", 400)
-    if form == "json":
-        source = write_json_lines(tmp_path / "archive.jsonl", records)
-    else:
-        again = records[100:300] if form == "twice" else []
-        source = write_parquet(tmp_path / "archive", [*records[::-1], *again], files=3)
-    ids = ("--cluster-id", "c", "--topic-id", "t", *COMMITTED, *(JSON if form == "json" else ()))
-    rebuilt = run("orders", "--whole-topic", "--source", str(source), *ids)
+    rebuilt = run("orders", "--whole-topic", *archive_of(form, records, tmp_path))
     store = tmp_path / "store"
     with engine_over(RocksStore(store)) as engine:
         delivered(engine, records)

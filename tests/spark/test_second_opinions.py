@@ -22,15 +22,15 @@ from tests.spark.test_lanes import (
     BASE_MS,
     COMMITTED,
     IDLE_S,
-    JSON,
     LAST,
     SAID,
     SERVERS,
+    archive_of,
     delivered,
     known,
     log_of,
 )
-from tests.support.archives import write_json_lines, write_parquet
+from tests.support.archives import write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, run_through, values
 from tests.support.producing import outgoing
 from tests.support.surviving import copy_at_one_moment
@@ -178,13 +178,7 @@ def test_a_consumers_store_is_rebuilt(
 def test_an_archive_has_what_a_life_looks_up(form: str, run: Callable[..., Manifest], tmp_path: Path) -> None:
     """Read by Arrow or by Spark, in the order of the files, with rows that come twice."""
     records = with_others("orders")
-    if form == "json":
-        source = write_json_lines(tmp_path / "archive.jsonl", records)
-    else:
-        more = records[100:300] if form == "twice" else []
-        source = write_parquet(tmp_path / "archive", [*records[::-1], *more], files=3)
-    ids = ("--cluster-id", "c", "--topic-id", "t", *COMMITTED, *(JSON if form == "json" else ()))
-    rebuilt = run("orders", "--whole-topic", "--source", str(source), *ids)
+    rebuilt = run("orders", "--whole-topic", *archive_of(form, records, tmp_path))
     store = tmp_path / "store"
     with Deduplicator(
         ASKS, RocksStore(store), recent_marks=20, clock=lambda: BASE_MS / 1_000 + 10**6

@@ -8,21 +8,12 @@ import pytest
 
 from dedup_sdk.bridge import ends as module
 from dedup_sdk.bridge.ends import GONE_S, Ends
+from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:
     from dedup_sdk.bridge.position import Place
 
 A, B = ("a", 0), ("b", 0)
-
-
-class Clock:
-    """In the place of the module `time`."""
-
-    now_s = 1_000.0
-
-    def monotonic(self) -> float:
-        """Return the time, in seconds."""
-        return self.now_s
 
 
 class Logs:
@@ -75,7 +66,7 @@ def test_a_log_that_is_not_listed_is_waited_for_until_it_is_surely_gone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else a run would be over, and say so, because a broker lists a topic late; a break begins the time anew."""
-    clock = Clock()
+    clock = SetClock()
     monkeypatch.setattr(module, "time", clock)
     logs = Logs({A: None, B: 5}, {A: 0, B: 5})
     ends = Ends({A: 9, B: 5})

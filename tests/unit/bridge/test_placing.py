@@ -12,6 +12,7 @@ from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.bridge.placing import Placing
 from dedup_sdk.bridge.position import Log
 from dedup_sdk.kafka.metadata import log_name
+from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,20 +49,10 @@ class Group:
         return [TopicPartition(each.topic, each.partition, 1000, str(Log(NEW))) for each in asked]
 
 
-class Clock:
-    """In the place of the module `time`."""
-
-    now_s = 1_000.0
-
-    def monotonic(self) -> float:
-        """Return the time, in seconds."""
-        return self.now_s
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     """A clock of the test's own."""
-    made = Clock()
+    made = SetClock()
     monkeypatch.setattr(module, "time", made)
     return made
 
@@ -79,7 +70,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     return made
 
 
-def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: Clock) -> None:
+def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: SetClock) -> None:
     """It names the topic that is gone; what others copied of the new one would be copied again, under names of the old one."""
     placing = Placing({}, lambda: "cluster", ["orders"], BridgeCounters())
     placing.take([PLACE])
@@ -92,7 +83,7 @@ def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: Cl
     assert clock.now_s == 1_000.0
 
 
-def test_two_answers_that_agree_are_believed(answers: Answers, clock: Clock) -> None:
+def test_two_answers_that_agree_are_believed(answers: Answers, clock: SetClock) -> None:
     """When the second was asked for a while after the first; an answer between them that says something else begins the time anew."""
     placing = Placing({}, lambda: "cluster", ["orders"], BridgeCounters())
     placing.take([PLACE])
