@@ -10,16 +10,17 @@ waiting
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dedup_sdk.lane.chunk import PARKED, PARKED_KIND, Chunk, Place
 from dedup_sdk.marks import Marks
 
 if TYPE_CHECKING:
     from dedup_sdk.engine.claims import Claims
-    from dedup_sdk.engine.partition import Partition
+    from dedup_sdk.engine.counted import Counted
 
 RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is asked for again; twice as long each time, up to a second."""
@@ -27,11 +28,15 @@ _FARTHEST_MS: Final = 2**52
 
 
 class Held(NamedTuple):
-    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it."""
+    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it.
+
+    ``timestamp_ms`` is the time that the store is told of it.
+    """
 
     key: bytes
     token: int
     offset: int
+    timestamp_ms: int
     lost: bool = False
     """Whether the lease was over, and another consumer has it."""
 
@@ -40,7 +45,7 @@ class Held(NamedTuple):
 class Waiting:
     """A record that waits; ``kind`` and ``reason`` are what its lane said of it."""
 
-    held: Partition
+    held: Counted
     own: PartitionClaims
     chunk: Chunk
     row: int
@@ -51,6 +56,12 @@ class Waiting:
     pause_s: float = RETRY_S
     lease_ends: float = 0.0
     """When (monotonic seconds) the lease of who has it ends, by what the store said last."""
+    since: float | None = None
+    """Since when (monotonic seconds) it is in flight elsewhere, or is to be counted so; None: it was not found to be."""
+    is_leaving: bool = False
+    """Whether a copy of it is on its way to where it is judged again."""
+    first_ms: int | None = None
+    """The timestamp of the message that it is a copy of; None: it is none, or nobody looked yet."""
 
     @property
     def offset(self) -> int:
@@ -59,8 +70,8 @@ class Waiting:
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's timestamp, as far as stores take it."""
-        return near(int(self.chunk.timestamps[self.row]))
+        """The message's timestamp, as far as stores take it."""
+        return near(int(self.chunk.timestamps[self.row]) if self.first_ms is None else self.first_ms)
 
     def park(self) -> None:
         """Keep it from the application."""
@@ -79,11 +90,17 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class PartitionClaims:
-    """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more."""
+    """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more.
+
+    ``first_ms_of``: tells when the message was sent first that a record is a copy of, None where it is none; not given where none are copies.
+    ``hands_back``: whether what waits for too long may be sent to where it is judged again.
+    """
 
     claims: Claims
     scope: bytes
     window_ms: int
+    first_ms_of: Callable[[Any], int | None] | None = None
+    hands_back: bool = False
     held: dict[bytes, Held] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
     left: bool = False
@@ -108,7 +125,7 @@ class PartitionClaims:
         if self.held:
             self.claims.complete(self, marks)
 
-    def claim_promoted(self, held: Partition, offered: list[Place], *, inherit: bool) -> list[Place]:
+    def claim_promoted(self, held: Counted, offered: list[Place], *, inherit: bool) -> list[Place]:
         """Keep back the parked records whose turn came: they are claimed next. Return those that ``inherit`` the claim of one that was given up.
 
         In order none is returned that lies behind one that waits, and its claim is let go.
@@ -128,6 +145,16 @@ class PartitionClaims:
             insort(self.waiting, waiting, key=attrgetter("offset"))
         return ready
 
+    def overdue(self, now: float, patience_s: float) -> list[Waiting]:
+        """Return what has been in flight elsewhere for so long, and may be handed back."""
+        if not self.hands_back:
+            return []
+        return [
+            each
+            for each in self.waiting
+            if each.since is not None and each.since + patience_s <= now and not each.is_leaving
+        ]
+
     def give_up(self, digest: bytes | None) -> None:
         """Let others have an ID whose message is not handled."""
         if digest is not None and digest in self.held:
@@ -139,9 +166,10 @@ class PartitionClaims:
         self.claims.leave(self)
 
 
-def waiting_for(held: Partition, own: PartitionClaims, chunk: Chunk, row: int) -> Waiting:
+def waiting_for(held: Counted, own: PartitionClaims, chunk: Chunk, row: int) -> Waiting:
     """Return a record of a lane as one that may have to wait."""
-    return Waiting(held, own, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
+    first_ms = None if own.first_ms_of is None else own.first_ms_of(chunk.items[row])
+    return Waiting(held, own, chunk, row, chunk.kinds[row], chunk.reasons.get(row), first_ms=first_ms)
 
 
 def near(timestamp_ms: int) -> int:

@@ -10,11 +10,11 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
-from dedup_sdk.engine.leasing import Leasing
 from dedup_sdk.engine.owing import Owed
+from dedup_sdk.engine.returning import Returning
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.lane.chunk import (
     APART,
@@ -35,6 +35,7 @@ from dedup_sdk.shared.settings import Shared
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
+    from dedup_sdk.engine.counted import Counted
     from dedup_sdk.engine.partition import Partition
 
 LONGEST_RETRY_S: Final = 1.0
@@ -43,10 +44,11 @@ Unseen = Callable[[Callable[["Partition", Place], bool]], list[tuple["Partition"
 """Takes what the application has not been given yet out of the queues, as far as the function says so of it."""
 
 
-class Claims(Leasing):
+class Claims(Returning):
     """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
 
-    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed.
+    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed. ``letters``: the topic of what
+    is given up, or handed back. ``first_ms_of``: tells of a record when the message was sent first that it is a copy of, None where it is none.
     """
 
     def __init__(
@@ -56,10 +58,14 @@ class Claims(Leasing):
         *,
         group: str,
         silence_s: float,
+        letters: str = "",
+        first_ms_of: Callable[[Any], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shared, counters, clock, silence_s=silence_s)
         self._group = group
+        self._letters = letters
+        self._first_ms_of = first_ms_of
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
 
@@ -71,7 +77,14 @@ class Claims(Leasing):
             raise ConfigurationError(
                 f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
             )
-        return PartitionClaims(self, self._shared.scope_of(self._group, topic, partition), window.time_ms)
+        shared = self._shared
+        return PartitionClaims(
+            self,
+            shared.scope_of(self._group, topic, partition),
+            window.time_ms,
+            first_ms_of=self._first_ms_of if topic == self._letters or topic in shared.origins else None,
+            hands_back=shared.hands_back(self._group, topic, self._letters),
+        )
 
     # --- records that come ---------------------------------------------------------------------------------------
 
@@ -149,7 +162,9 @@ class Claims(Leasing):
         for each, answer in zip(asked, answers, strict=True):
             own = each.own
             if answer is not None and answer.kind is ClaimKind.FRESH:
-                own.held[digest_of(each.chunk, each.row)] = Held(each.key, answer.token, each.offset)
+                own.held[digest_of(each.chunk, each.row)] = Held(
+                    each.key, answer.token, each.offset, each.timestamp_ms
+                )
                 self._holders.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
                 each.chunk.seen[each.row] = (-1, answer.seen_ms)
@@ -160,6 +175,7 @@ class Claims(Leasing):
                 self._have_wait(each, 0.0)
             elif answer is not None and answer.kind is ClaimKind.IN_FLIGHT:
                 each.lease_ends = now + answer.left_ms / 1000
+                each.since = now if each.since is None else each.since
                 self._have_wait(each, now + min(each.pause_s, max(answer.left_ms / 1000, 0.001)))
                 each.pause_s = min(2 * each.pause_s, LONGEST_RETRY_S)
                 if self.in_order:
@@ -180,7 +196,7 @@ class Claims(Leasing):
         if answer is None:
             self._tell("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
-            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0, each.offset)
+            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0, each.offset, each.timestamp_ms)
             self._holders.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self._tell("foreign")
@@ -212,7 +228,7 @@ class Claims(Leasing):
 
     @staticmethod
     def _complete_duplicates(duplicates: list[Waiting]) -> None:
-        rows: dict[int, tuple[Partition, Chunk, list[int]]] = {}
+        rows: dict[int, tuple[Counted, Chunk, list[int]]] = {}
         for each in duplicates:
             if each.chunk.states[each.row] == PARKED:
                 each.chunk.states[each.row] = APART
@@ -279,7 +295,8 @@ class Claims(Leasing):
                 # A mark below it is that of an older record, out of whose window this one was claimed.
                 if held is not None and offset >= held.offset:
                     # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                    self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
+                    told_ms = near(timestamp_ms) if own.first_ms_of is None else held.timestamp_ms
+                    self._owed[held.key] = Owed(held.token, told_ms, own.window_ms)
                     self._holders.discard(held.key)
                     del own.held[digest]
             self._pay()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from dedup_sdk.engine.claiming import PartitionClaims
+from dedup_sdk.engine.counted import Counted
 from dedup_sdk.engine.crowding import Crowding
-from dedup_sdk.engine.durable import Durable
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
     APART,
     DONE,
-    KINDS,
     OFFERED,
-    PARKED,
     PARKED_KIND,
     REDELIVERED,
     UNVERIFIED,
@@ -30,24 +27,16 @@ from dedup_sdk.lane.maker import lane_maker
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import NO_MARKS, Int64s
-from dedup_sdk.observe import Counters, Observer, VerdictEvent
+from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.progress import Coverage
-from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
 from dedup_sdk.strategy import LastId, Strategy
 from dedup_sdk.units.judged import judged_by
 from dedup_sdk.units.keys import UnitKeys
 
-logger = logging.getLogger("dedup_sdk")
 
-
-class Partition(Durable):
-    """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
-
-    ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included. ``due`` are those that
-    got it because a unit became whole or failed, or a shared memory says so, until `take_due`. ``unclaimed``: chunks that have been judged here, and are
-    to be claimed there before they count.
-    """
+class Partition(Counted):
+    """The engine's hold on one partition. Not thread-safe; its owner takes care of that."""
 
     def __init__(
         self,
@@ -64,16 +53,17 @@ class Partition(Durable):
     ) -> None:
         window = strategy.window_of(topic)
         super().__init__(
-            store, window, counters, where=f"{topic}[{partition}]", bears_full_disk=bears_full_disk
+            topic,
+            partition,
+            store,
+            window,
+            strategy.keys,
+            counters=counters,
+            observers=observers,
+            claims=claims,
+            bears_full_disk=bears_full_disk,
         )
-        self.topic = topic
-        self.partition = partition
         self.loaded: Loaded | None = store.load()
-        self.judged: list[Place] = []
-        self.due: list[Place] = []
-        self.claims = claims
-        self.unclaimed: list[Chunk] = []
-        self.keys = strategy.keys
         self._make_lane = lane_maker(strategy, window)
         self.gathers = isinstance(self.keys, UnitKeys) and not window.is_off
         self.judged_by = judged_by(self.keys, window)
@@ -84,7 +74,6 @@ class Partition(Durable):
         self.hangs_on_order = not self.tells_of_singles or window.count is not None
         self.forgets = strategy.forgets(topic)
         self._crowding = Crowding(f"{topic}[{partition}]")
-        self._observers = observers
         self._clock = clock
         self.begun = True
         self.is_claimed_elsewhere: Callable[[bytes], bool] = _nowhere
@@ -222,32 +211,6 @@ class Partition(Durable):
             self._note_due()
             self._crowding.note(lane, lane.latest_ms)
         return [*late, chunk]
-
-    # --- what a shared memory says ---------------------------------------------------------------------------------
-
-    def count_claimed(self) -> None:
-        """Count the records that were claimed, or wait to be."""
-        claimed, self.unclaimed = self.unclaimed, []
-        for chunk in claimed:
-            self._count(chunk)
-
-    def settle_claimed(self, place: Place) -> None:
-        """Count a record that waited and has its verdict; it is due, where it is to be delivered."""
-        self.lane.settled.append(place)
-        self._settled([])
-        if place.chunk.states[place.row] == APART:
-            self.due.append(place)
-
-    def uncount(self, place: Place) -> None:
-        """Count a record no more that was claimed, and is to be claimed again."""
-        name = KINDS[place.chunk.kinds[place.row]].value
-        self._counters.verdicts[name] -= 1
-        if place.row in place.chunk.reasons:
-            self._counters.reasons[f"{name}.{place.chunk.reasons[place.row]}"] -= 1
-
-    def complete_claimed(self, chunk: Chunk, rows: list[int]) -> None:
-        """Complete records that were completed elsewhere."""
-        self._settled(self.lane.complete(chunk, rows))
 
     # --- units ---------------------------------------------------------------------------------------------------
 
@@ -387,9 +350,7 @@ class Partition(Durable):
                 continue
             if place.chunk.states[place.row] not in (OFFERED, APART):
                 continue
-            for digest, at in self.lane.own_marks(place):
-                self.store.erase(digest, at)
-            promoted = self.lane.bury(place)
+            promoted = self._bury(place)
             offered += promoted
             if self.claims is not None and not promoted:
                 # Else the claim is that of its twin now.
@@ -406,49 +367,6 @@ class Partition(Durable):
         lane.latest_ms = self.now_ms()
         step = lane.fold(offsets, timestamps, digests, self.store.find, end)
         self._append(step.progress, step.marks)
-
-    # --- observation ---------------------------------------------------------------------------------------------
-
-    def _count(self, chunk: Chunk) -> None:
-        totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
-        for kind, total in zip(KINDS, totals, strict=True):
-            if total and kind is not VerdictKind.PARKED:
-                self._counters.verdicts[kind.value] += total
-        for index, reason in chunk.reasons.items():
-            if chunk.kinds[index] != PARKED_KIND:
-                name = f"{KINDS[chunk.kinds[index]].value}.{reason}"
-                self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
-        if self._observers:
-            for index, code in enumerate(chunk.kinds):
-                if code != PARKED_KIND:
-                    self._tell(chunk, index)
-
-    def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
-        self.judged, self.lane.settled = self.lane.settled, []
-        if self.claims is not None and offered:
-            offered = self.claims.claim_promoted(self, offered, inherit=inherit)
-            # What is claimed first is counted, and told of, when that is through.
-            self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
-        for chunk, index in self.judged:
-            kind = KINDS[chunk.kinds[index]].value
-            self._counters.verdicts[kind] += 1
-            if index in chunk.reasons:
-                name = f"{kind}.{chunk.reasons[index]}"
-                self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
-            if self._observers:
-                self._tell(chunk, index)
-        return offered
-
-    def _tell(self, chunk: Chunk, index: int) -> None:
-        event = VerdictEvent(self.topic, self.partition, chunk.offsets[index], chunk.verdict(index))
-        for observer in self._observers:
-            try:
-                observer(event)
-            except Exception:
-                self._counters.observer_errors += 1
-                logger.exception(
-                    "an observer failed at %s[%d]@%d; going on", self.topic, self.partition, event.offset
-                )
 
 
 def _nowhere(_name: bytes) -> bool:

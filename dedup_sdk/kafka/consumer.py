@@ -13,7 +13,6 @@ from typing import Any, Literal, Self, cast
 from confluent_kafka import TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
-from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
@@ -26,11 +25,13 @@ from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.offsets import Offsets
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.kafka.sharing import share, sharing_of
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.lane.plan import OnRewind
@@ -42,7 +43,6 @@ from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import LastId, Lookup, Strategy
-from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -163,7 +163,10 @@ class DedupConsumer(Offsets):
                 f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
                 "persist=True"
             )
-        keys, sharing = _key_store(store), _sharing(shared, dedup, mode, settings.session_s)
+        keys = _key_store(store)
+        sharing = sharing_of(
+            shared, dedup, observes=mode == "observe", session_s=settings.session_s, letters=dead_letters
+        )
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -176,11 +179,9 @@ class DedupConsumer(Offsets):
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
-        if sharing is not None:
-            self._engine.claims = Claims(
-                sharing, self._engine.counters, group=settings.group, silence_s=settings.silence_s
-            )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
+        self._chain = LetterChain()
+        self._handing_back = share(self._engine, sharing, settings, self._dead_letters, self._chain)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
@@ -204,10 +205,9 @@ class DedupConsumer(Offsets):
         self._idle_timeout_s = idle_timeout_s
         self._turns = Turns()
         self._lock = self._turns.lock
-        self._put_off, self._seeks = set(), {}
+        self._put_off, self._seeks, self._fetched = set(), {}, []
         self._warned_of_transactions = False
         self._tidy_at = self._heard_at = 0.0
-        self._fetched = []
         self._gone, self._dropped = set(), set()
         self._assigning = self._crew = None
         self._pausing, self._by_callback = set(), set()
@@ -343,6 +343,8 @@ class DedupConsumer(Offsets):
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)
+                if self._handing_back is not None:
+                    self._guard.run(self._handing_back.close)
                 if self._engine.claims is not None:
                     self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()
@@ -376,30 +378,6 @@ class DedupConsumer(Offsets):
             self.close()
         except Exception:
             logger.exception("closing failed too, after %r", error)
-
-
-def _sharing(
-    given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode, session_s: float
-) -> Shared | None:
-    if given is None:
-        return None
-    shared = given if isinstance(given, Shared) else Shared(given)
-    window = dedup.window if isinstance(dedup, Lookup) else None
-    if not isinstance(dedup, Lookup) or dedup.unit is not None:
-        raise ConfigurationError(
-            "shared needs Lookup without units: lanes and units lie in one partition; leave out shared"
-        )
-    if mode == "observe":
-        raise ConfigurationError(
-            "mode='observe' hides nothing, and a shared memory would hide it from others; leave out shared, or choose mode='dedup'"
-        )
-    if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
-        raise ConfigurationError(
-            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
-        )
-    shared.warn_of_retries()
-    shared.warn_of_lease(session_s)
-    return shared
 
 
 def _key_store(store: object) -> KeyStore:

@@ -14,6 +14,7 @@ from dedup_sdk.checks import choice, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
 from dedup_sdk.kafka.dead_letters import DeadLetter
+from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.tasks import Coordinates, Order, Task, Tasks
 from dedup_sdk.kafka.workers import Handler, Retries, Workers
 
@@ -72,16 +73,16 @@ class Crew:
     ``failure`` is what ends the run, ``returned`` are the messages to be delivered again when it has ended.
     """
 
-    def __init__(self, settings: RunSettings, letters: DeadLetterProducer | None) -> None:
+    def __init__(self, settings: RunSettings, letters: DeadLetterProducer | None, chain: LetterChain) -> None:
         self.settings = settings
         self.letters = letters
+        self.chain = chain
         self.failure: BaseException | None = None
         self.returned: list[Any] = []
         self._tasks = Tasks(settings.order)
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self.halt = self._workers.halt
         self._reports: dict[Task, KafkaError | None] = {}
-        self._sent: dict[Coordinates, int] = {}
 
     def __contains__(self, task: Task) -> bool:
         return task in self._tasks
@@ -161,28 +162,22 @@ class Crew:
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
-    def sent_before(self, coordinates: Coordinates, buried: int | None) -> int | None:
-        """Return the offset after the last message of a partition whose dead letter was sent; ``buried``: as far as is confirmed.
-
-        Those under way count: where the topic is made anew in between, only a later one tells of them.
-        """
-        return max(self._sent.get(coordinates, 0), buried or 0) or None
-
     def bury(self, task: Task, letter: DeadLetter) -> None:
         """Send a dead letter; the task stays in flight until its report is among `buried`."""
         if self.letters is None:
             raise AssertionError("a run without dead letters was to send one")
         if letter.topic == self.letters.topic:
             # Else it would come again, and fail again, for ever.
-            self._report(task, _ITSELF)
+            self._reports[task] = _ITSELF
             return
-        self._sent[task.coordinates] = max(self._sent.get(task.coordinates, 0), task.offset + 1)
+        self.chain.sent(task.coordinates, task.offset)
         try:
             self.letters.send(task.message, letter, partial(self._report, task))
         except KafkaException as error:
             self._report(task, error.args[0])
 
     def _report(self, task: Task, error: KafkaError | None) -> None:
+        self.chain.ended(task.coordinates, task.offset, arrived=error is None)
         self._reports[task] = error
 
     def buried(self) -> list[Buried]:

@@ -23,10 +23,11 @@ Report = Callable[[KafkaError | None], None]
 class DeadLetterProducer:
     """Sends dead letters to one topic. Not thread-safe; reports come inside `poll`.
 
-    Raises `DeadLetterError` when the topic is not there and the broker does not make it.
+    Raises `DeadLetterError` when the topic is not there and the broker does not make it; with ``find=False`` nobody asks, and the first report
+    tells.
     """
 
-    def __init__(self, settings: ClientSettings, topic: str) -> None:
+    def __init__(self, settings: ClientSettings, topic: str, *, find: bool = True) -> None:
         self.topic = topic
         self._producer = Producer(
             {
@@ -35,7 +36,8 @@ class DeadLetterProducer:
                 "message.max.bytes": _ANY_SIZE,
             }
         )
-        self._find_topic()
+        if find:
+            self._find_topic()
 
     def _find_topic(self) -> None:
         until = time.monotonic() + _MAKE_TOPIC_S
@@ -56,24 +58,28 @@ class DeadLetterProducer:
             time.sleep(_PAUSE_S)
 
     def send(self, message: Any, letter: DeadLetter, report: Report) -> None:
-        """Send the dead letter of a message; ``report`` is called with None, or with the error why it was not delivered.
-
-        Raises `KafkaException` when it cannot even be sent.
-        """
+        """Send the dead letter of a message; waits where too much is under way. Else as `offer`."""
         while True:
             try:
-                self._producer.produce(
-                    self.topic,
-                    value=message.value(),
-                    key=message.key(),
-                    headers=[*letter.headers(message)],
-                    on_delivery=lambda error, _: report(error),
-                )
+                self.offer(message, letter, report)
             except BufferError:
                 # Reports make room: undelivered letters are given up after delivery.timeout.ms.
                 self._producer.poll(_PAUSE_S)
             else:
                 return
+
+    def offer(self, message: Any, letter: DeadLetter, report: Report) -> None:
+        """Send the dead letter of a message; ``report`` is called with None, or with the error why it was not delivered.
+
+        Raises `KafkaException` when it cannot even be sent, `BufferError` when too much is under way.
+        """
+        self._producer.produce(
+            self.topic,
+            value=message.value(),
+            key=message.key(),
+            headers=[*letter.headers(message)],
+            on_delivery=lambda error, _: report(error),
+        )
 
     def poll(self) -> None:
         """Let reports come in, without waiting."""

@@ -106,6 +106,12 @@ class DeadLetter:
         return [*original_headers(message), *described]
 
 
+def first_timestamp_ms(message: Any) -> int | None:
+    """Return the timestamp (ms) of the message that a dead letter stands for; None of any other message, or where it had none."""
+    letter = DeadLetter.read(message)
+    return None if letter is None or letter.timestamp_ms < 0 else letter.timestamp_ms
+
+
 def bears_names(message: Any, group: str) -> bool:
     """Whether a message says that it is a dead letter of that group, be the rest readable or not."""
     said = _description(message)

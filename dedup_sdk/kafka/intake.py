@@ -18,11 +18,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.durable import Durable
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.end_watch import EndWatch
+from dedup_sdk.kafka.handing_back import HandingBack
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.pausing import Pausing
@@ -67,6 +68,7 @@ class Intake(Pausing):
     _heard_at: float
     _survived: int
     """How many stores had been set aside when damage was found last, -1 before the first."""
+    _handing_back: HandingBack | None
     _torn: Doubt
     """Where the polling thread is, until it is through."""
 
@@ -153,7 +155,7 @@ class Intake(Pausing):
             self._tidy_at = 0.0
         return got
 
-    def _write(self, partitions: Iterable[Partition]) -> None:
+    def _write(self, partitions: Iterable[Durable]) -> None:
         """Write what was completed, unless the next commit does so."""
         for partition in partitions:
             if self._durability != "commit" or partition.lane.unwritten >= MOST_UNWRITTEN:
@@ -193,7 +195,10 @@ class Intake(Pausing):
 
     def _settle_claims(self, claims: Claims) -> None:
         claims.keep(self._hand.take_back)
-        claims.settle([held for held in self._engine.partitions.values() if held.started])
+        started = [held for held in self._engine.partitions.values() if held.started]
+        claims.settle(started)
+        if self._handing_back is not None:
+            self._write(self._handing_back.work(started))
         self._offer_due()
 
     def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:

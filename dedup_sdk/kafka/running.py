@@ -17,6 +17,7 @@ from dedup_sdk.kafka.crew import Crew, OnError, RunSettings
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt
+from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.settling import LOOK_S, Settling
 from dedup_sdk.kafka.tasks import Order
 from dedup_sdk.kafka.workers import Failures, Handler, Retries
@@ -35,6 +36,7 @@ class Running(Settling):
     _stopped: bool
     _idle_timeout_s: float | None
     _dead_letters: str
+    _chain: LetterChain
     _held_back: bool
     _client: Client
 
@@ -90,7 +92,7 @@ class Running(Settling):
         letters = None
         if settings.on_error == "dead-letter":
             letters = DeadLetterProducer(self._settings, self._dead_letters)
-        crew = Crew(settings, letters)
+        crew = Crew(settings, letters, self._chain)
         try:
             self._work(crew)
         finally:

@@ -109,7 +109,7 @@ class Settling(Completing):
         released = place.chunk.attempts.get(place.row, 1) - 1
         letter = DeadLetter.of(
             task.message, error, group=self._settings.group, attempts=released + task.attempts,
-            digest=partition.keys.name_of(place.chunk.digests[place.row]), before=crew.sent_before(task.coordinates, partition.lane.buried),
+            digest=partition.keys.name_of(place.chunk.digests[place.row]), before=crew.chain.before(task.coordinates, partition.lane.buried),
         )  # fmt: skip
         logger.warning(
             "%s[%d]@%d is given up after %d attempts: %s",
