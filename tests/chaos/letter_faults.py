@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from dedup_sdk import DeadLetter
 from dedup_sdk.kafka.dead_letters import original_headers
+from tests.chaos.letters import read_letters
 from tests.chaos.options import SENT_AGAIN_HEADER
 from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
@@ -17,18 +18,18 @@ from tests.chaos.topic_log import read_log
 
 _PATIENCE_S: Final = 60.0
 _ASK_S: Final = 10.0
-_SILENCE_S: Final = 20.0
+_PARTITIONS: Final = 2
 
 
 def _dead_letters(stage: Stage) -> None:
-    stage.bed.kafka.create_topic(f"{stage.topic}.dead-letters", 2)
+    stage.bed.kafka.create_topic(f"{stage.topic}.dead-letters", _PARTITIONS)
     while stage.left_s > 0:
         _kill_one(stage)
         stage.about(1.5)
     stage.sender.pause()
     stage.sender.confirm()
     _await_the_end(stage)
-    letters = _read_letters(stage)
+    letters = read_letters(stage.bed.kafka.bootstrap, f"{stage.topic}.dead-letters", _PARTITIONS)
     stage.given_up |= {(letter.partition, letter.offset) for letter, _ in letters}
     stage.faults["given-up"] += len(stage.given_up)
     _send_again(stage, [message for _, message in letters])
@@ -52,43 +53,6 @@ def _await_the_end(stage: Stage) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{stage.topic}: not ended within {_PATIENCE_S:g} s: {ends}")
         stage.sleep(0.2)
-
-
-def _read_letters(stage: Stage) -> list[tuple[DeadLetter, Any]]:
-    """Return every dead letter, with its message: one that was written twice, before and after a kill, is there twice."""
-    topic, found = f"{stage.topic}.dead-letters", []
-    reader = Consumer(
-        {
-            "bootstrap.servers": stage.bed.kafka.bootstrap,
-            "group.id": f"{topic}-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-    )
-    open_partitions, heard = {0, 1}, time.monotonic()
-    reader.assign([TopicPartition(topic, partition, 0) for partition in open_partitions])
-    try:
-        while open_partitions:
-            message = reader.poll(0.2)
-            if message is None:
-                if time.monotonic() - heard > _SILENCE_S:
-                    raise TimeoutError(f"{topic}: the broker said nothing for {_SILENCE_S:g} s")
-                continue
-            heard, error = time.monotonic(), message.error()
-            if error is None:
-                letter = DeadLetter.read(message)
-                if letter is None:
-                    raise RuntimeError(f"{topic}@{message.offset()} is no dead letter")
-                found.append((letter, message))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                open_partitions.discard(message.partition())
-            elif error.fatal():
-                raise KafkaException(error)
-    finally:
-        reader.close()
-    return found
 
 
 def _send_again(stage: Stage, messages: list[Any]) -> None:

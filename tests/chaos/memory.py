@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
 
 LEASE_S: Final = 5.0
 """How long a claim lasts without a word: longer than a group waits for a member, shorter than a stop."""
+HAND_BACK_AFTER_S: Final = 0.3
+"""How long a message waits before it is handed back, where it is: often, and not at once."""
 _KEPT: Final = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -55,4 +58,8 @@ def shared_of(options: WorkerOptions) -> Shared | None:
     """Return what a worker shares with the others: all IDs of its topic, in whichever partition they come."""
     if not options.memory:
         return None
-    return Shared(RedisStore(options.memory), lease=LEASE_S, on_outage=options.on_outage)
+    shared = Shared(RedisStore(options.memory), lease=LEASE_S, on_outage=options.on_outage)
+    if not options.retries:
+        return shared
+    origins = {options.retries: options.topic}
+    return replace(shared, in_flight="hand-back", hand_back_after=HAND_BACK_AFTER_S, origins=origins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tests.chaos.history import Away
@@ -74,4 +75,12 @@ SHARED: Final = Scenario(
     memory=True,
     slow_s=_SLOW_S,
     short_s=30.0,
+)
+
+HANDED_BACK: Final = replace(
+    SHARED,
+    name="handed-back",
+    summary='the same with `in_flight="hand-back"`: what is in flight elsewhere goes to a retry topic, which the workers read too',
+    broken="over-when-sent",
+    hands_back=True,
 )

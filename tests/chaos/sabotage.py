@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Timer
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from confluent_kafka import TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox
 from dedup_sdk import Bridge, ClaimKind, DedupConsumer
+from dedup_sdk.engine.claiming import Waiting
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
@@ -23,10 +25,13 @@ from dedup_sdk.ids import spec
 from dedup_sdk.ids.digest import Column
 from dedup_sdk.kafka import commits, readers, recovery
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.handing_back import HandingBack
 from dedup_sdk.kafka.holdings import Holdings
 from dedup_sdk.kafka.placement import Placement
 from dedup_sdk.lane.unit_lane import UnitLane
 from tests.support.outbox_worker import send_before_persist
+
+_LATE_S: Final = 3.0
 
 
 def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
@@ -293,6 +298,22 @@ def _mark_at_claim() -> None:
     _replace(RedisStore, "claim", make)
 
 
+def _over_when_sent() -> None:
+    """What is handed back is over at once; its copy goes a little later."""
+
+    def make(send: Any) -> Any:
+        def hasty(self: HandingBack, waiting: Waiting) -> None:
+            self._under_way += 1
+            self._report(waiting, None)
+            later = Timer(_LATE_S, send, (self, waiting))
+            later.daemon = True
+            later.start()
+
+        return hasty
+
+    _replace(HandingBack, "_send", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -313,6 +334,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "remember-what-was-rejected": _remember_what_was_rejected,
     "send-before-persist": send_before_persist,
     "mark-at-claim": _mark_at_claim,
+    "over-when-sent": _over_when_sent,
     "id-apart": _keep_the_id_apart,
     "offsets-before-the-copy": _offsets_before_the_copy,
 }

@@ -44,7 +44,7 @@ def read_log(
             for message in batch:
                 error = message.error()
                 if error is None:
-                    records.append(_record(message))
+                    records.append(record_of(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_partitions.discard(message.partition())
                 elif error.fatal():
@@ -54,7 +54,8 @@ def read_log(
     return records
 
 
-def _record(message: Any) -> LogRecord:
+def record_of(message: Any) -> LogRecord:
+    """Return what the oracle is told of a record."""
     ident = dict(message.headers() or ()).get(ID_HEADER)
     if ident is not None and len(ident) > _LONGEST_ID:
         ident = None

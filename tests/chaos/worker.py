@@ -88,6 +88,7 @@ class Worker:
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
             shared=shared_of(options),
+            dead_letters=options.retries or None,
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 
@@ -113,10 +114,10 @@ class Worker:
         """Handle messages with one consumer."""
         with self.consumer:
             self.consumer.subscribe(
-                [self._options.topic],
+                [topic for topic in (self._options.topic, self._options.retries) if topic],
                 on_assign=self._assigned,
-                on_revoke=lambda _, tps: self._journal.notice("revoked", [tp.partition for tp in tps]),
-                on_lost=lambda _, tps: self._journal.notice("lost", [tp.partition for tp in tps]),
+                on_revoke=lambda _, tps: self._notice("revoked", tps),
+                on_lost=lambda _, tps: self._notice("lost", tps),
             )
             loops = {
                 "iterate": self._iterate,
@@ -129,9 +130,12 @@ class Worker:
             loops[self._options.mode]()
 
     def _assigned(self, consumer: Any, partitions: Any) -> None:
-        self._journal.notice("assigned", [tp.partition for tp in partitions])
+        self._notice("assigned", partitions)
         if self._inbox is not None and self._inbox.kept is not None:
             self._inbox.kept.on_assign(consumer, partitions)
+
+    def _notice(self, kind: str, partitions: Any) -> None:
+        self._journal.notice(kind, [self._options.number(tp.topic, tp.partition) for tp in partitions])
 
     def _keep_in_database(self) -> None:
         if self._inbox is not None:
@@ -151,7 +155,7 @@ class Worker:
                     self.consumer.release(self._in_hand)
                     self._in_hand = None
                 # A callback may not have come to that.
-                self._journal.notice("assigned", [tp.partition for tp in self.consumer.assignment()])
+                self._notice("assigned", self.consumer.assignment())
 
     def _consume(self) -> None:
         while not self._stopped:
@@ -224,7 +228,8 @@ class Worker:
             self._slow = False
             time.sleep(self._options.slow_s)
         time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
-        self._journal.call(message.partition(), message.offset(), began_ns, verdict)
+        number = self._options.number(message.topic(), message.partition())
+        self._journal.call(number, message.offset(), began_ns, verdict)
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         """Raise as Ctrl-C does, but not in the moment in which a message is on its way from the consumer to the loop.

@@ -20,6 +20,7 @@ from dedup_sdk import (
     py,
 )
 from dedup_sdk.kafka import handing_back
+from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances, shared_id
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
@@ -78,7 +79,7 @@ def test_it_is_over_here_when_its_copy_is_there(
     assert letter is not None
     assert (letter.topic, letter.partition, letter.offset, letter.group) == ("orders", 0, 1, "g")
     assert (letter.error_type, letter.attempts) == ("InFlightElsewhereError", 0)
-    assert (copy.value(), dict(copy.headers())["dedup-id"]) == (b"b", b"b")
+    assert (copy.value(), dict(as_record(copy).headers)["dedup-id"]) == (b"b", b"b")
     assert consumer.counters.dead_lettered == 0
 
 
@@ -128,6 +129,8 @@ def test_its_twins_follow_it(back: Any, send: Send, store: Watched, kafka: MockK
     read = [DeadLetter.read(copy) for copy in dead_letters(kafka, "letters")]
     assert sorted((each.offset, each.before or 0) for each in read if each) == [(1, 0), (2, 2), (4, 3)]
     assert consumer._engine.next_offset("orders", 0) == 5
+    [held] = consumer._engine.partitions.values()
+    assert held.lane.unwritten == 0, "what is over is written"
 
 
 def test_what_this_consumer_has_itself_is_handed_back_too(back: Any, send: Send, kafka: MockKafka) -> None:
@@ -192,7 +195,7 @@ def test_a_lost_report_costs_nothing(
 
 
 def test_a_report_that_comes_after_the_partition_went_ends_nothing(
-    back: Any, send: Send, store: Watched, kafka: MockKafka
+    back: Any, send: Send, store: Watched
 ) -> None:
     """Somebody else may have it by then."""
     claim_as(store, "b")
