@@ -214,7 +214,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         settled=settled,
         # What waits for another worker lets those behind it go on.
         ordered=scenario.mode != "workers" and not scenario.memory,
-        given_up=stage.given_up | stage.sender.rejected | returned,
+        given_up=stage.given_up | returned,
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
@@ -325,7 +325,7 @@ def _settled(stage: Stage) -> dict[int, int]:
 def _ends(stage: Stage) -> dict[int, int]:
     ends = dict.fromkeys(range(stage.watch.partitions), 0)
     for record in _log(stage):
-        ends[record.partition] = max(ends[record.partition], record.offset + 1)
+        ends[record.partition] = max(ends.get(record.partition, 0), record.offset + 1)
     return ends
 
 

@@ -21,13 +21,18 @@ from typing import Literal, NamedTuple
 
 
 class LogRecord(NamedTuple):
-    """A record of the topic as a plain reader sees it; ``ident`` is None where it bears no ID."""
+    """A record of the topic as a plain reader sees it; ``ident`` is None where it bears no ID.
+
+    ``rejected``: it says that it belongs to a unit which is a duplicate. The log tells, not the sender: of a batch whose answer was lost that does not
+    know where it is.
+    """
 
     partition: int
     offset: int
     timestamp_ms: int
     key: bytes | None
     ident: bytes | None
+    rejected: bool = False
 
 
 class Call(NamedTuple):
@@ -151,7 +156,7 @@ class History:
         samples: what was committed, over time.
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
-        given_up: records that became dead letters, or were rejected with their unit: committed, and not handled.
+        given_up: records that became dead letters, or were handed back: committed, and not handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.

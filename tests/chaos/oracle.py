@@ -95,7 +95,12 @@ def judge(history: History) -> Judgement:
         "lost": sorted(expected - set(calls)),
         "unexplained": sorted(unexplained),
         "disordered": _disordered(history, calls) if history.ordered else [],
-        "premature": _premature(history, message_of, calls, skipped | set(history.given_up)),
+        "premature": _premature(
+            history,
+            message_of,
+            calls,
+            skipped | set(history.given_up) | {(r.partition, r.offset) for r in history.log if r.rejected},
+        ),
         "trespassed": [] if history.exactly else _trespassed(history),
         "unsettled": _unsettled(history),
         "regressed": [(sample.partition, sample.offset) for sample in regressed],

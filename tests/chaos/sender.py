@@ -19,7 +19,7 @@ from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.chaos.options import ID_HEADER, REJECTED_HEADER
+from tests.chaos.options import ID_HEADER
 from tests.support.producing import Outgoing
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -97,8 +97,6 @@ class Sender:
         self._recipe = recipe
         self._skew_ms, self._strays = skew_ms, strays
         self._failed: deque[Outgoing] = deque()
-        self.rejected: set[tuple[int, int]] = set()
-        """Where the records are that belong to units which are duplicates."""
         self._again: list[tuple[float, int, list[Outgoing]]] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
@@ -185,11 +183,9 @@ class Sender:
             # A partition that this client has not heard of yet, or no broker for long: later.
             self._failed.append(message)
 
-    def _delivered(self, message: Outgoing, error: KafkaError | None, delivered: Message) -> None:
+    def _delivered(self, message: Outgoing, error: KafkaError | None, _delivered: Message) -> None:
         if error is None:
             self._heard = time.monotonic()
-            if REJECTED_HEADER in dict(message.headers):
-                self.rejected.add((delivered.partition() or 0, delivered.offset() or 0))
         else:
             self._failed.append(message)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.history import Call, Crash, History, LogRecord, Notice
+from tests.chaos.history import Call, Crash, History, LogRecord, Notice, Sample
 from tests.chaos.oracle import judge
 
 _MS = 1_000_000
@@ -33,3 +33,13 @@ def test_what_was_handled_of_a_unit_that_is_cut_may_come_again(end: Crash | Noti
     assert unexplained(end, [4, 5, 6]) == 0
     assert unexplained(end, [3, 4, 5, 6]) == 1
     assert unexplained(end, [4, 5, 6], span=0) > 0
+
+
+@pytest.mark.parametrize("rejected", [True, False])
+def test_what_is_rejected_may_be_committed_before_its_id_is_handled(*, rejected: bool) -> None:
+    """The record behind it, with the same ID, is handled later. The log says so of it, whether the sender heard of it or not."""
+    log = [LogRecord(0, 0, 0, None, b"n", rejected=rejected), LogRecord(0, 1, 0, None, b"n")]
+    calls = [Call("a", 0, 1, 2 * _MS, 3 * _MS)]
+    samples = [Sample(1 * _MS, 0, 1), Sample(4 * _MS, 0, 2)]
+    judged = judge(History(log=log, calls=calls, window_ms=1_000, samples=samples))
+    assert judged.broken() == ({} if rejected else {"premature": 1})

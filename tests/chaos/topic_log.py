@@ -8,7 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.chaos.history import LogRecord
-from tests.chaos.options import ID_HEADER
+from tests.chaos.options import ID_HEADER, REJECTED_HEADER
 
 _BATCH: Final = 5_000
 _SILENCE_S: Final = 30.0
@@ -56,7 +56,15 @@ def read_log(
 
 def record_of(message: Any) -> LogRecord:
     """Return what the oracle is told of a record."""
-    ident = dict(message.headers() or ()).get(ID_HEADER)
+    headers = dict(message.headers() or ())
+    ident = headers.get(ID_HEADER)
     if ident is not None and len(ident) > _LONGEST_ID:
         ident = None
-    return LogRecord(message.partition(), message.offset(), message.timestamp()[1], message.key(), ident)
+    return LogRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        ident,
+        rejected=REJECTED_HEADER in headers,
+    )
