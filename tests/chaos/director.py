@@ -201,7 +201,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
     ]
     log = list(dict.fromkeys([*stage.gone, *_log(stage)]))
     returned = {(letter.partition, letter.offset) for letter, _ in _handed_back(stage)}
-    stage.faults["handed-back"] += len(returned)
+    if returned:
+        stage.faults["handed-back"] += len(returned)
     history = History(
         log=log,
         calls=calls,

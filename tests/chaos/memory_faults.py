@@ -47,7 +47,8 @@ def _zombie(stage: Stage, _: Memory) -> None:
 
 
 def _dawdle(stage: Stage, _: Memory) -> None:
-    run = stage.some_run()
+    # One that has just been started knows no signals yet, and would die of this one.
+    run = stage.some_run(at_work=True)
     if run is not None:
         stage.dawdle(run, _SLOW_S)
 
