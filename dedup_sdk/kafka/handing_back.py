@@ -50,7 +50,7 @@ class HandingBack:
 
     def work(self, partitions: Iterable[Partition]) -> list[Counted]:
         """Send what is due, and end what arrived; return the partitions that have something to write."""
-        for waiting in self._claims.take_overdue(partitions, MOST_UNDER_WAY - self._under_way):
+        for waiting in self._claims.take_overdue(partitions, max(0, MOST_UNDER_WAY - self._under_way)):
             self._send(waiting)
         if self._letters is None:
             return []
