@@ -516,7 +516,7 @@ def test_what_does_not_go_with_it_is_refused(make: Make, options: dict[str, Any]
     ("settings", "text"),
     [
         ({"scope": "world"}, "choose partition, topic, group or global"),
-        ({"in_flight": "drop"}, "choose park or wait"),
+        ({"in_flight": "drop"}, "choose park, wait or hand-back"),
         ({"on_outage": "drop"}, "choose deliver or pause"),
         ({"lease": 0.5}, "at least a second"),
         ({"lease": "1m"}, "give seconds"),
