@@ -40,6 +40,11 @@ class Held(NamedTuple):
     lost: bool = False
     """Whether the lease was over, and another consumer has it."""
 
+    @property
+    def is_claim(self) -> bool:
+        """Whether it keeps others from the ID, as far as is known here."""
+        return self.token > 0 and not self.lost
+
 
 @dataclass(slots=True, eq=False)
 class Waiting:
@@ -134,7 +139,8 @@ class PartitionClaims:
         for place in offered:
             digest = place.chunk.digests[place.row]
             behind = self.claims.in_order and self.waiting and self.waiting[0].offset < place.offset
-            inherits = inherit and digest in self.held and not self.held[digest].lost
+            # What was handed out without a claim has none to leave.
+            inherits = inherit and digest in self.held and self.held[digest].is_claim
             if digest is None or (inherits and not behind):
                 ready.append(place)
                 continue

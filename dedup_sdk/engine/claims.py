@@ -338,7 +338,6 @@ class Claims(Returning):
     def _take_back(self, unseen: Unseen) -> None:
         """Have what is not sure, and nobody was given, wait to be asked for again; in order also what lies behind it."""
         unsure = self._clock() >= self._sure_until
-        self._lost = False
 
         def is_doubtful(held: Partition, place: Place) -> bool:
             own, digest = held.claims, place.chunk.digests[place.row]
@@ -365,6 +364,8 @@ class Claims(Returning):
                 by_partition.setdefault(id(held), (held.claims, []))[1].append((held, place))
         for own, places in by_partition.values():
             self._ask_again(own, places)
+        # What the application has may be handed back, or put back, at any time.
+        self._lost = any(each.lost for own in self.partitions for each in own.held.values())
 
     def _ask_again(self, own: PartitionClaims, places: list[tuple[Partition, Place]]) -> None:
         """Have records of a partition wait that were offered, and let their claims go."""

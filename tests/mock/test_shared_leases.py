@@ -182,6 +182,23 @@ def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watch
     wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 2, "the duplicates")
 
 
+def test_what_was_lost_in_hand_is_not_handed_out_again(make: Make, send: Send, store: Watched) -> None:
+    """Its handler wants another try, long after the consumer heard that another one has it: it waits, and is a duplicate then."""
+    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    first = take_first(consumer, send, *"ab")
+    with Stop(consumer, store):
+        gone = claim_as(store, "a")
+    [second] = poll_some(consumer, 1)
+    assert second.value() == b"b"
+    assert consumer.counters.shared["lapsed"] == 1
+    consumer.release(first)
+    assert poll_quiet(consumer) == []
+    assert hindrances(consumer) == ("elsewhere",)
+    consumer.complete(second)
+    assert complete_as(store, "a", gone)
+    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 2, "the duplicate")
+
+
 @pytest.mark.parametrize("on_outage", ["pause", "deliver"])
 def test_nothing_is_handed_out_on_a_lease_that_is_over(
     make: Make, send: Send, store: Watched, on_outage: Any
