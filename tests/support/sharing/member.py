@@ -19,7 +19,7 @@ from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.lane.plan import plan_start
 from tests.support.sharing.line import LOST, Line
-from tests.support.sharing.truth import BrokenPromiseError, Coordinates, End, Entry, Ident
+from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ class Member(Watched):
             new=committed is None,
         )
         held.start(plan)
-        ends = self.world.truth.ends.get(where, {})
-        rows = [
-            entry for entry in log[plan.replay_from : plan.replay_to] if ends[entry.offset] is not End.BURIED
-        ]
+        letters = self.world.truth.letters
+        rows = [e for e in log[plan.replay_from : plan.replay_to] if (where, e.offset) not in letters]
         if plan.replay_to > plan.replay_from:
             held.fold(
                 [entry.offset for entry in rows],

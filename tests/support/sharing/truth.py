@@ -83,6 +83,8 @@ class Truth:
         self.known: dict[Ident, Known] = {}
         self.credits: Counter[Ident] = Counter()
         self.ends: dict[Coordinates, dict[int, End]] = {}
+        self.letters: set[tuple[Coordinates, int]] = set()
+        """What is in the dead-letter topic."""
         self._hidden: list[tuple[Coordinates, Entry, Ident | None, VerdictEvent]] = []
 
     def send(self, ident: Ident | None, timestamp_ms: int) -> None:
@@ -120,8 +122,9 @@ class Truth:
         known.touched_at = now_s
 
     def bury(self, where: Coordinates, entry: Entry) -> None:
-        """Note that a record was given up."""
-        self.ends.setdefault(where, {})[entry.offset] = End.BURIED
+        """Note that a record was given up; others may have handled it all the same."""
+        self.letters.add((where, entry.offset))
+        self.ends.setdefault(where, {}).setdefault(entry.offset, End.BURIED)
 
     def hide(self, where: Coordinates, entry: Entry, ident: Ident | None, event: VerdictEvent) -> None:
         """Note a verdict that hides a record; `look` says whether it may."""
