@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.container)
-DATABASES = ["sqlite", POSTGRESQL, *(["mariadb"] if HAS_MARIADB else [])]
+MYSQL = os.environ.get("DEDUP_TEST_MYSQL_URL", "")
+"""A server of somebody's, e.g. ``mysql+pymysql://root@127.0.0.1:3306/mysql``: its tests are there where it is given."""
+DATABASES = ["sqlite", POSTGRESQL, *(["mariadb"] if HAS_MARIADB else []), *(["mysql"] if MYSQL else [])]
 SERVERS = DATABASES[1:]
 
 
@@ -26,6 +29,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The URL of a server; empty for SQLite, which has none."""
     if request.param == "sqlite":
         yield ""
+    elif request.param == "mysql":
+        yield MYSQL
     elif request.param == "postgresql":
         with postgresql() as url:
             yield url
