@@ -118,9 +118,8 @@ def test_a_stopped_owner_is_put_out_by_the_server(
     with bounded.connect() as stopped:
         if not postgresql:
             # MySQL has none for transactions alone.
-            stopped.execute(
-                text(f"SET {'idle_transaction' if engine.dialect.is_mariadb else 'wait'}_timeout = 1")
-            )
+            idle = "idle_transaction" if getattr(engine.dialect, "is_mariadb", False) else "wait"
+            stopped.execute(text(f"SET {idle}_timeout = 1"))
             stopped.commit()
         transaction = stopped.begin()
         with inbox.once(stopped, message(b"a")) as first:
