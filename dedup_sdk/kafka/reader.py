@@ -219,11 +219,15 @@ class TailReader:
 
     @contextmanager
     def _failing_once(self) -> Iterator[None]:
-        """A client believes for minutes what it was told of a partition's leader: where a question fails, the next one is another's."""
+        """A client believes for minutes what it was told of a partition's leader: where a question fails, the next one is another's.
+
+        But where it has met no broker yet it was told nothing. One that hangs keeps it from others for a second, longer than it is waited for; the
+        next question finds it with them, and another client could meet the one that hangs again.
+        """
         try:
             yield
-        except KafkaException:
-            self._clean = False
+        except KafkaException as error:
+            self._clean = self._clean and error.args[0].code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 (that is its public name)
             raise
 
     def _sought(self, target: TopicPartition) -> bool:

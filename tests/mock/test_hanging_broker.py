@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,8 +15,10 @@ from dedup_sdk.kafka import reader, readers, replay, session
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.questions import Asked, Questions
 from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import commit_plainly, make_consumer, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, commit_plainly, make_consumer, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -96,6 +99,34 @@ def test_the_partitions_of_other_brokers_go_on(
         lambda: any("broker" in status.hindrances for status in consumer.partition_statuses),
         "the word that a broker is silent",
     )
+
+
+def test_a_reader_that_meets_the_broker_that_hangs_first_goes_on_to_the_others(
+    two_brokers: MockKafka,
+) -> None:
+    """It met nobody in the time that it was given; the next question is its own, and not that of one that may meet the same broker first."""
+    two_brokers.set_rtt(HUNG_MS, 2)
+    own = Readers(
+        client_settings({"bootstrap.servers": two_brokers.bootstrap, "group.id": "g", "log_level": 0})
+    )
+    own.answer_s = 0.5
+    met_nobody = None
+    for _ in range(40):
+        with closing(TailReader(own, "orders", 0)) as first:
+            try:
+                first.bounds()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._ALL_BROKERS_DOWN:
+                    met_nobody = first._consumer
+                    break
+        # It met the other one first, as every second one does.
+        own.close()
+    assert met_nobody is not None
+    own.answer_s = PATIENCE_S
+    with closing(TailReader(own, "orders", 0)) as again:
+        assert again._consumer is met_nobody
+        assert again.bounds() == (0, RECORDS)
+    own.close()
 
 
 def test_a_slow_broker_is_answered_in_the_end(two_brokers: MockKafka, consumer: DedupConsumer) -> None:
