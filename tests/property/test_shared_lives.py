@@ -34,10 +34,10 @@ PLANS = [
     Plan({"orders": 2}, "topic"),
     Plan({"orders": 1, "refunds": 1}, "group"),
     Plan({"orders": 1, "orders.retry": 1}, "topic", origins={"orders.retry": "orders"}),
+    Plan({"orders": 1, "orders.retry": 1}, "group"),
     Plan({"orders": 1, "refunds": 1}, "global", groups=2),
     Plan({"orders": 2}, "partition"),
 ]
-RETRY = "orders.retry"
 MOST_MEMBERS = 4
 HANDOUT = 50
 
@@ -64,7 +64,7 @@ class Sharing(RuleBasedStateMachine):
 
     @initialize(
         plan=st.sampled_from(PLANS),
-        in_flight=st.sampled_from(["park", "wait"]),
+        in_flight=st.sampled_from(["park", "wait", "hand-back"]),
         on_outage=st.sampled_from(["deliver", "pause"]),
         some=st.lists(lives, min_size=2, max_size=3),
         sent=st.lists(rows, min_size=4, max_size=16),
@@ -132,12 +132,10 @@ class Sharing(RuleBasedStateMachine):
         if chosen is None:
             return
         member, given = chosen
-        if not gives_up or member.life.implicit:
+        if gives_up and not member.life.implicit:
+            member.bury(given)
+        else:
             member.release(given)
-            return
-        member.bury(given)
-        if RETRY in self.world.plan.topics:
-            self.world.send((RETRY, 0), given.entry.name, given.entry.timestamp_ms)
 
     @rule(which=picks)
     def commit(self, which: int) -> None:
@@ -164,6 +162,12 @@ class Sharing(RuleBasedStateMachine):
         if len(self.world.members) < MOST_MEMBERS:
             heir = self.world.join(self.world.groups[which % len(self.world.groups)], life)
             self.world.give_free(heir)
+
+    @rule(arrive=st.sampled_from([True, True, False]))
+    def copies_arrive(self, *, arrive: bool) -> None:
+        """What is handed back arrives, or does not."""
+        for member in self._running():
+            member.copies_arrive(arrive=arrive)
 
     @rule(seconds=whiles_s, asking=st.booleans())
     def wait(self, seconds: float, *, asking: bool) -> None:
