@@ -266,6 +266,6 @@ def test_whatever_happens_to_consumers_that_share_a_memory(machine: type[Sharing
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=300, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=200, stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )
