@@ -27,6 +27,8 @@ _SQL: Final = ("postgresql", "postgres")
 _EXAMPLE: Final = "redis://localhost:6379/0"
 _TIMEOUT_S: Final = 30.0
 """What a task waits for an answer: a server that is busy with many of them is no outage."""
+_BATCH_S: Final = 4 * _TIMEOUT_S
+"""The same for a batch that may wait for locks of others."""
 
 
 class SharedServer(Protocol):
@@ -130,7 +132,7 @@ class SqlServer:
         with _installed(_scheme(self.url)):
             from dedup_adapters.sql import SharedStore
         named = {} if self.table is None else {"table": self.table}
-        return SharedStore(self.url, schema=self.schema, timeout=_TIMEOUT_S, **named)
+        return SharedStore(self.url, schema=self.schema, timeout=_TIMEOUT_S, answer_timeout=_BATCH_S, **named)
 
     def prepare(self) -> str | None:
         """See `SharedServer`: the table is made where it is not there."""

@@ -67,7 +67,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         with (
             CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions, retries=retries) as watch,
             small_disks(disks, mount=choice.mount) as mounted,
-            shared_memory(folder, wanted=scenario.memory) as memory,
+            shared_memory(scenario.memory, folder, bed) as memory,
             work_table(bed.database) if scenario.database else nullcontext() as database,
         ):
             options = replace(
@@ -118,7 +118,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
 def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Path) -> Sender:
     settings: dict[str, Any] = {
         "partitions": scenario.partitions, "per_second": scenario.per_second, "seed": choice.seed, "recipe": scenario.recipe,
-        "skew_ms": scenario.skew_ms, "strays": scenario.memory,
+        "skew_ms": scenario.skew_ms, "strays": bool(scenario.memory),
     }  # fmt: skip
     if scenario.outbox:
         return OutboxSender(bed.producers.bootstrap, topic, folder, broken=choice.broken, **settings)
@@ -225,7 +225,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         else None,
         copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
         unit_span=scenario.unit_span,
-        everywhere=scenario.memory,
+        everywhere=bool(scenario.memory),
     )
     return history, stuck
 
@@ -284,7 +284,7 @@ def _window_ms(scenario: Scenario) -> int:
 
 def _drained(stage: Stage, scenario: Scenario) -> bool:
     """Wait until every message was handled; False when nothing is handled any more before that."""
-    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario), everywhere=scenario.memory)
+    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario), everywhere=bool(scenario.memory))
     open_messages = {
         message
         for place, message in message_of.items()

@@ -1,64 +1,119 @@
-"""The memory that the workers of a run share: a Redis that keeps what it is told, is killed, and cuts connections."""
+"""The memory that the workers of a run share: a server that keeps what it is told, is killed, stands still, and cuts connections."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from redis import Redis
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import Shared
-from tests.chaos.options import WorkerOptions
+from dedup_adapters.sql import SharedStore
+from dedup_sdk import ClaimStore, Shared
+from tests.chaos.bed import Bed
+from tests.chaos.options import MemoryKind, WorkerOptions
+from tests.support.databases import PostgreSQL, cut_connections, database_of
 from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
 
 LEASE_S: Final = 5.0
 """How long a claim lasts without a word: longer than a group waits for a member, shorter than a stop."""
 HAND_BACK_AFTER_S: Final = 0.3
 """How long a message waits before it is handed back, where it is: often, and not at once."""
+ANSWER_S: Final = 2.0
+"""How long a worker waits for an answer, at most."""
 _KEPT: Final = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-class Memory:
+class Memory(Protocol):
     """A server; ``url`` stays the same when it is killed and started again."""
 
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
-        self.url = server.url
+    url: str
 
     def kill(self) -> None:
         """SIGKILL; the data stays."""
-        self._server.kill()
 
     def start(self) -> None:
         """Start it again; return when it answers."""
-        self._server.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay, and nobody answers."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
 
     def cut(self) -> None:
         """Cut the connections of all clients but this one."""
+
+
+class RedisMemory:
+    """All of a server of Redis, as a `Memory`."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.url = server.url
+        self.kill, self.start, self.pause, self.resume = (
+            server.kill,
+            server.start,
+            server.pause,
+            server.resume,
+        )
+
+    def cut(self) -> None:
+        """See `Memory`."""
         with Redis.from_url(self.url) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
+class SqlMemory:
+    """A table in a database of PostgreSQL, as a `Memory`."""
+
+    def __init__(self, server: PostgreSQL, url: str) -> None:
+        self.url = url
+        self.kill, self.start, self.pause, self.resume = (
+            server.kill,
+            server.start_again,
+            server.pause,
+            server.resume,
+        )
+        # Its server may be started anew: no connection is kept.
+        self._engine = create_engine(url, poolclass=NullPool)
+        with closing(SharedStore(self._engine, timeout=30.0)) as store:
+            store.create()
+
+    def cut(self) -> None:
+        """See `Memory`."""
+        cut_connections(self._engine)
+
+
 @contextmanager
-def shared_memory(folder: Path, *, wanted: bool) -> Iterator[Memory | None]:
-    """Start one, in a folder or in a container; None where none is wanted."""
-    if not wanted:
+def shared_memory(kind: MemoryKind, folder: Path, bed: Bed) -> Iterator[Memory | None]:
+    """Start one of a kind; None where none is wanted. Redis runs in a folder, where it is installed; PostgreSQL is that of all scenarios."""
+    if kind == "redis":
+        (folder / "redis").mkdir()
+        with redis_server("installed" if HAS_REDIS else "container", folder / "redis", *_KEPT) as redis:
+            yield RedisMemory(redis)
+    elif kind == "postgresql":
+        with database_of(bed.database.url, f"chaos_{uuid.uuid4().hex[:8]}") as url:
+            yield SqlMemory(bed.database, url)
+    else:
         yield None
-        return
-    (folder / "redis").mkdir()
-    with redis_server("installed" if HAS_REDIS else "container", folder / "redis", *_KEPT) as server:
-        yield Memory(server)
 
 
 def shared_of(options: WorkerOptions) -> Shared | None:
     """Return what a worker shares with the others: all IDs of its topic, in whichever partition they come."""
     if not options.memory:
         return None
-    shared = Shared(RedisStore(options.memory), lease=LEASE_S, on_outage=options.on_outage)
+    store: ClaimStore = (
+        SharedStore(options.memory, answer_timeout=ANSWER_S)
+        if options.memory.startswith("postgresql")
+        else RedisStore(options.memory)
+    )
+    shared = Shared(store, lease=LEASE_S, on_outage=options.on_outage)
     if not options.retries:
         return shared
     origins = {options.retries: options.topic}

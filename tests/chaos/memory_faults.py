@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.chaos.history import Away
-from tests.chaos.memory import LEASE_S, Memory
+from tests.chaos.memory import ANSWER_S, LEASE_S, Memory
 from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
@@ -17,13 +17,15 @@ ASKED_AGAIN_S: Final = 11.0
 """Within so many seconds every consumer has asked a memory again that answers."""
 _FROZEN_S: Final = LEASE_S + 1.5
 _SLOW_S: Final = LEASE_S + 1.5
+_SILENT_S: Final = 2 * ANSWER_S
+"""How long a memory stands still: every worker gives an answer up, and what was renewed last is over."""
 
 
 def _shared(stage: Stage) -> None:
     memory = stage.memory
     if memory is None:
         raise TypeError("this scenario is about a memory that workers share")
-    faults: list[Callable[[Stage, Memory], None]] = [_kill, _zombie, _dawdle, _cut, _kill, _restart]
+    faults: list[Callable[[Stage, Memory], None]] = [_kill, _zombie, _dawdle, _cut, _kill, _restart, _silence]
     while True:
         # Each of them comes in every round, however short the play is.
         for fault in stage.random.sample(faults, len(faults)):
@@ -64,16 +66,33 @@ def _restart(stage: Stage, memory: Memory) -> None:
     stage.about(1.0)
     memory.start()
     stage.faults["memory-restart"] += 1
+    _excuse(stage, at_ns)
+
+
+def _silence(stage: Stage, memory: Memory) -> None:
+    at_ns = time.monotonic_ns()
+    memory.pause()
+    try:
+        stage.sleep(_SILENT_S)
+    finally:
+        # PostgreSQL is that of other scenarios, too.
+        memory.resume()
+    stage.faults["memory-silent"] += 1
+    _excuse(stage, at_ns)
+
+
+def _excuse(stage: Stage, at_ns: int) -> None:
+    """Note that the memory was away since then, and is back."""
     until_ns = time.monotonic_ns() + round(ASKED_AGAIN_S * 1e9)
     stage.excuses.append(Away(at_ns=at_ns, until_ns=until_ns))
 
 
 SHARED: Final = Scenario(
     name="shared",
-    summary="partitions share a memory in Redis: workers are killed, stopped, and busy for longer than a lease, Redis is killed, connections to it are cut",
+    summary="partitions share a memory in Redis: workers are killed, stopped, and busy for longer than a lease; Redis is killed and stopped, connections to it are cut",
     play=_shared,
     broken="mark-at-claim",
-    memory=True,
+    memory="redis",
     slow_s=_SLOW_S,
     short_s=30.0,
 )
@@ -84,4 +103,7 @@ HANDED_BACK: Final = replace(
     summary='the same with `in_flight="hand-back"`: what is in flight elsewhere goes to a retry topic, which the workers read too',
     broken="over-when-sent",
     hands_back=True,
+)
+SHARED_SQL: Final = replace(
+    SHARED, name="shared-sql", summary="`shared` with a memory in PostgreSQL", memory="postgresql"
 )

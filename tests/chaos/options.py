@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
 Broker = Literal["jars", "container"]
+MemoryKind = Literal["", "redis", "postgresql"]
 Mode = Literal["iterate", "consume", "workers", "run", "letters", "inbox"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")

@@ -15,8 +15,8 @@ import numpy as np
 from confluent_kafka import TopicPartition
 
 from dedup_adapters.redis import RedisStore
-from dedup_adapters.sql import Inbox
-from dedup_sdk import Bridge, ClaimKind, DedupConsumer
+from dedup_adapters.sql import Inbox, SharedStore
+from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
 from dedup_sdk.engine.claiming import Waiting
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
@@ -281,7 +281,7 @@ def _mark_at_claim() -> None:
     """What is claimed counts as completed, as with a plain SET NX."""
 
     def make(claim: Any) -> Any:
-        def eager(self: RedisStore, ids: Any, owner: str, lease_ms: int, **about: Any) -> Any:
+        def eager(self: ClaimStore, ids: Any, owner: str, lease_ms: int, **about: Any) -> Any:
             answers = claim(self, ids, owner, lease_ms, **about)
             rows = [row for row, answer in enumerate(answers) if answer.kind is ClaimKind.FRESH]
             self.complete(
@@ -295,7 +295,8 @@ def _mark_at_claim() -> None:
 
         return eager
 
-    _replace(RedisStore, "claim", make)
+    for store in (RedisStore, SharedStore):
+        _replace(store, "claim", make)
 
 
 def _over_when_sent() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.chaos.options import PROTOCOLS, Mode, Protocol
+from tests.chaos.options import PROTOCOLS, MemoryKind, Mode, Protocol
 from tests.chaos.sender import Recipe, plain
 from tests.chaos.stage import Disks, Stage
 
@@ -33,7 +33,7 @@ class Scenario:
         database: whether the work is rows of a database (mode ``inbox``): then each message is handled exactly once.
         kept_offsets: whether the offsets are there, too.
         unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
-        memory: whether workers share a memory, and what is sent again goes to any partition.
+        memory: where workers share a memory, and what is sent again goes to any partition; empty: nowhere.
         hands_back: whether what is in flight elsewhere goes to a retry topic, instead of waiting.
         topic_config: settings of the topic.
     """
@@ -61,7 +61,7 @@ class Scenario:
     skew_ms: int = 0
     outbox: bool = False
     bridged: bool = False
-    memory: bool = False
+    memory: MemoryKind = ""
     hands_back: bool = False
     database: bool = False
     kept_offsets: bool = False

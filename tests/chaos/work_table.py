@@ -20,13 +20,12 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
 )
 from sqlalchemy.pool import NullPool
 
 from dedup_adapters.sql import Inbox
 from tests.chaos.history import Call
-from tests.support.databases import PostgreSQL, database_of
+from tests.support.databases import PostgreSQL, cut_connections, database_of
 
 WORK: Final = Table(
     "work",
@@ -77,9 +76,7 @@ class WorkTable:
 
     def cut(self) -> None:
         """End every connection, wherever its transaction is."""
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        with self._engine.connect() as connection:
-            connection.execute(text(others))
+        cut_connections(self._engine)
 
     def restart(self, seconds: float) -> None:
         """SIGKILL for the server, and a start after some time."""

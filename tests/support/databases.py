@@ -57,6 +57,14 @@ class PostgreSQL:
         self._container.get_wrapped_container().start()
         _wait(self.url)
 
+    def pause(self) -> None:
+        """Stop it where it is: its machine goes on taking what is sent."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        """Let a paused one go on."""
+        self._container.get_wrapped_container().unpause()
+
 
 @contextmanager
 def postgresql() -> Iterator[str]:
@@ -126,6 +134,13 @@ def database_of(url: str, name: str) -> Iterator[str]:
         with server.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name}{force}"))
         server.dispose()
+
+
+def cut_connections(engine: Engine) -> None:
+    """End all connections to a database of PostgreSQL, wherever their transactions are, but the one that this is asked by."""
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with engine.connect() as connection:
+        connection.execute(text(others))
 
 
 class Statements:

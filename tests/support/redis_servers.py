@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import time
 from contextlib import contextmanager
@@ -37,6 +38,12 @@ class RedisServer(Protocol):
 
     def start(self) -> None:
         """Start it again, and wait until it answers."""
+
+    def pause(self) -> None:
+        """Stop it where it is: its machine goes on taking what is sent."""
+
+    def resume(self) -> None:
+        """Let a paused one go on."""
 
 
 class InstalledRedis:
@@ -72,6 +79,14 @@ class InstalledRedis:
         self._process.kill()
         self._process.wait()
 
+    def pause(self) -> None:
+        """See `RedisServer`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """See `RedisServer`."""
+        self._process.send_signal(signal.SIGCONT)
+
 
 class ContainedRedis:
     """A server in a container, published on 127.0.0.1; ``options`` as on its command line."""
@@ -95,6 +110,14 @@ class ContainedRedis:
     def kill(self) -> None:
         """See `RedisServer`."""
         self._container.get_wrapped_container().kill()
+
+    def pause(self) -> None:
+        """See `RedisServer`."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        """See `RedisServer`."""
+        self._container.get_wrapped_container().unpause()
 
     def remove(self) -> None:
         """End it for good."""

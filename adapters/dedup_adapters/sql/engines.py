@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Dialect, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dedup_sdk import ConfigurationError
 
 EXAMPLE: Final = "postgresql+psycopg://user:password@host/database"
-_LIBPQ: Final = ("psycopg", "psycopg2")
+LIBPQ: Final = ("psycopg", "psycopg2")
+"""Drivers whose connections tell their sockets, and take libpq's settings."""
 _LEAST_CONNECT_S: Final = 2
 """Less is not taken by libpq."""
 _KEEPALIVES: Final = 3
 
 
-def engine_of(url: str, timeout_s: float) -> Engine:
+def engine_of(url: str, timeout_s: float, made: Callable[[Any], None]) -> Engine:
     """Return an engine, which connects with its first use; what the URL's query says of waits counts.
 
-    ``timeout_s``: how long to wait for a connection, for a lock, and for a sign of life of the machine behind a connection.
+    ``timeout_s``: how long to wait for a connection, and for a sign of life of the machine behind one. ``made`` is given each connection of the
+    driver's before anything is asked through it.
 
     Raises:
         ConfigurationError: it is no URL of PostgreSQL, or its driver is not there; nothing of a password is shown.
@@ -33,7 +36,7 @@ def engine_of(url: str, timeout_s: float) -> Engine:
             raise ConfigurationError(
                 f"{whose}, names a driver for asyncio; give one that is not, e.g. {EXAMPLE}"
             )
-        engine = create_engine(parsed, connect_args=_waits(parsed, timeout_s), pool_pre_ping=True)
+        engine = create_engine(parsed, connect_args=_waits(parsed, timeout_s))
     except NoSuchModuleError:
         raise ConfigurationError(
             f"{whose}, names a driver that SQLAlchemy does not know; give e.g. {EXAMPLE}"
@@ -42,12 +45,12 @@ def engine_of(url: str, timeout_s: float) -> Engine:
         raise ConfigurationError(
             f"{whose}, needs a driver that is not installed ({error}); install it, or name another one, e.g. {EXAMPLE}"
         ) from None
-    lock_ms = math.ceil(timeout_s * 1000)
 
-    @event.listens_for(engine, "begin")
-    def limit(connection: Connection) -> None:
-        # For the transaction alone: between us and the server there may be somebody who lends connections.
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {lock_ms}")
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Dialect, _record: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        connection = dialect.connect(*given, **named)
+        made(connection)
+        return connection
 
     return engine
 
@@ -93,7 +96,7 @@ def _parsed(url: str) -> URL:
 
 def _waits(url: URL, timeout_s: float) -> dict[str, Any]:
     """What libpq has to be told, so that nobody waits for a machine that is gone: without it that takes hours."""
-    if url.get_driver_name() not in _LIBPQ:
+    if url.get_driver_name() not in LIBPQ:
         return {}
     idle_s = max(1, math.ceil(timeout_s / _KEEPALIVES))
     waits = {

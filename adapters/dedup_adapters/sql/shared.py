@@ -9,10 +9,12 @@ A clock that is set back would keep a claim for as much longer. So who finds one
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -29,115 +31,38 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy import Sequence as Numbers
-from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
-from dedup_adapters.sql.engines import engine_of
+from dedup_adapters.sql import statements
+from dedup_adapters.sql.engines import EXAMPLE, LIBPQ, engine_of
 from dedup_adapters.sql.errors import is_retryable
+from dedup_adapters.sql.patience import Patience, Question
 from dedup_adapters.sql.tables import difference
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+
+logger = logging.getLogger("dedup_adapters")
+
+_Answer = TypeVar("_Answer")
 
 ATTEMPT_BYTES: Final = 8
 ID_BYTES: Final = 16
 OWNER_CHARACTERS: Final = 200
 _EXPIRED_AT_ONCE: Final = 10_000
-
-_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
-"""At that very moment, and not at the transaction's beginning: a row that was waited for is judged by when it came free."""
-_ROWS: Final = """(
-  SELECT substring(CAST(:ids AS bytea) FROM CAST(16 * place - 15 AS integer) FOR 16) AS id, timestamp_ms, token
-  FROM unnest(CAST(:timestamps_ms AS bigint[]), CAST(:tokens AS bigint[])) WITH ORDINALITY AS u(timestamp_ms, token, place)
-) AS g ORDER BY id"""
-"""IDs come as one row of bytes, which costs half of what an array of them does. In one order for all, so that two batches wait for each other and not crosswise."""
-_COLUMNS: Final = "id, token, owner, attempt, claimed, lease_ms, seen_ms, before_ms, until_ms"
-
-_CLAIM: Final = """
-INSERT INTO {table} AS t ({columns})
-SELECT id, nextval('{numbers}'), :owner, :attempt, true, :lease_ms, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, owner, attempt, claimed, lease_ms, seen_ms, before_ms, until_ms) = (
-  SELECT
-    CASE WHEN free THEN nextval('{numbers}') ELSE t.token END,
-    CASE WHEN free THEN EXCLUDED.owner ELSE t.owner END,
-    CASE WHEN free THEN EXCLUDED.attempt ELSE t.attempt END,
-    free OR t.claimed,
-    CASE WHEN free THEN EXCLUDED.lease_ms ELSE t.lease_ms END,
-    CASE WHEN free THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
-    t.seen_ms,
-    CASE WHEN free THEN {now} + :lease_ms WHEN t.claimed THEN {now} + least(t.until_ms - {now}, t.lease_ms) ELSE {now} + :window_ms END
-  FROM (SELECT t.until_ms <= {now} OR CASE WHEN t.claimed THEN t.owner = EXCLUDED.owner ELSE abs(EXCLUDED.seen_ms - t.seen_ms) > :window_ms END AS free) AS f
-)
-RETURNING id, token, attempt = :attempt AND claimed, claimed, until_ms - {now}, before_ms
-"""
-_RENEW: Final = """
-INSERT INTO {table} AS t ({columns})
-SELECT id, token, :owner, :attempt, true, :lease_ms, timestamp_ms, timestamp_ms, {now} + :lease_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, owner, claimed, lease_ms, until_ms) = (
-  SELECT
-    CASE WHEN ours THEN EXCLUDED.token ELSE t.token END,
-    CASE WHEN ours THEN EXCLUDED.owner ELSE t.owner END,
-    ours OR t.claimed,
-    CASE WHEN ours THEN EXCLUDED.lease_ms ELSE t.lease_ms END,
-    CASE WHEN ours THEN EXCLUDED.until_ms ELSE t.until_ms END
-  FROM (SELECT t.until_ms <= {now} OR (t.claimed AND t.token = EXCLUDED.token) AS ours) AS f
-)
-RETURNING id, token, claimed
-"""
-_COMPLETE: Final = """
-INSERT INTO {table} AS t ({columns})
-SELECT id, token, '', :attempt, false, 0, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
-  SELECT
-    CASE WHEN ends THEN EXCLUDED.token ELSE t.token END,
-    NOT ends AND t.claimed,
-    CASE WHEN ends THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
-    CASE WHEN ends OR NOT t.claimed THEN EXCLUDED.until_ms ELSE t.until_ms END
-  FROM (SELECT t.until_ms <= {now} OR (t.claimed AND (t.token = EXCLUDED.token OR (EXCLUDED.token = 0 AND t.owner = :owner))) AS ends) AS f
-)
-RETURNING id, token, NOT claimed
-"""
-_LOAD: Final = """
-INSERT INTO {table} AS t ({columns})
-SELECT id, token, '', :attempt, false, 0, timestamp_ms, timestamp_ms, {now} + :window_ms FROM {rows}
-ON CONFLICT (id) DO UPDATE SET (token, claimed, seen_ms, until_ms) = (
-  SELECT
-    CASE WHEN over THEN 0 ELSE t.token END,
-    NOT over AND t.claimed,
-    CASE WHEN over THEN EXCLUDED.seen_ms WHEN t.claimed THEN t.seen_ms ELSE greatest(t.seen_ms, EXCLUDED.seen_ms) END,
-    CASE WHEN t.claimed AND NOT over THEN t.until_ms ELSE greatest(t.until_ms, EXCLUDED.until_ms) END
-  FROM (SELECT t.until_ms <= {now} AS over) AS f
-)
-"""
-_RELEASE: Final = """
-WITH mine AS (
-  SELECT held.id, held.token FROM (SELECT * FROM {rows}) AS g CROSS JOIN LATERAL (
-    SELECT id, token FROM {table} AS t WHERE t.id = g.id AND t.claimed AND t.token = g.token AND t.until_ms > {now} FOR UPDATE
-  ) AS held
-)
-DELETE FROM {table} AS t USING mine WHERE t.id = mine.id
-RETURNING t.id, t.token, true
-"""
-"""One by one, in the order of all others; as a plain join the claims would be looked for in the whole table, where it has hardly any but many marks."""
-_EXPIRE: Final = """
-DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} WHERE until_ms <= :horizon_ms LIMIT {at_once} FOR UPDATE SKIP LOCKED))
-"""
-"""The time is asked before: no index serves a condition that may change from row to row."""
-
-
-_STARTED: Final = text(
-    "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) || ' ' || coalesce(CAST(inet_server_addr() AS text), '')"
-)
-_ONE_AFTER_THE_OTHER: Final = text("SELECT pg_advisory_xact_lock(hashtext(:name), 1)")
+_LEAST_IDLE_MS: Final = 1_000
+"""What a busy machine may need from one statement of a question to the next."""
 
 
 class SharedStore:
-    """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.5 or newer); a call is one statement.
+    """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.6 or newer); a call is one statement.
 
     Args:
-        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long an answer may take is an engine's own business
-            (``connect_args``): the consumer waits meanwhile.
+        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long connecting may take is an engine's own business
+            (``connect_args``), and so is a ``pool_pre_ping``: leave that out, it is not needed here.
         table: the table's name; with ``_tokens`` behind it that of its sequence.
         schema: where they are, where that is not the connection's default.
-        timeout: seconds that a connection may take, or a lock, or a sign of life of the server's machine, for an engine that is made of a URL.
+        timeout: seconds that a lock may take; for an engine that is made of a URL also a connection, or a sign of life of the server's machine.
+        answer_timeout: seconds that an answer may take, for which the consumer waits; then the connection is cut (with psycopg and psycopg2).
 
     Raises `ConfigurationError` for settings that make no sense. Connects with the first call.
     """
@@ -149,6 +74,7 @@ class SharedStore:
         table: str = "dedup_shared",
         schema: str | None = None,
         timeout: float = 2.0,
+        answer_timeout: float = 10.0,
     ) -> None:
         for name, value in (("table", table), ("schema", schema)):
             word: object = value
@@ -158,12 +84,21 @@ class SharedStore:
                 raise ConfigurationError(
                     f"{name}={value!r}: give a name without quotes, colons and backslashes, e.g. 'dedup_shared'"
                 )
-        self._ours = _engine_of(engine, timeout) if isinstance(engine, str) else None
+        lock_ms = math.ceil(1000 * _seconds("timeout", timeout))
+        self._lock_ms, self._idle_ms = str(lock_ms), str(max(_LEAST_IDLE_MS, lock_ms // 2))
+        self._patience = Patience(_seconds("answer_timeout", answer_timeout))
+        self._ours = engine_of(engine, timeout, self._patience.watch) if isinstance(engine, str) else None
         given: object = self._ours or engine  # what callers without a type checker pass
         if not isinstance(given, Engine) or given.dialect.name != "postgresql":
             raise ConfigurationError(
                 f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. create_engine('postgresql+psycopg://...'), or its URL"
             )
+        if given.dialect.driver not in LIBPQ:
+            logger.warning(
+                "the driver %s does not tell the sockets of its connections: while the server does not answer, the consumer waits with it; "
+                "take another one, e.g. %s",
+                given.dialect.driver, EXAMPLE,
+            )  # fmt: skip
         # Each statement is a transaction, and has to see what was committed before it.
         self._engine = given.execution_options(isolation_level="READ COMMITTED")
         self.metadata = MetaData(schema=schema)
@@ -187,14 +122,21 @@ class SharedStore:
         names = {
             "table": quote.format_table(self._table),
             "numbers": quote.format_sequence(self._numbers),
-            "now": _NOW,
-            "rows": _ROWS,
-            "columns": _COLUMNS,
+            "now": statements.NOW,
+            "rows": statements.ROWS,
+            "columns": statements.COLUMNS,
             "at_once": _EXPIRED_AT_ONCE,
         }
         self._claim, self._renew, self._complete, self._release, self._load, self._expire = (
             text(statement.format(**names))
-            for statement in (_CLAIM, _RENEW, _COMPLETE, _RELEASE, _LOAD, _EXPIRE)
+            for statement in (
+                statements.CLAIM,
+                statements.RENEW,
+                statements.COMPLETE,
+                statements.RELEASE,
+                statements.LOAD,
+                statements.EXPIRE,
+            )
         )
         self._checked = False
 
@@ -248,6 +190,7 @@ class SharedStore:
 
     def close(self) -> None:
         """See `dedup_sdk.ClaimStore`; an engine that was given stays as it is."""
+        self._patience.close()
         if self._ours is not None:
             self._ours.dispose()
 
@@ -267,9 +210,9 @@ class SharedStore:
 
         Several may do it at once.
         """
-        with self._answers(), self._engine.begin() as connection:
+        with self._answers(), self._begin() as connection:
             # What a second one made is seen by who waited for it.
-            connection.execute(_ONE_AFTER_THE_OTHER, {"name": self._table.fullname})
+            connection.execute(statements.ONE_AFTER_THE_OTHER, {"name": self._table.fullname})
             made = not inspect(connection).has_table(self._table.name, self._table.schema)
             self.metadata.create_all(connection)
             self._check(connection)
@@ -279,10 +222,10 @@ class SharedStore:
         """Delete rows whose lease or window is over, 10,000 a transaction; return how many. Without it they count as none all the same."""
         total = 0
         with self._answers():
-            with self._engine.begin() as connection:
-                horizon_ms = connection.execute(text(f"SELECT {_NOW}")).scalar_one()
+            with self._begin() as connection:
+                horizon_ms = connection.execute(text(f"SELECT {statements.NOW}")).scalar_one()
             while True:
-                with self._engine.begin() as connection:
+                with self._begin() as connection:
                     gone = connection.execute(self._expire, {"horizon_ms": horizon_ms}).rowcount
                 total += gone
                 if gone < _EXPIRED_AT_ONCE:
@@ -290,8 +233,7 @@ class SharedStore:
 
     def incarnation(self) -> str:
         """Return what changes when the server is started anew, or another one takes over."""
-        with self._answers(), self._engine.begin() as connection:
-            return str(connection.scalar(_STARTED))
+        return self._ask(lambda connection: str(connection.scalar(statements.STARTED)))
 
     # --- how -----------------------------------------------------------------------------------------------------
 
@@ -326,12 +268,37 @@ class SharedStore:
         named = {
             name: columns[name] for name in columns if name != "attempt" or statement is not self._release
         }
-        with self._answers(), self._engine.begin() as connection:
+
+        def asked(connection: Connection) -> list[Any]:
             if not self._checked:
                 self._check(connection)
                 self._checked = True
             answer = connection.execute(statement, {**named, **given})
             return list(answer) if answer.returns_rows else []
+
+        return self._ask(asked)
+
+    def _ask(self, asked: Callable[[Connection], _Answer]) -> _Answer:
+        """Return what a transaction gives; a connection that was cut is no outage, and what was asked may be asked again."""
+        with self._patience.question() as question, self._answers(question):
+            try:
+                with self._begin(question) as connection:
+                    return asked(connection)
+            except DBAPIError as error:
+                if question.overdue or not error.connection_invalidated:
+                    raise
+                with self._begin(question) as connection:
+                    return asked(connection)
+
+    @contextmanager
+    def _begin(self, question: Question | None = None) -> Iterator[Connection]:
+        """Begin a transaction that waits for no lock for long; that of a question is watched, and ends when its owner stands still."""
+        with self._engine.begin() as connection:
+            if question is not None:
+                question.watch(connection.connection.driver_connection)
+            idle_ms = "0" if question is None else self._idle_ms
+            connection.execute(statements.WAITS, {"lock_ms": self._lock_ms, "idle_ms": idle_ms})
+            yield connection
 
     def _check(self, connection: Connection) -> None:
         name = self._table.fullname
@@ -347,23 +314,27 @@ class SharedStore:
             )
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
+    def _answers(self, question: Question | None = None) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             where = self._engine.url.set(query={}).render_as_string(hide_password=True)
-            cause = " ".join(str(getattr(error, "orig", None) or error).split())
-            passes = is_retryable(error)
-            do = "start it, or correct the URL" if passes else "see to that, or correct the URL"
+            if question is not None and question.overdue:
+                cause = f"no answer within {self._patience.seconds:g} s"
+                passes, do = True, "see what keeps it, or give it longer with answer_timeout="
+            else:
+                cause = " ".join(str(getattr(error, "orig", None) or error).split())
+                passes = is_retryable(error)
+                do = "start it, or correct the URL" if passes else "see to that, or correct the URL"
             raise SharedStoreError(
                 f"the shared store at {where} cannot be asked: {cause}; {do}", passes=passes
             ) from error
 
 
-def _engine_of(url: str, timeout: object) -> Engine:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-        raise ConfigurationError(f"timeout={timeout!r}: give seconds above 0, e.g. 2.0")
-    return engine_of(url, timeout)
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name}={value!r}: give seconds above 0, e.g. 2.0")
+    return value
 
 
 def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: int) -> Claim:  # noqa: FBT001 (columns of a row)

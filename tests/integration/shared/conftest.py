@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import MemoryClaimStore
-from tests.support.databases import postgresql
+from tests.support.databases import PostgreSQL
 from tests.support.redis_servers import (
     HAS_REDIS,
     HAS_VALKEY,
@@ -77,10 +77,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisClusterSe
 
 
 @pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[str]:
+def database_server() -> Iterator[PostgreSQL]:
+    """A database server for all tests; who stops it has it go on."""
+    with PostgreSQL() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(database_server: PostgreSQL) -> str:
     """The URL of a database server for all tests."""
-    with postgresql() as url:
-        yield url
+    return database_server.url
 
 
 @pytest.fixture(params=STORES)
@@ -95,8 +101,9 @@ def connect(
     if request.param == "postgresql":
         engine = create_engine(request.getfixturevalue("postgresql_server"), pool_size=20)
         table = f"shared_{uuid.uuid4().hex[:12]}"
-        SharedStore(engine, table=table).create()
-        yield lambda: SharedStore(engine, table=table)
+        patiently: dict[str, Any] = {"timeout": 30.0, "answer_timeout": 60.0}
+        SharedStore(engine, table=table, **patiently).create()
+        yield lambda: SharedStore(engine, table=table, **patiently)
         engine.dispose()
         return
     if "cluster" in request.param:

@@ -38,7 +38,7 @@ def clocked(request: pytest.FixtureRequest, redis_servers: Callable[[str], Redis
     name = uuid.uuid4().hex[:12]
     if request.param == "postgresql":
         engine = create_engine(request.getfixturevalue("postgresql_server"))
-        store = SharedStore(engine, table=f"clocked_{name}")
+        store = SharedStore(engine, table=f"clocked_{name}", timeout=30.0, answer_timeout=60.0)
         store.create()
 
         def insert(lease_ms: int) -> None:

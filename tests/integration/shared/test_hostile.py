@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 from redis.cluster import RedisCluster
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.pool import NullPool
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 from tests.support.claiming import shared_ids
+from tests.support.databases import cut_connections
 from tests.support.redis_servers import HAS_REDIS, HAS_VALKEY, redis_server
 
 if TYPE_CHECKING:
@@ -366,7 +368,7 @@ def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: s
 def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
     """And nothing else."""
     engine = create_engine(postgresql_server)
-    store = SharedStore(engine, table=f"expiring_{uuid.uuid4().hex[:8]}")
+    store = SharedStore(engine, table=f"expiring_{uuid.uuid4().hex[:8]}", timeout=30.0, answer_timeout=60.0)
     store.create()
     store.create()
     claim(store, 3)
@@ -385,21 +387,32 @@ def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
 
 
 @pytest.mark.container
-def test_connections_that_are_cut_are_an_outage(postgresql_server: str) -> None:
-    """Told in one line without the password; the next call has another one."""
+def test_connections_that_are_cut_are_no_outage(postgresql_server: str) -> None:
+    """Also of an engine of the user's, and in the middle of a question: it is asked once more. One that is cut each time is an outage, told without the password."""
     engine = create_engine(postgresql_server)
-    store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}")
+    store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}", timeout=30.0)
     store.create()
+    other = create_engine(postgresql_server, poolclass=NullPool)
     [given] = claim(store)
-    other = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
-    with other.connect() as connection:
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
-        connection.execute(text(ended))
+    cut_connections(other)
+    assert complete(store, given.token)
+    cuts = 1
+
+    def cut_some(*_: object) -> None:
+        nonlocal cuts
+        if cuts:
+            cuts -= 1
+            cut_connections(other)
+
+    event.listen(store._engine, "commit", cut_some)
+    [again] = store.claim(shared_ids(2)[1:], "a", FOREVER_MS, timestamps_ms=[0], window_ms=FOREVER_MS)
+    assert again.kind is ClaimKind.FRESH
+    assert cuts == 0
+    cuts = 2
     with pytest.raises(SharedStoreError, match="cannot be asked") as caught:
         complete(store, given.token)
     assert str(engine.url.password) + "@" not in one_line(caught.value)
-    assert complete(store, given.token)
-    other.dispose()
+    assert caught.value.passes
     engine.dispose()
 
 
@@ -429,11 +442,24 @@ def test_a_url_that_is_none_of_postgresql_is_refused(url: str, told: str) -> Non
     assert "secret" not in one_line(caught.value)
 
 
-@pytest.mark.parametrize("timeout", [0, True, "1"])
-def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+@pytest.mark.parametrize("name", ["timeout", "answer_timeout"])
+@pytest.mark.parametrize("value", [0, True, "1", float("inf"), float("nan")])
+def test_a_timeout_that_is_none_is_refused(name: str, value: Any) -> None:
     """In one line that has the value."""
-    with pytest.raises(ConfigurationError, match=r"timeout=.*: give seconds above 0"):
-        SharedStore("postgresql+psycopg://h/db", timeout=timeout)
+    with pytest.raises(ConfigurationError, match=rf"^{name}=.*: give seconds above 0"):
+        SharedStore("postgresql+psycopg://h/db", **{name: value})
+
+
+def test_a_driver_that_waits_for_ever_is_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer waits with it; of one whose connections can be cut there is nothing to warn."""
+    engine = create_engine("postgresql+psycopg://h/db")
+    SharedStore(engine)
+    assert caplog.text == ""
+    monkeypatch.setattr(engine.dialect, "driver", "another")
+    SharedStore(engine)
+    assert "the driver another does not tell the sockets" in caplog.text
 
 
 def test_nothing_of_a_urls_query_is_told() -> None:
@@ -454,9 +480,7 @@ def test_a_store_of_a_url_has_an_engine_of_its_own(postgresql_server: str) -> No
     assert not store.create()
     assert claim(store)[0].kind is ClaimKind.FRESH
     other = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
-    with other.connect() as connection:
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
-        connection.execute(text(ended))
+    cut_connections(other)
     [given] = claim(store)
     with other.connect() as connection, connection.begin():
         connection.execute(text("BEGIN"))

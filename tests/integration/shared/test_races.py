@@ -140,7 +140,7 @@ def test_claims_are_given_back_in_the_order_in_which_others_wait(
     server, table = create_engine(postgresql_server), f"order_{uuid.uuid4().hex[:8]}"
     off = " ".join(f"-c enable_{name}=off" for name in ("indexscan", "bitmapscan", *settings))
     engine = create_engine(postgresql_server, connect_args={"options": off})
-    store = SharedStore(engine, table=table)
+    store = SharedStore(engine, table=table, timeout=120.0, answer_timeout=120.0)
     store.create()
     first, last = sorted(shared_ids(2))
     tokens = []
