@@ -93,6 +93,7 @@ SHARED: Final = Scenario(
     play=_shared,
     broken="mark-at-claim",
     memory="redis",
+    per_second=240.0,
     slow_s=_SLOW_S,
     short_s=30.0,
 )
@@ -103,7 +104,13 @@ HANDED_BACK: Final = replace(
     summary='the same with `in_flight="hand-back"`: what is in flight elsewhere goes to a retry topic, which the workers read too',
     broken="over-when-sent",
     hands_back=True,
+    per_second=300.0,
 )
 SHARED_SQL: Final = replace(
-    SHARED, name="shared-sql", summary="`shared` with a memory in PostgreSQL", memory="postgresql"
+    SHARED,
+    name="shared-sql",
+    summary="`shared` with a memory in PostgreSQL",
+    memory="postgresql",
+    per_second=150.0,
+    work_ms=12.0,
 )

@@ -255,7 +255,9 @@ def _offsets_before_the_copy() -> None:
 
     def make(copy: Any) -> Any:
         def eager(self: Bridge, source: Any, target: Any, batch: Any) -> Any:
-            source.copied({(m.topic(), m.partition()): m.offset() + 1 for m in batch}, committed=False)
+            # Only the group is told: what the bridge itself has copied it would not copy again.
+            source._uncommitted |= {(m.topic(), m.partition()): m.offset() + 1 for m in batch}
+            source._commit()
             return copy(self, source, target, batch)
 
         return eager

@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
         pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
         ("units", "cooperative", 8),
         pytest.param("shared", "cooperative", 9, marks=REDIS),
+        pytest.param("shared-sql", "classic", 11, marks=pytest.mark.container),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -66,7 +67,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
         ("bridge", "classic", 9),
         pytest.param("inbox", "classic", 9, marks=pytest.mark.container),
         ("units", "classic", 9),
-        pytest.param("shared", "consumer", 10, marks=REDIS),
+        pytest.param("shared-sql", "consumer", 12, marks=pytest.mark.container),
     ],
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -79,6 +80,7 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
         choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=scenario.broken)
         report = direct(scenario, choice, bed)
         if report.broken:
+            assert report.judgement.handled, "a twin that does nothing at all proves nothing"
             return
         lines.append(report.line())
     pytest.fail("\n".join(lines))

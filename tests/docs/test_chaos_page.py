@@ -14,6 +14,17 @@ def test_the_page_names_every_scenario_and_its_broken_twin() -> None:
     assert rows == [(each.name, each.summary, each.broken) for each in SCENARIOS.values()]
 
 
+def test_the_page_tells_what_was_found_without_each_protection() -> None:
+    """No scenario is without a twin that was played."""
+    page = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8").split("## What the twins did")[1]
+    rows = re.findall(
+        r"^\| `([a-z-]+)`(?: \(seed \d+\))? \| (?:classic|cooperative|consumer) \| [\d,]+ \| \d.+ \|$",
+        page,
+        re.MULTILINE,
+    )
+    assert rows == list(SCENARIOS)
+
+
 def test_every_protection_that_can_be_taken_away_is_explained() -> None:
     """Each way to break a worker says in one sentence what it does."""
     assert all((broken.__doc__ or "").endswith(".") for broken in BROKEN.values())

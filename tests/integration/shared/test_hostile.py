@@ -390,7 +390,7 @@ def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
 def test_connections_that_are_cut_are_no_outage(postgresql_server: str) -> None:
     """Also of an engine of the user's, and in the middle of a question: it is asked once more. One that is cut each time is an outage, told without the password."""
     engine = create_engine(postgresql_server)
-    store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}", timeout=30.0)
+    store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}", timeout=30.0, answer_timeout=60.0)
     store.create()
     other = create_engine(postgresql_server, poolclass=NullPool)
     [given] = claim(store)

@@ -96,7 +96,7 @@ def test_a_server_that_stands_still_from_its_first_word_on_is_an_outage(
     database_server: PostgreSQL, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLAlchemy asks it for its version, before anybody has the connection."""
-    store = SharedStore(database_server.url, table=table, answer_timeout=_ANSWER_S)
+    store = SharedStore(database_server.url, table=table, timeout=30.0, answer_timeout=_ANSWER_S)
     connect, made = psycopg.connect, []
 
     def connect_and_stop(*given: Any, **named: Any) -> Any:
@@ -144,4 +144,5 @@ def test_a_consumer_that_stands_still_in_a_question_keeps_nobody_waiting(
             go_on.set()
         assert asked.result(PATIENCE_S).kind is ClaimKind.IN_FLIGHT
     other.close()
+    slow.close()
     engine.dispose()
