@@ -7,6 +7,7 @@ the end of a pipe does the same.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,15 +18,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from dedup_sdk.testing.tethered import Tether
 from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8
 _LOOK_S: Final = 0.05
-_WATCH: Final = (
-    'read -r _; kill -s TERM -- "-$1" 2>/dev/null; grace=$3; '
-    'while [ "$grace" -gt 0 ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 1; grace=$((grace - 1)); done; '
-    'kill -s KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
-)
+# The driver's shell drops no variable of the environment whose name is none for a shell, as smaller ones do.
+_SHELL: Final = ("/usr/bin/env", "bash")
+_ENDING: Final = """\
+if [ -z "$stays" ]; then
+    kill -s TERM -- "-$child" 2>/dev/null
+    grace={}
+    while [ "$grace" -gt 0 ] && kill -s 0 -- "-$child" 2>/dev/null; do sleep 1; grace=$((grace - 1)); done
+fi
+kill -s KILL -- "-$child" 2>/dev/null"""
+"""With a launcher that lives, the job has only just been started, and has nothing to take away."""
 
 
 class Submission:
@@ -34,24 +41,36 @@ class Submission:
     ``driver`` is the driver's process ID, once it has told it; ``stderr`` what the job says.
 
     Raises:
-        BackfillError: the program cannot be started.
+        BackfillError: the program cannot be started; from entering the block.
     """
 
     def __init__(
         self, line: Sequence[str], *, environment: Mapping[str, str], folder: Path, stdout: IO[str]
     ) -> None:
         self.driver: int | None = None
+        self._line, self._environment, self._folder, self._stdout = line, environment, folder, stdout
+
+    def __enter__(self) -> Self:
+        # Here, not when it is made: between this and the block no signal's exception can strike.
+        program = self._line[0]
+        if not os.access(program, os.X_OK):
+            reason = os.strerror(errno.EACCES if Path(program).exists() else errno.ENOENT)
+            raise BackfillError(f"{program} cannot be started: {reason}; reinstall pyspark")
+        self._tether = Tether(_ENDING.format(_GRACE_S), self._folder)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command is made by the launcher)
-                line, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
-                errors="backslashreplace", env=environment, cwd=folder, start_new_session=True,
+                self._tether.tied(self._line, shell=_SHELL), stdin=self._tether.end, stdout=self._stdout,
+                stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=self._environment, cwd=self._folder,
+                start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
-            raise BackfillError(f"{line[0]} cannot be started: {error.strerror}; reinstall pyspark") from None
-        self._watch = subprocess.Popen(  # noqa: S603 (a fixed script)
-            ["/bin/sh", "-c", _WATCH, "dedup-watch", str(self._process.pid), str(folder), str(_GRACE_S)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        except BaseException as error:
+            self._tether.let_go()
+            if isinstance(error, OSError):
+                raise BackfillError(
+                    f"{program} cannot be started: {error.strerror}; reinstall pyspark"
+                ) from None
+            raise
+        return self
 
     @property
     def stderr(self) -> IO[str]:
@@ -59,9 +78,6 @@ class Submission:
         if self._process.stderr is None:
             raise RuntimeError("spark-submit was started without a pipe")
         return self._process.stderr
-
-    def __enter__(self) -> Self:
-        return self
 
     def wait(self) -> int:
         """Return the exit status when spark-submit is over."""
@@ -75,10 +91,7 @@ class Submission:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
         self._end_group()
-        self._watch.kill()
-        self._watch.wait()
-        if self._watch.stdin is not None:
-            self._watch.stdin.close()
+        self._tether.cut()
         self.stderr.close()
 
     def _signal_driver(self) -> None:
