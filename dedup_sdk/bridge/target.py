@@ -15,6 +15,7 @@ from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.bridge.topics import Topics
 from dedup_sdk.bridge.within import within
 from dedup_sdk.errors import BridgeError
+from dedup_sdk.inherited import keep_in_children
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import settings_refused, text_of
 from dedup_sdk.producer.failures import fate
@@ -107,6 +108,7 @@ class Target:
         with settings_refused(settings.client, "--to"):
             # It only asks: it needs no number of a producer's, which a cluster may refuse.
             self._asker = Producer({**settings.client, "enable.idempotence": False})
+        keep_in_children(self)
         self._producer = self._asker
         self._errors: list[KafkaError] = []
         self._batch_bytes = _MOST_BATCH_BYTES

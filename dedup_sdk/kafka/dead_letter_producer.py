@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk.errors import DeadLetterError
+from dedup_sdk.inherited import keep_in_children
 from dedup_sdk.kafka.dead_letters import DeadLetter
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, admin_settings
 
@@ -36,6 +37,7 @@ class DeadLetterProducer:
                 "message.max.bytes": _ANY_SIZE,
             }
         )
+        keep_in_children(self)
         if find:
             self._find_topic()
 

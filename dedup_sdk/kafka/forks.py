@@ -6,10 +6,11 @@ the store of the parent, which does not know of it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakSet
+
+from dedup_sdk.inherited import keep_in_children
 
 if TYPE_CHECKING:
     from dedup_sdk.kafka.placement import Placement
@@ -20,7 +21,8 @@ _MADE: Final[WeakSet[Placement]] = WeakSet()
 
 def keep_from_children(consumer: Placement) -> None:
     """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there."""
-    _MADE.add(consumer)
+    # RocksDB would write on its way out, too.
+    _MADE.add(keep_in_children(consumer))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
@@ -37,8 +39,6 @@ def _after_fork() -> None:
     for consumer in list(_MADE):
         if not consumer.leave_to_parent():
             continue
-        # Never taken down here: the client would wait for its threads, and RocksDB would write on its way out.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(consumer))
         kind = type(consumer)
         for name in dir(kind):
             # On the object itself: the calls that nobody forks for stay as fast as they are.

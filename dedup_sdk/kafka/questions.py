@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from dedup_sdk.inherited import keep_in_children
 from dedup_sdk.kafka.settings import ASK_S, admin_settings
 
 KNOCK_S = 5.0
@@ -107,5 +108,5 @@ class Questions:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._config)
+            self._admin = keep_in_children(AdminClient(self._config))
         return self._admin

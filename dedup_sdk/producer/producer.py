@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk.checks import choice, flag, seconds, text, whole
 from dedup_sdk.errors import ConfigurationError, OutboxError
+from dedup_sdk.inherited import keep_in_children
 from dedup_sdk.producer.handing import ClientSide
 from dedup_sdk.producer.keys import KeyMaker, ProducerKeys
 from dedup_sdk.producer.outbox import Outbox
@@ -113,7 +114,7 @@ class DedupProducer(Producer):
         except BaseException:
             opened.close()
             raise
-        _PRODUCERS.add(self)
+        _PRODUCERS.add(keep_in_children(self))
 
     # --- sending -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +314,6 @@ class DedupProducer(Producer):
         return bearing[0], pack_headers([pair for pair in given if pair[0] != self._id_header])
 
     def _after_fork(self) -> None:
-        # Neither the client nor SQLite may be touched in a child; its copy of the thread's frames keeps both from being taken down there.
         self._forked = True
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support.consuming import make_consumer, poll_quiet, poll_some, values
+from tests.support.forking import HANGS_S, in_a_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,28 +23,11 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
-HANGS_S = 60
-"""Seconds after which a child that waits for its parent's threads is ended by a signal."""
 
-
-def in_a_child(work: Callable[[], str]) -> str:
-    """Fork, work in the child, end it, and return what it found."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(HANGS_S)
-        found = "failed"
-        try:
-            found = work()
-        finally:
-            os.write(writing, found.encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        found = pipe.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return found
+@pytest.fixture(autouse=True)
+def no_garbage() -> None:
+    """Collect what other tests left where that may be done: clients of theirs may not be taken down in a child."""
+    gc.collect()
 
 
 def refused(consumer: DedupConsumer, message: Any) -> str:

