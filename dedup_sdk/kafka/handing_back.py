@@ -7,6 +7,7 @@ between, the message is here, or there, or both, and in one scope whoever claims
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -44,19 +45,31 @@ class HandingBack:
         self._topic = topic
         self._chain = chain
         self._letters: DeadLetterProducer | None = None
-        self._under_way = 0
-        self._reports: list[_Report] = []
+        self._under_way: set[Waiting] = set()
+        self._reports: deque[_Report] = deque()
         self._told_of_failure = self._told_of_id = False
 
     def work(self, partitions: Iterable[Partition]) -> list[Counted]:
         """Send what is due, and end what arrived; return the partitions that have something to write."""
-        for waiting in self._claims.take_overdue(partitions, max(0, MOST_UNDER_WAY - self._under_way)):
+        for waiting in self._claims.take_overdue(partitions, max(0, MOST_UNDER_WAY - len(self._under_way))):
             self._send(waiting)
-        if self._letters is None:
-            return []
-        self._letters.poll()
-        reports, self._reports = self._reports, []
-        return list(dict.fromkeys(held for waiting, error in reports for held in self._end(waiting, error)))
+        if self._letters is not None:
+            self._hear(self._letters)
+        ended: dict[Counted, None] = {}
+        while self._reports:
+            # One by one: where one cannot be ended (its store's disk is full), the others still have their reports.
+            ended |= dict.fromkeys(self._end(*self._reports.popleft()))
+        return list(ended)
+
+    def _hear(self, letters: DeadLetterProducer) -> None:
+        """Let reports come in; a client that has failed for good sends nothing any more, so that the next copy has another one made."""
+        try:
+            letters.poll()
+        except KafkaException as error:
+            self._letters = None
+            for waiting in self._under_way - {waiting for waiting, _ in self._reports}:
+                self._report(waiting, error.args[0])
+            letters.close()
 
     def close(self) -> None:
         """Give up what is under way: its messages come again."""
@@ -78,11 +91,11 @@ class HandingBack:
         if self._id_there(held, message, letter) != digest:
             self._keep_for_good(waiting)
             return
-        if self._letters is None:
-            self._letters = DeadLetterProducer(self._settings, self._topic, find=False)
-        self._under_way += 1
+        self._under_way.add(waiting)
         self._chain.sent(coordinates, waiting.offset)
         try:
+            if self._letters is None:
+                self._letters = DeadLetterProducer(self._settings, self._topic, find=False)
             self._letters.offer(message, letter, partial(self._report, waiting))
         except BufferError:
             self._report(waiting, KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001 (that is its public name)
@@ -94,7 +107,7 @@ class HandingBack:
 
     def _end(self, waiting: Waiting, error: KafkaError | None) -> list[Counted]:
         held = waiting.held
-        self._under_way -= 1
+        self._under_way.discard(waiting)
         self._chain.ended((held.topic, held.partition), waiting.offset, arrived=error is None)
         if error is None:
             self._told_of_failure = False
@@ -111,7 +124,8 @@ class HandingBack:
     def _id_there(self, held: Counted, message: Any, letter: DeadLetter) -> bytes | None:
         """Return the digest by which the copy will be known: a function of the user's may read where a record lies."""
         headers = [(name, value) for name, value in letter.headers(message) if not isinstance(value, str)]
-        copy = Record(self._topic, 0, 0, key=message.key(), value=message.value(), headers=headers)
+        # No place that there is: a function that reads it must not find the message's own by chance.
+        copy = Record(self._topic, -1, -1, key=message.key(), value=message.value(), headers=headers)
         [digest] = held.keys.digests(RecordFields([copy])).digests
         return digest
 

@@ -45,6 +45,11 @@ def sharing_of(
             f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
         )
     shared.check_hand_back(letters)
+    if letters is not None and shared.in_flight == "hand-back" and dedup.window_of(letters).is_off:
+        raise ConfigurationError(
+            f"the window of {letters} is off, so that what in_flight='hand-back' sends there would be handled whatever became of it elsewhere; give it "
+            "the window of the topics that are read"
+        )
     shared.warn_of_retries()
     shared.warn_of_lease(session_s)
     return shared

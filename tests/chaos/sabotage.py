@@ -306,7 +306,7 @@ def _over_when_sent() -> None:
 
     def make(send: Any) -> Any:
         def hasty(self: HandingBack, waiting: Waiting) -> None:
-            self._under_way += 1
+            self._under_way.add(waiting)
             self._report(waiting, None)
             later = Timer(_LATE_S, send, (self, waiting))
             later.daemon = True

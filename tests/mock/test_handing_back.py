@@ -15,20 +15,24 @@ from dedup_sdk import (
     MemoryClaimStore,
     MemoryStore,
     Shared,
+    StoreFullError,
     VerdictKind,
     Window,
+    Windows,
     py,
 )
+from dedup_sdk.engine.counted import Counted
 from dedup_sdk.kafka import handing_back
 from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances, shared_id
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dedup_sdk import Claim, DedupConsumer
+    from dedup_sdk.lane.chunk import Place
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -171,6 +175,48 @@ def test_a_copy_that_is_not_taken_keeps_it_here(
     assert consumer._engine.next_offset("orders", 0) == 2
 
 
+def test_a_client_that_failed_for_good_is_replaced(
+    back: Any,
+    send: Send,
+    store: Watched,
+    kafka: MockKafka,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E.g. for want of the right to be idempotent: the loop hears nothing of it, and who is given the right later need not begin anew."""
+    monkeypatch.setattr(handing_back, "TRY_AGAIN_S", 0.05)
+    claim_as(store, "b")
+    kafka.push_errors("InitProducerId", KafkaError.CLUSTER_AUTHORIZATION_FAILED, 2)
+    send("b")
+    consumer = back("orders")
+    assert wait_for(consumer, handed_back(consumer, 1), "the copy") == []
+    assert caplog.text.count("cannot be handed back to letters: KafkaError{FATAL") == 1
+    assert values(dead_letters(kafka, "letters")) == ["b"]
+
+
+def test_one_that_cannot_be_ended_costs_the_others_nothing(
+    back: Any, send: Send, store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full: the partition begins anew, and nothing counts as under way for ever."""
+    end_waiting = Counted.end_waiting
+    failed: list[Place] = []
+
+    def end_once_there_is_room(held: Counted, place: Place) -> None:
+        if not failed:
+            failed.append(place)
+            raise StoreFullError("no room")
+        end_waiting(held, place)
+
+    monkeypatch.setattr(Counted, "end_waiting", end_once_there_is_room)
+    for name in "bcd":
+        claim_as(store, name)
+    send(*"bcd")
+    consumer = back("orders")
+    wait_for(consumer, lambda: bool(failed) and consumer._engine.next_offset("orders", 0) == 3, "the end")
+    assert consumer._handing_back is not None
+    assert not consumer._handing_back._under_way
+
+
 def test_a_lost_report_costs_nothing(
     back: Any, send: Send, store: Watched, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,17 +294,23 @@ def test_nothing_is_handed_back_while_the_memory_is_away(back: Any, send: Send, 
     wait_for(consumer, handed_back(consumer, 1), "the copy")
 
 
-def place_of(record: Any) -> str:
-    """An ID that hangs on where a record lies."""
+def topic_of(record: Any) -> str:
+    """An ID that hangs on the topic in which a record lies."""
     return f"{record.topic}:{record.value!r}"
 
 
+def partition_of(record: Any) -> str:
+    """An ID that hangs on the partition in which a record lies."""
+    return f"{record.partition}:{record.value!r}"
+
+
+@pytest.mark.parametrize("place", ["topic_of", "partition_of"])
 def test_an_id_that_would_be_another_one_there_stays_here(
-    back: Any, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture
+    back: Any, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
     """Else the message could be handled twice."""
     send("a", topic="orders")
-    spec = py("tests.mock.test_handing_back:place_of")
+    spec = py(f"tests.mock.test_handing_back:{place}")
     consumer = back("orders", completion="explicit", dedup=Lookup(id=spec, window=Window(days=7)))
     other = back(
         "orders", completion="explicit", dedup=Lookup(id=spec, window=Window(days=7)),
@@ -301,6 +353,14 @@ def test_a_copy_is_as_old_as_its_message(back: Any, store: Watched, kafka: MockK
         ({"scope": "global"}, {}, "needs the topic that messages are handed back to"),
         ({"scope": "partition"}, {"dead_letters": "retry"}, "needs a scope that holds the topic"),
         ({}, {"dead_letters": "retry"}, "origins={'retry': 'orders'}"),
+        (
+            {"scope": "global"},
+            {
+                "dead_letters": "retry",
+                "dedup": lookup(window=Windows(default=Window(days=7), topics={"retry": Window.off()})),
+            },
+            "the window of retry is off",
+        ),
         ({"scope": "global", "hand_back_after": -1}, {"dead_letters": "retry"}, "hand_back_after=-1"),
     ],
 )
