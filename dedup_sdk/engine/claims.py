@@ -48,7 +48,8 @@ class Claims(Returning):
     """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
 
     ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed. ``letters``: the topic of what
-    is given up, or handed back. ``first_ms_of``: tells of a record when the message was sent first that it is a copy of, None where it is none.
+    is given up, or handed back; ``letters_window``: its window, where messages are. ``first_ms_of``: tells of a record when the message was sent first
+    that it is a copy of, None where it is none.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Claims(Returning):
         group: str,
         silence_s: float,
         letters: str = "",
+        letters_window: Window | None = None,
         first_ms_of: Callable[[Any], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shared, counters, clock, silence_s=silence_s)
         self._group = group
         self._letters = letters
+        self._letters_window = letters_window
         self._first_ms_of = first_ms_of
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
@@ -83,7 +86,9 @@ class Claims(Returning):
             shared.scope_of(self._group, topic, partition),
             window.time_ms,
             first_ms_of=self._first_ms_of if topic == self._letters or topic in shared.origins else None,
-            hands_back=shared.hands_back(self._group, topic, self._letters),
+            # By another window it could be judged otherwise there.
+            hands_back=window == self._letters_window
+            and shared.hands_back(self._group, topic, self._letters),
         )
 
     # --- records that come ---------------------------------------------------------------------------------------

@@ -107,9 +107,11 @@ class DeadLetter:
 
 
 def first_timestamp_ms(message: Any) -> int | None:
-    """Return the timestamp (ms) of the message that a dead letter stands for; None of any other message, or where it had none."""
-    letter = DeadLetter.read(message)
-    return None if letter is None or letter.timestamp_ms < 0 else letter.timestamp_ms
+    """Return the timestamp (ms) of the message that a dead letter stands for, -1 where it had none; None of any other message.
+
+    None also of a dead letter that does not say it.
+    """
+    return None if DeadLetter.read(message) is None else _number(_description(message).get("timestamp-ms"))
 
 
 def bears_names(message: Any, group: str) -> bool:

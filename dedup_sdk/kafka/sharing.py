@@ -67,6 +67,7 @@ def share(
         group=settings.group,
         silence_s=settings.silence_s,
         letters=letters,
+        letters_window=engine.strategy.window_of(letters) if sharing.in_flight == "hand-back" else None,
         first_ms_of=first_timestamp_ms,
     )
     if sharing.in_flight != "hand-back":

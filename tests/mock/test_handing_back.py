@@ -25,7 +25,7 @@ from dedup_sdk.engine.counted import Counted
 from dedup_sdk.kafka import handing_back
 from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
-from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances, shared_id
+from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances, now_ms, shared_id
 from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -345,6 +345,38 @@ def test_a_copy_is_as_old_as_its_message(back: Any, store: Watched, kafka: MockK
         store, shared_id("c"), "late", 60_000, timestamps_ms=[then_ms + DAY_MS], window_ms=7 * DAY_MS
     )
     assert known.seen_ms == then_ms
+
+
+def test_a_copy_of_a_message_without_a_timestamp_has_none(
+    back: Any, store: Watched, kafka: MockKafka
+) -> None:
+    """As its twin that was completed, which is no older than it."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce("orders", "b", headers={"dedup-id": "b"}, partition=0, timestamp=-1)
+    assert producer.flush(PATIENCE_S) == 0
+    given = claim_as(store, "b")
+    consumer = back("orders", "letters")
+    wait_for(consumer, handed_back(consumer, 1), "the copy")
+    [copy] = dead_letters(kafka, "letters")
+    letter = DeadLetter.read(copy)
+    assert letter is not None
+    assert letter.timestamp_ms == -1
+    assert complete_as(store, "b", given, -1)
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
+
+
+def test_a_topic_of_another_window_hands_nothing_back(
+    back: Any, send: Send, store: Watched, kafka: MockKafka
+) -> None:
+    """There it could be judged otherwise: handled again where the window is shorter."""
+    given = claim_as(store, "b")
+    send("b")
+    windows = Windows(default=Window(days=7), topics={"letters": Window(hours=1)})
+    consumer = back("orders", "letters", dedup=lookup(window=windows))
+    poll_quiet(consumer)
+    assert dead_letters(kafka, "letters") == []
+    assert complete_as(store, "b", given, now_ms() - DAY_MS)
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ class Member(Watched):
             group=group,
             silence_s=SILENCE_S,
             letters=RETRY,
+            letters_window=window,
             first_ms_of=_first_ms,
             clock=lambda: world.now_s,
         )
