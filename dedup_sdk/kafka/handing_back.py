@@ -2,15 +2,21 @@
 
 Its copy there is a dead letter like any other: only when the broker has it the message is over here, and it leaves no mark. Whatever happens in
 between, the message is here, or there, or both, and in one scope whoever claims it first handles it. So nothing is lost by it, and nothing doubled.
+
+young
+    a message whose copy, for the local store of the retry topic, is about as old as the message itself: that goes by when the copy was sent. Of an ID
+    that names two messages, more than a window apart, copies that were sent one after the other in a backlog would be one.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -28,10 +34,13 @@ from dedup_sdk.record import Record
 
 logger = logging.getLogger("dedup_sdk")
 
-MOST_UNDER_WAY = 1_000
+MOST_UNDER_WAY: Final = 1_000
 """Copies that wait for their delivery reports at most."""
-TRY_AGAIN_S = 5.0
+TRY_AGAIN_S: Final = 5.0
 """Seconds before a message whose copy was not taken is sent again, at the earliest."""
+
+YOUNG_SHARE: Final = 100
+"""A message is young up to this part of the window."""
 
 _Report = tuple[Waiting, KafkaError | None]
 
@@ -52,7 +61,10 @@ class HandingBack:
     def work(self, partitions: Iterable[Partition]) -> list[Counted]:
         """Send what is due, and end what arrived; return the partitions that have something to write."""
         for waiting in self._claims.take_overdue(partitions, max(0, MOST_UNDER_WAY - len(self._under_way))):
-            self._send(waiting)
+            if _is_young(waiting):
+                self._send(waiting)
+            else:
+                self._claims.wait_on(waiting, math.inf)
         if self._letters is not None:
             self._hear(self._letters)
         ended: dict[Counted, None] = {}
@@ -130,10 +142,15 @@ class HandingBack:
         return digest
 
     def _keep_for_good(self, waiting: Waiting) -> None:
-        self._claims.wait_on(waiting, float("inf"))
+        self._claims.wait_on(waiting, math.inf)
         if not self._told_of_id:
             self._told_of_id = True
             logger.warning(
                 "%s[%d]@%d is not handed back to %s: its ID would be another one there, so that it could be handled twice; it waits here, as others do "
                 "that follow. Give an ID that does not hang on where a message lies", waiting.held.topic, waiting.held.partition, waiting.offset, self._topic,
             )  # fmt: skip
+
+
+def _is_young(waiting: Waiting) -> bool:
+    sent_ms = waiting.timestamp_ms
+    return sent_ms < 0 or (time.time() * 1000 - sent_ms) * YOUNG_SHARE <= waiting.own.window_ms

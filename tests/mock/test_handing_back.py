@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from dedup_sdk import (
     ConfigurationError,
@@ -27,6 +27,7 @@ from dedup_sdk.kafka.fields import as_record
 from tests.mock.test_run_errors import dead_letters
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances, now_ms, shared_id
 from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values, wait_for
+from tests.support.given_up import letter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -324,27 +325,47 @@ def test_an_id_that_would_be_another_one_there_stays_here(
 
 
 def test_a_copy_is_as_old_as_its_message(back: Any, store: Watched, kafka: MockKafka) -> None:
-    """In a backlog of ten days, with a window of seven: what was completed then is its duplicate, and it tells the memory that time."""
+    """Also one that a handler gave up in a backlog of ten days, with a window of seven: what was completed then is its duplicate, and it tells the memory that time."""
     then_ms = round(time.time() * 1000) - 10 * DAY_MS
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for name in "bc":
-        producer.produce("orders", name, headers={"dedup-id": name}, partition=0, timestamp=then_ms)
+    for offset, name in enumerate("bc"):
+        letter = letter_of(offset, timestamp_ms=then_ms)
+        message = Message(topic="orders", partition=0, headers=[("dedup-id", name.encode())])
+        producer.produce("letters", name, headers=[*letter.headers(message)], partition=0)
     assert producer.flush(PATIENCE_S) == 0
-    claimed = {name: claim_as(store, name) for name in "bc"}
-    consumer = back("orders", "letters")
-    wait_for(consumer, handed_back(consumer, 2), "the copies")
-    assert complete_as(store, "b", claimed["b"], then_ms - DAY_MS)
-    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
-    release(store, "c", claimed["c"])
+    claimed = claim_as(store, "b")
+    assert complete_as(store, "b", claimed, then_ms - DAY_MS)
+    consumer = back("letters")
     [c] = poll_some(consumer, 1)
     verdict = consumer.verdict(c)
-    assert (c.topic(), verdict and verdict.kind) == ("letters", VerdictKind.FRESH)
+    assert (c.value(), verdict and verdict.kind) == (b"c", VerdictKind.FRESH)
     poll_quiet(consumer)
+    assert consumer.counters.verdicts["duplicate"] == 1
     # Completed: whoever is a day behind it finds it.
     [known] = MemoryClaimStore.claim(
         store, shared_id("c"), "late", 60_000, timestamps_ms=[then_ms + DAY_MS], window_ms=7 * DAY_MS
     )
     assert known.seen_ms == then_ms
+
+
+def test_what_is_old_is_not_handed_back(back: Any, store: Watched, kafka: MockKafka) -> None:
+    """One ID that names two messages, ten days apart, in a backlog: copies of both would be one for who goes by when they were sent."""
+    now = now_ms()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for partition, age_days in enumerate([20, 10]):
+        producer.produce(
+            "pairs", "b", headers={"dedup-id": "b"}, partition=partition, timestamp=now - age_days * DAY_MS
+        )
+    producer.produce("orders", "y", headers={"dedup-id": "y"}, partition=0, timestamp=now - 60_000)
+    assert producer.flush(PATIENCE_S) == 0
+    claim_as(store, "y")
+    given = claim_as(store, "b")
+    consumer = back("pairs", "orders", "letters")
+    wait_for(consumer, handed_back(consumer, 1), "the copy of what is young")
+    assert poll_quiet(consumer) == []
+    release(store, "b", given)
+    assert values(poll_some(consumer, 2)) == ["b", "b"]
+    assert values(dead_letters(kafka, "letters")) == ["y"]
 
 
 def test_a_copy_of_a_message_without_a_timestamp_has_none(
