@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,6 +23,7 @@ from dedup_sdk.errors import OutboxError, OutboxFullError
 from dedup_sdk.producer.counters import OutboxCounters
 from dedup_sdk.producer.failures import fate
 from dedup_sdk.producer.handing import ClientSide
+from dedup_sdk.producer.line import Lines
 from dedup_sdk.producer.outbox import Outbox, Step, Stored
 from dedup_sdk.producer.queued import Batch, Mark, Queued
 from dedup_sdk.producer.settings import OnDelivery
@@ -79,6 +81,7 @@ class Pipeline:
         self._refused: deque[tuple[int, str]] = deque()
         self._again: deque[tuple[float, int]] = deque()
         """When messages are due again; all wait for the same time, so that the first is due first."""
+        self._lines = Lines()
         self._no_longer: deque[tuple[int, KafkaError]] = deque()
         """Messages that the broker refused, whose report is still to be made."""
         self._own_reports: deque[tuple[int, KafkaError, Any]] = deque()
@@ -310,9 +313,12 @@ class Pipeline:
         self._tell_refused()
         now = time.monotonic()
         # Nothing is taken from where it waits before it is read.
-        due = [number for when, number in list(self._again) if when <= now]
+        due = [number for when, number in list(islice(self._again, _READ_ROWS)) if when <= now]
         if due:
-            self._ready.extendleft(reversed(self._outbox.read(sorted(due))))
+            rows = self._outbox.read(sorted(due))
+            if len(rows) < len(due):
+                self._lines.drop(set(due) - {row.id for row in rows})
+            self._ready.extendleft(reversed(rows))
             for _ in due:
                 self._again.popleft()
         if self._ready:
@@ -352,16 +358,21 @@ class Pipeline:
     def _hand_over(self, stored: Stored) -> bool:
         """Give a message to the client; false: it has no room."""
         number, message, _ = stored
-        try:
-            given = self._client.give(message, partial(self.report, number))
-        except BufferError:
-            return False
-        except KafkaException as error:
-            self.report(number, error.args[0], None)
-            return True
+        given = False
+        if self._lines.has_turn(message.topic, number):
+            try:
+                given = self._client.give(message, partial(self.report, number))
+            except BufferError:
+                return False
+            except KafkaException as error:
+                self._lines.leave(message.topic, number)
+                self.report(number, error.args[0], None)
+                return True
         if given:
+            self._lines.leave(message.topic, number)
             self.counters.sent += 1
         else:
+            self._lines.join(message.topic, number)
             self._again.append((time.monotonic() + _AGAIN_S, number))
         return True
 
@@ -381,6 +392,7 @@ class Pipeline:
             stored.id,
             stored.unreadable,
         )
+        self._lines.drop({stored.id})
         self.counters.unreadable += 1
         self._refused.append((stored.id, f"unreadable: {stored.unreadable}"))
         self._settle()

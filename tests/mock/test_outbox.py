@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dedup_sdk import DedupProducer, OutboxDamagedError, OutboxError, OutboxFullError, ProducerKey
+from dedup_sdk.producer.placing import Places
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.outboxes import GatedOutbox, make_producer, poll_until, records, stored
 
@@ -89,6 +90,34 @@ def test_what_a_dead_process_left_is_sent_again_as_it_was(
     assert len({each.partition for each in first}) == 2
     seen = values(poll_quiet(make("pairs")))
     assert sorted(seen) == sorted(["new", *(f"{number}" for number in range(20))])
+
+
+def test_nothing_overtakes_a_message_whose_partition_is_not_known_yet(
+    kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the broker does not say how many there are; others of its topic wait behind it, those of another one do not."""
+    known, place = threading.Event(), Places.place
+
+    def patient(self: Places, topic: str, dedup_id: bytes) -> int | None:
+        return place(self, topic, dedup_id) if known.is_set() or topic != "pairs" else None
+
+    monkeypatch.setattr(Places, "place", patient)
+    with make_producer(kafka.bootstrap, tmp_path / "outbox") as producer:
+        for number in range(20):
+            partition = [-1, number // 2 % 2][number % 2]
+            producer.produce("pairs", f"{number}", partition=partition, dedup_id=f"{number}")
+        producer.produce("orders", "another")
+        producer.persist()
+        poll_until(producer, lambda: producer.counters.confirmed == 1, "the other topic")
+        assert producer.counters.sent == 1
+        known.set()
+        assert producer.flush() == 0
+    log = records(kafka.bootstrap, "pairs", 2)
+    assert len(log) == 20
+    for partition in range(2):
+        sent = [int(each.value or b"") for each in log if each.partition == partition]
+        assert sent == sorted(sent)
+        assert {number % 2 for number in sent} == {0, 1}, "with and without a partition of its own"
 
 
 def test_a_message_without_a_key_goes_where_its_dedup_key_says(kafka: MockKafka, tmp_path: Path) -> None:
