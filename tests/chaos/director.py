@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from dedup_sdk import DeadLetter, Window
+from dedup_sdk.units.unit import UNIT_TIMEOUT_S
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender
 from tests.chaos.forgetful import SAID, is_forgetful
@@ -180,7 +181,8 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         stage.start(host)
     drained = _drained(stage, scenario)
     stuck = _gathered(stage) if drained else _where_they_stand(stage)
-    settled = _settled(stage)
+    # A unit of which a part was sent again, and nothing more, is waited for.
+    settled = _settled(stage, _SETTLE_S + (UNIT_TIMEOUT_S if scenario.unit_span else 0))
     for run in stage.stop_last():
         stuck += (f"{run.name}: did not end in order; its end:", *run.last_lines(_LAST_LINES))
     if drained:
@@ -307,10 +309,10 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
         stage.sleep(_PAUSE_S)
 
 
-def _settled(stage: Stage) -> dict[int, int]:
+def _settled(stage: Stage, settle_s: float) -> dict[int, int]:
     """Return what is committed once it covers the log, or after a while."""
     ends = _ends(stage)
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + settle_s
     while time.monotonic() < deadline:
         if _covered(stage, ends):
             # Of what waited for a moment copies may be on their way, though all of it is handled.
