@@ -32,6 +32,7 @@ PUBLIC = [
     "ForeignStoreError",
     "IdSpec",
     "IdSpecError",
+    "InFlightElsewhereError",
     "KafkaHelperError",
     "LastId",
     "Lookup",
