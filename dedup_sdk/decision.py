@@ -50,15 +50,18 @@ def decide(
     covered: bool,
     window: Window,
     accepted: int = 0,
+    contradicted: bool = False,
 ) -> VerdictKind:
     """Return the verdict of the record at ``offset``; the rows are read from the top.
+
+    ``contradicted`` (see `is_contradicted`): what is completed at this offset was another record.
 
     ``accepted`` is the rank of the last record accepted before this one in its lane (count windows only).
     A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate. One outside the
     window is the last sighting only if the store covers the window: else a later one may be among what it does not know.
     One of another partition says nothing of a record before its cut, nor of one that is older than it by more than the window.
     """
-    if low <= offset < high or offset in done:
+    if (low <= offset < high or offset in done) and not contradicted:
         return VerdictKind.REDELIVERED
     if not keyed:
         return VerdictKind.UNKEYED
@@ -69,6 +72,18 @@ def decide(
     ):
         return VerdictKind.DUPLICATE
     return VerdictKind.FRESH if covered else VerdictKind.UNVERIFIED
+
+
+def is_contradicted(
+    offset: int, timestamp_ms: int, mark: Mark | None, *, newest_ms: int, since_ms: int | None, window_ms: int
+) -> bool:
+    """Whether a record with an ID is not the one that was completed at its offset: its ID was not completed there, nor later.
+
+    That is known only inside the window (measured from the newest timestamp in the store) and inside what the marks cover: there each
+    completed record with an ID has a mark. ``window_ms``: of a window by time alone.
+    """
+    remembered = timestamp_ms >= max(newest_ms - window_ms, 0 if since_ms is None else since_ms)
+    return remembered and (mark is None or mark.offset < offset) and not (mark is not None and mark.offset < 0)
 
 
 def _counts_here(mark: Mark, offset: int, timestamp_ms: int, window: Window) -> bool:

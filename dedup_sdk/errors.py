@@ -55,7 +55,7 @@ class StoreLockedError(StoreError):
 class ForeignStoreError(StoreError):
     """The store on disk belongs to something else than what opens it; the message names both values.
 
-    ``field`` is the part of the identity that differs, empty where it is the format.
+    ``field`` is the part of the identity that differs, ``format`` where it is the format.
     """
 
     def __init__(self, message: str, *, field: str = "") -> None:

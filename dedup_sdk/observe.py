@@ -24,7 +24,7 @@ class VerdictEvent:
 
 
 EventName = Literal[
-    "topic-recreated", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked",
+    "topic-recreated", "rule-changed", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked",
     "window-beyond-retention", "window-too-short",
     "unit-crosses", "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
 ]  # fmt: skip
@@ -92,7 +92,8 @@ class Counters:
     records handed back, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that ended
     without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
     nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
-    again; ``stores_set_aside`` key stores that were damaged,
+    again; ``left_out`` completions that the commit of a partition which went had no room for: its next owner handles
+    these messages again; ``stores_set_aside`` key stores that were damaged,
     ``generations_shed`` how often the oldest marks were dropped for want of room; ``events`` partition events by name; ``shared`` what became
     of IDs in a shared memory: the page on it has the names.
     """
@@ -106,6 +107,7 @@ class Counters:
     dead_lettered: int = 0
     stale: int = 0
     abandoned: int = 0
+    left_out: int = 0
     observer_errors: int = 0
     stores_set_aside: int = 0
     generations_shed: int = 0
@@ -117,7 +119,7 @@ class Counters:
         reasons = dict(self.reasons.items())
         return {
             **self.verdicts, **reasons, "released": self.released, "retried": self.retried,
-            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
+            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned, "left_out": self.left_out,
             "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
             **{f"event.{name}": total for name, total in self.events.items()},
             **{f"shared.{name}": total for name, total in self.shared.items()},

@@ -4,8 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
 
 from dedup_sdk.lane.ranges import merged
+
+CHECK_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One record that was completed. Where the log has another record at its offset, it is another log.
+
+    ``check``: 16 hexadecimal digits of the SHA-256 of what is read of it in place of its ID (its digest), zeros where it has no ID.
+    """
+
+    offset: int
+    timestamp_ms: int
+    check: str
+
+    @classmethod
+    def of(cls, offset: int, timestamp_ms: int, digest: bytes | None) -> Witness:
+        """Return the witness of a record by what is read of it."""
+        check = "0" * CHECK_DIGITS if digest is None else sha256(digest).hexdigest()[:CHECK_DIGITS]
+        return cls(offset, timestamp_ms, check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +45,7 @@ class Progress:
     - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
       whether its log still has that.
     - ``buried``: the offset after the last record that was given up, None where none ever was.
-    - ``writer``: eight hexadecimal digits that this store got when it began, and that its commits bear; empty where it has none.
+    - ``witness``: the last record below ``high`` that was read, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
     """
@@ -40,7 +62,7 @@ class Progress:
     epoch: int | None = None
     delta: bool = False
     buried: int | None = None
-    writer: str = ""
+    witness: Witness | None = None
     floor_number: int = 0
 
     @property

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.archived import (

@@ -18,10 +18,10 @@ from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.bridge.position import Beginning, Log, Place, beginning
 from dedup_sdk.bridge.topic_logs import TopicLogs
 from dedup_sdk.errors import BridgeError
-from dedup_sdk.kafka.metadata import is_one_log
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import text_of
 from dedup_sdk.kafka.topic_watch import LOOK_SOON_S, TopicWatch
+from dedup_sdk.rule_fingerprint import is_one_log
 
 log = logging.getLogger("dedup_sdk")
 

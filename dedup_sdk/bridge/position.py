@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING
 
-from dedup_sdk.kafka.metadata import is_of_one_cluster, is_one_log, topic_digits
+from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log, topic_digits
 
 Place = tuple[str, int]
 """Topic and partition."""

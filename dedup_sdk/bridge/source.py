@@ -15,9 +15,9 @@ from dedup_sdk.bridge.placing import ASK_S, Placing
 from dedup_sdk.bridge.position import Beginning, Place, lane_name, parse_log
 from dedup_sdk.bridge.topics import Topics
 from dedup_sdk.errors import BridgeError
-from dedup_sdk.kafka.metadata import is_one_log
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import settings_refused, text_of
+from dedup_sdk.rule_fingerprint import is_one_log
 
 log = logging.getLogger("dedup_sdk")
 

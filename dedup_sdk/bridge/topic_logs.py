@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk.kafka.metadata import log_name, topic_id_of
+from dedup_sdk.kafka.metadata import topic_id_of
 from dedup_sdk.kafka.questions import Asked, Questions
+from dedup_sdk.rule_fingerprint import log_name
 
 _AGAIN_S: Final = 0.5
 """Seconds until a question that was not answered well is asked again."""

@@ -133,7 +133,8 @@ def setting(text: str) -> tuple[str, str]:
 def _listed(move: Move) -> dict[str, object]:
     return {
         "partition": move.partition, "committed": move.committed, "offset": move.offset, "changes": move.changes,
-        "low": move.metadata.low, "era": move.metadata.era, "note": move.note,
+        "low": None if move.metadata is None else move.metadata.low, "era": None if move.metadata is None else move.metadata.era,
+        "note": move.note,
     }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def _table(topic: str, moves: list[Move]) -> Table:
             committed,
             str(move.offset),
             by,
-            str(move.metadata.low),
+            "none" if move.metadata is None else str(move.metadata.low),
             move.note,
         )
     return table

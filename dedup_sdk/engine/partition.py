@@ -10,12 +10,14 @@ import numpy as np
 
 from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.engine.counted import Counted
+from dedup_sdk.decision import Mark, is_contradicted
 from dedup_sdk.engine.crowding import Crowding
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
     APART,
     DONE,
     OFFERED,
+    PARKED,
     PARKED_KIND,
     REDELIVERED,
     UNVERIFIED,
@@ -25,8 +27,9 @@ from dedup_sdk.lane.chunk import (
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.maker import lane_maker
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.lane.ranges import Range, merged
 from dedup_sdk.lane.unit_lane import UnitLane
-from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Int64s
 from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.progress import Coverage
 from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
@@ -78,6 +81,11 @@ class Partition(Counted):
         self.begun = True
         self.is_claimed_elsewhere: Callable[[bytes], bool] = _nowhere
         """Whether another partition has records of a unit of that name."""
+        self._handed_over: tuple[Range, ...] = ()
+        """Offsets that the group completed elsewhere, as only a commit's text tells: they are hidden, and leave their mark, when they are
+        read. Until then they count for nothing: the watermark stops before them."""
+        self._handed_over_waiting: set[int] = set()
+        """Those of them that were read and wait for a record in flight with the same ID."""
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -161,6 +169,63 @@ class Partition(Counted):
         """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
         return self.lane.covers(self._clock_ms if self._clock_ms >= 0 else self.now_ms())
 
+    # --- what the group completed elsewhere --------------------------------------------------------------------
+
+    def tell_completed(self, ranges: Iterable[Range]) -> None:
+        """Hide what the group completed elsewhere above the watermark, as half-open ranges; only before the first record is admitted.
+
+        A unit is judged as a whole, so that records of a partition with units are delivered again.
+        """
+        self._handed_over = () if self.gathers else merged(ranges)
+
+    def completed_above(self, offset: int) -> tuple[Range, ...]:
+        """Return what the group has completed at or above an offset, here or elsewhere, as half-open ranges, ascending."""
+        if self.gathers:
+            return ()
+        waiting = ((each, each + 1) for each in self._handed_over_waiting)
+        ranges = merged([*self.lane.completed_above(offset), *self._handed_over, *waiting])
+        return tuple((max(start, offset), end) for start, end in ranges if end > offset)
+
+    def _hide_handed_over(self, chunk: Chunk) -> None:
+        """Complete the records of a chunk that the group completed elsewhere, instead of delivering them."""
+        edges = np.asarray(self._handed_over, np.int64).ravel()
+        # An offset inside a range has an odd number of edges at or before it.
+        inside = edges.searchsorted(chunk.column, side="right") % 2 == 1
+        rows = [row for row in np.flatnonzero(inside).tolist() if chunk.states[row] in (OFFERED, PARKED)]
+        position = chunk.offsets[-1] + 1
+        self._handed_over = tuple(
+            (max(start, position), end) for start, end in self._handed_over if end > position
+        )
+        self._handed_over_waiting.update(chunk.offsets[row] for row in rows if chunk.states[row] == PARKED)
+        offered = [row for row in rows if chunk.states[row] == OFFERED]
+        for row in offered:
+            chunk.kinds[row] = REDELIVERED
+            chunk.reasons.pop(row, None)
+        if offered:
+            released = self.lane.complete(chunk, offered)
+            # Verdicts of this chunk are counted with it.
+            self.lane.settled = [place for place in self.lane.settled if place.chunk is not chunk]
+            self.due += self._settled(released)
+
+    def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
+        return super()._settled(
+            self._without_handed_over(offered) if self._handed_over_waiting else offered, inherit=inherit
+        )
+
+    def _without_handed_over(self, offered: list[Place]) -> list[Place]:
+        """Complete those of the records that the group completed elsewhere; return the others, and what waited for these."""
+        left: list[Place] = []
+        while offered:
+            place = offered.pop(0)
+            if place.offset in self._handed_over_waiting:
+                place.chunk.kinds[place.row] = REDELIVERED
+                place.chunk.reasons.pop(place.row, None)
+                offered += self.lane.complete(place.chunk, [place.row])
+            else:
+                left.append(place)
+        self._handed_over_waiting -= {place.offset for place in self.lane.settled}
+        return left
+
     # --- the way of a batch --------------------------------------------------------------------------------------
 
     def admit(
@@ -203,6 +268,8 @@ class Partition(Counted):
             items=items,
             discard_unkeyed=discard_unkeyed,
         )
+        if self._handed_over:
+            self._hide_handed_over(chunk)
         if self.claims is None:
             self._count(chunk)
         else:
@@ -211,6 +278,42 @@ class Partition(Counted):
             self._note_due()
             self._crowding.note(lane, lane.latest_ms)
         return [*late, chunk]
+
+    def contradiction(self, offsets: list[int], timestamps: Int64s, ids: Ids) -> int | None:
+        """Return the first of some offsets (ascending) that counts as completed and has another record by now; None as a rule.
+
+        Then the log is another one from there on, e.g. that of a broker which was restored from a backup.
+        """
+        lane, window_ms = self.lane, self.window.time_ms
+        if offsets[0] >= lane.position and not lane.has_restored:
+            return None
+        if self.hangs_on_order or window_ms is None or self.forgets or lane.newest_ms > self.now_ms():
+            # A mark may be gone for its number, or for a time from the future; or it is a lane's, and tells nothing of single records.
+            return None
+        rows = [row for row, offset in enumerate(offsets) if ids.digests[row] is not None and lane.is_restored(offset)]
+        digests = [digest for row in rows if (digest := ids.digests[row]) is not None]
+        marks = self._marks_of(digests)
+        for row, digest in zip(rows, digests, strict=True):
+            if is_contradicted(
+                offsets[row], int(timestamps[row]), marks.get(digest), newest_ms=lane.newest_ms, since_ms=lane.since_ms,
+                window_ms=window_ms,
+            ):  # fmt: skip
+                return offsets[row]
+        return None
+
+    def _marks_of(self, digests: list[bytes]) -> dict[bytes, Mark]:
+        """Return the newest mark of each ID, those of records in flight included."""
+        asked = list(dict.fromkeys(digests))
+        found = self.store.find(b"".join(asked), len(asked)) if asked else NONE_FOUND
+        marks = {
+            asked[index]: Mark(offset, timestamp_ms)
+            for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True)
+        }
+        for digest in asked:
+            offset = self.lane.recent.offsets.get(digest, -1)
+            if offset >= 0 and (digest not in marks or marks[digest].offset < offset):
+                marks[digest] = Mark(offset, 0)
+        return marks
 
     # --- units ---------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,18 @@ of the same coordinates begins, so that no state has to be undone.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
+from confluent_kafka import TopicPartition
+
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.kafka.completed_above import CompletedAbove, fitting
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.lane.state import LaneState
+from dedup_sdk.progress import Witness
 
 
 class State(Enum):
@@ -50,8 +55,7 @@ class Start:
     """Where a partition starts, and what the group says of its history.
 
     ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or committed without
-    ours. ``new`` says that the group has never committed here. ``reprocess``: the log is not the one it was, so that
-    nothing from ``offset`` on may be taken for completed, whatever the user wants of rewinds.
+    ours. ``new`` says that the group has never committed here.
     """
 
     offset: int
@@ -61,9 +65,8 @@ class Start:
     """The reader has to be moved there: it was assigned elsewhere."""
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
-    reprocess: bool = False
     before_us: bool = False
-    """The group committed ``offset`` without metadata of ours, or of another log: it was here before this package."""
+    """The group committed ``offset`` without a valid text of ours, or in another log: the user may vouch for what lies before."""
     suspect: bool = False
     """The broker says that the log is another one before this offset, or ends there."""
     same_until: int | None = None
@@ -125,16 +128,20 @@ class Assigned:
     """Whether its recovery waits for a broker that does not answer."""
     requested: int = -1
     """The last offset that a commit was asked for."""
+    done_asked: str = ""
+    """What that commit, or the one that the group had before, says of offsets completed above it (`done_part`)."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
     """Which log its offsets are of (`dedup_sdk.kafka.metadata.log_name`); empty until recovery has asked."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
-    aborted: int | None = None
-    """From which offset on the group reads records of aborted transactions too; None where it does not."""
-    units: str = ""
-    """By which rule records in units are judged here (`judged_by`); empty until recovery has begun, and without units."""
+    rule: str = ""
+    """By which rule its marks are made (`dedup_sdk.rule_fingerprint.rule_digits`); empty until recovery has begun."""
+    told: CompletedAbove | None = None
+    """What the group's commit told of offsets completed above it, when recovery ended."""
+    has_room_for_done: bool = True
+    """Whether the broker takes texts as long as `dedup_sdk.kafka.metadata.MOST_CHARACTERS`."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
     beside: bool = False
@@ -155,19 +162,41 @@ class Assigned:
         if start is not self.start:
             self.start, self.requested = start, -1
 
-    def metadata(self, lane: LaneState) -> CommitMetadata:
-        """Return what a commit of this partition's lane says beside the offset."""
-        return CommitMetadata(
-            low=lane.told_low,
+    def commit_of(self, held: Partition, offset: int) -> TopicPartition:
+        """Return the commit of an offset up to the partition's watermark, with its text."""
+        text = self.metadata(held, offset).text(offset)
+        return TopicPartition(self.topic, self.partition, offset, text)
+
+    def metadata(self, held: Partition, offset: int) -> CommitMetadata:
+        """Return what a commit of an offset says beside it."""
+        lane = held.lane
+        metadata = CommitMetadata(
+            low=min(lane.told_low, offset),
             era=lane.era,
             complete=self.complete and not lane.torn,
             epoch=lane.epoch,
             log=self.log,
-            buried=lane.buried,
-            by=lane.writer,
-            aborted=self.aborted,
-            units=self.units,
+            rule=self.rule,
         )
+        ranges = held.completed_above(offset) if self.has_room_for_done else ()
+        if not ranges:
+            return metadata
+        return replace(
+            metadata, done=fitting(ranges, offset, metadata.room(offset), partial(self._witness, lane))
+        )
+
+    def left_out(self, held: Partition, offset: int) -> int:
+        """Return how many completed offsets a commit of an offset has no room for: their next owner sees them again."""
+        done = self.metadata(held, offset).done
+        told = 0 if done is None else sum(end - start for start, end in done.ranges)
+        return sum(end - start for start, end in held.completed_above(offset)) - told
+
+    def _witness(self, lane: LaneState, offset: int) -> Witness | None:
+        place = lane.place(offset)
+        if place is not None:
+            return Witness.of(offset, int(place.chunk.timestamps[place.row]), place.chunk.digests[place.row])
+        told = None if self.told is None else self.told.witness
+        return told if told is not None and told.offset == offset else lane.witness_of(offset)
 
     def enter(self, state: State) -> None:
         """Go on to another state; AssertionError where no transition leads there."""

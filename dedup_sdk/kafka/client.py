@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.metadata import topic_id_of
-from dedup_sdk.kafka.mixed_reader import MixedReader
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.questions import Asked, Knock, Questions
 from dedup_sdk.kafka.reader import TailReader
@@ -182,10 +181,6 @@ class Client:
     def tail_reader(self, topic: str, partition: int) -> TailReader:
         """Return a plain reader of a partition, to be closed."""
         return TailReader(self.readers, topic, partition)
-
-    def mixed_reader(self, topic: str, partition: int, aborted_from: int) -> MixedReader:
-        """Return a reader that leaves out what was aborted before this offset, to be closed."""
-        return MixedReader(self.readers, topic, partition, aborted_from)
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException` when no broker answers."""

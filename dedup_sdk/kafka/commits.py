@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.kafka.assigned import OURS, Assigned, Beginning, State
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.metadata import done_part
 
 logger = logging.getLogger("dedup_sdk")
 
 Coordinates = tuple[str, int]
+_TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 class Commits:
@@ -39,7 +42,7 @@ class Commits:
         due = [
             tp
             for tp in ready
-            if tp.offset > self._known(self._assigned[tp.topic, tp.partition], asynchronous)
+            if self._says_more(tp, asynchronous=asynchronous)
             and not (asynchronous and (tp.topic, tp.partition) in self._unanswered)
         ]
         if due:
@@ -72,6 +75,14 @@ class Commits:
     def await_nothing(self) -> None:
         """Expect no answers any more: an interruption may have swallowed them."""
         self._unanswered.clear()
+
+    def _says_more(self, tp: TopicPartition, *, asynchronous: bool) -> bool:
+        """Whether the group does not know all of a commit yet: its offset, or what is completed above it."""
+        assigned = self._assigned[tp.topic, tp.partition]
+        known = self._known(assigned, asynchronous)
+        return bool(
+            tp.offset > known or (tp.offset == known and done_part(tp.metadata) != assigned.done_asked)
+        )
 
     @staticmethod
     def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
@@ -112,7 +123,7 @@ class Commits:
                 continue
             if ends is not None:
                 known = max(assigned.requested, assigned.held.lane.committed or 0)
-                offset.offset = min(offset.offset, max(ends[coordinates], known))
+                offset = assigned.commit_of(assigned.held, min(offset.offset, max(ends[coordinates], known)))
             ready.append(offset)
         return ready
 
@@ -137,6 +148,7 @@ class Commits:
                 self._owed[tp.topic, tp.partition] = assigned, tp
             else:
                 assigned.requested = max(assigned.requested, tp.offset)
+                assigned.done_asked = done_part(tp.metadata)
         if asynchronous:
             offsets = [tp for tp in offsets if (tp.topic, tp.partition) not in self._unanswered]
             if not offsets:
@@ -147,15 +159,35 @@ class Commits:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
             else:
                 answer = self._client.commit_until(offsets, until)
-        except KafkaException:
+        except KafkaException as error:
             for tp in offsets:
                 self._assigned[tp.topic, tp.partition].requested = -1
                 if asynchronous:
                     self._unanswered.discard((tp.topic, tp.partition))
-            raise
+            if error.args[0].code() != _TOO_LONG or not (shorter := self._shortened(offsets)):
+                raise
+            return self.exactly(shorter, asynchronous=asynchronous, until=until)
         if answer is not None:
             self._note(None, answer)
+            refused = [tp for tp in answer if tp.error is not None and tp.error.code() == _TOO_LONG]
+            if shorter := self._shortened(refused):
+                again = self.exactly(shorter, asynchronous=asynchronous, until=until) or []
+                answer = [tp for tp in answer if tp not in refused] + again
         return answer
+
+    def _shortened(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return commits again that the broker refused for their size, without what is completed above them; none that had nothing of it."""
+        again = []
+        for tp in refused:
+            assigned = self._assigned[tp.topic, tp.partition]
+            if assigned.has_room_for_done and assigned.held is not None and done_part(tp.metadata):
+                logger.warning(
+                    "%s[%d]: the broker refused a text of %d characters beside its offset (offset.metadata.max.bytes): what is completed above "
+                    "the offset is left out, and is handled again after a rebalance", tp.topic, tp.partition, len(tp.metadata or ""),
+                )  # fmt: skip
+                assigned.has_room_for_done = False
+                again.append(assigned.commit_of(assigned.held, tp.offset))
+        return again
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Take note of the broker's answer to an asynchronous commit; return what is no beginning, which only we asked for."""
@@ -171,6 +203,8 @@ class Commits:
             if assigned is None:
                 continue
             if error is not None or tp.error is not None:
+                if (error or tp.error).code() == _TOO_LONG:
+                    self._shortened([tp])
                 assigned.requested = -1
                 assigned.beginning = Beginning.TO_ASK
                 logger.warning(
@@ -196,7 +230,7 @@ class Commits:
         )
         if assigned.held is not None and assigned.requested <= committed:
             assigned.requested = -1
-            again = TopicPartition(*where, committed, str(assigned.metadata(assigned.held.lane)))
+            again = assigned.commit_of(assigned.held, committed)
             self._owed.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
@@ -210,5 +244,4 @@ def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
         return None
     # First the store, then the broker: what is committed has to be known after a crash.
     assigned.held.persist()
-    lane = assigned.held.lane
-    return TopicPartition(assigned.topic, assigned.partition, lane.high, str(assigned.metadata(lane)))
+    return assigned.commit_of(assigned.held, assigned.held.lane.high)

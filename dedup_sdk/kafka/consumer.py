@@ -34,7 +34,6 @@ from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.sharing import share, sharing_of
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.turns import Turns
-from dedup_sdk.lane.plan import OnRewind
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.shared.protocol import ClaimStore
@@ -83,8 +82,6 @@ class DedupConsumer(Offsets):
             replayed is taken.
         shared: a memory that this consumer shares with others, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with how it is asked: the same ID in
             another partition, or at another consumer, is known then.
-        on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed, but
-            for what was given up.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
         dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found
@@ -118,7 +115,6 @@ class DedupConsumer(Offsets):
         mode: Mode = "dedup",
         snapshot: Places | None = None,
         shared: Shared | ClaimStore | None = None,
-        on_rewind: OnRewind = "reprocess",
         history: History = "none",
         dead_letters: str | None = None,
         on_full_disk: OnFullDisk = "pause",
@@ -132,17 +128,13 @@ class DedupConsumer(Offsets):
         for name, value, choices in (
             ("completion", completion, ("on-next-call", "explicit")), ("mode", mode, ("dedup", "observe")),
             ("durability", durability, ("record", "batch", "commit")),
-            ("on_rewind", on_rewind, ("reprocess", "suppress")), ("history", history, ("none", "assume-processed")),
+            ("history", history, ("none", "assume-processed")),
             ("on_full_disk", on_full_disk, ("pause", "unverified")),
         ):  # fmt: skip
             choice(name, value, choices)
         if not isinstance(dedup, Lookup | LastId):
             raise ConfigurationError(
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
-            )
-        if isinstance(dedup, LastId) and on_rewind == "suppress":
-            raise ConfigurationError(
-                "on_rewind='suppress' needs Lookup: what a lane remembers cannot be taken back; choose reprocess"
             )
         if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
             raise ConfigurationError(
@@ -186,7 +178,6 @@ class DedupConsumer(Offsets):
         chosen = RecoverySettings(
             snapshot=places,
             store_folder=keys.path if isinstance(keys, RocksStore) else None,
-            on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
             timeout_s=timeout_s,

@@ -175,7 +175,7 @@ class Holdings:
         """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
-        metadata, reprocess = None, False
+        metadata = None
         if known is not None:
             history, high = known
             if offset == high:
@@ -183,7 +183,7 @@ class Holdings:
             if offset < high:
                 metadata = _set_back(history, offset)
                 if log_changed:
-                    metadata, reprocess = replace(metadata, low=offset, complete=False), True
+                    metadata = replace(metadata, low=offset, complete=False)
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
         # But a group that is new has to know where it begins, wherever that is: else its store would look foreign to it.
         new = assigned.start is not None and assigned.start.new and assigned.state is State.RECOVERING
@@ -193,7 +193,6 @@ class Holdings:
             new=new,
             seek=True,
             at_once=log_changed or new,
-            reprocess=reprocess,
         )
         self._begin_again(assigned, start, requested=min(assigned.requested, offset))
         if not log_changed:
@@ -203,7 +202,7 @@ class Holdings:
         """Return what the group has processed of a partition without a gap: its beginning, and the offset after its end."""
         if assigned.held is not None:
             lane = assigned.held.lane
-            return assigned.metadata(lane), lane.high
+            return assigned.metadata(assigned.held, lane.high), lane.high
         start = assigned.start
         if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
             return None
@@ -259,6 +258,8 @@ class Holdings:
 
     def _where_it_stood(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
         history, high = known
+        # What is in memory may be half-changed: only what the store has, and what the group's commit told, is completed.
+        history = replace(history, done=assigned.told)
         start = assigned.start
         if assigned.held is not None:
             acknowledged = assigned.held.lane.committed
@@ -305,6 +306,7 @@ class Holdings:
             logger.warning(
                 "commit on revoke failed (%s): the next owner sees again what was not committed", error
             )
+        self.engine.counters.left_out += sum(map(_left_out, mine))
         for assigned in mine:
             in_time = time.monotonic() < until
             if not in_time:
@@ -364,6 +366,12 @@ class Holdings:
             assigned.enter(State.CLOSED)
 
 
+def _left_out(assigned: Assigned) -> int:
+    """Return how many completions the commit of a partition has no room for."""
+    held = assigned.held
+    return 0 if held is None or not held.started else assigned.left_out(held, held.lane.high)
+
+
 def _hangs_on_the_log(wanted: TopicPartition, committed: TopicPartition) -> bool:
     """Whether a start has to be asked of the partition's leader."""
     if wanted.offset in (OFFSET_STORED, OFFSET_INVALID):
@@ -376,7 +384,7 @@ def _set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
 
     In a new era: also a store that knows no more than what was committed sees that this goes back.
     """
-    return replace(history, low=min(history.low, offset), era=secrets.token_hex(4))
+    return replace(history, low=min(history.low, offset), era=secrets.token_hex(4), done=None)
 
 
 def committed_already(start: Start | None) -> int:

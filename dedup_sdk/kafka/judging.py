@@ -78,6 +78,11 @@ class Judge:
                 self._session.doubt(run.topic, run.partition)
                 doubted.add((run.topic, run.partition))
                 continue
+            other = held.contradiction(part.offsets, part.timestamps, part.ids)
+            if other is not None:
+                self._session.doubt(run.topic, run.partition, other)
+                doubted.add((run.topic, run.partition))
+                continue
             held.lane.reveals = self._observing
             try:
                 chunks = held.admit(

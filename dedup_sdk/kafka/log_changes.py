@@ -26,11 +26,8 @@ from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.lane.state import cut_digests
 from dedup_sdk.marks import NO_MARKS, Int64s, elsewhere
 from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Witness
 from dedup_sdk.store.protocol import Loaded
-
-_WITNESSES = 1_000
-"""Records before the end of what was completed that are compared with their marks."""
 
 
 def start_in_the_log(
@@ -47,7 +44,7 @@ def start_in_the_log(
     """Return where to start, and set back what ``held`` has loaded, where the log ends below what the group has completed.
 
     The same where the log is long enough, but has other records at the end of what only this store knows to be completed:
-    by the leader epoch that the store has noted, as the broker says, or else by the marks. A log that is long enough, and decided only
+    by the leader epoch that the store has noted, as the broker says, or by the last record below its watermark. A log that is long enough, and decided only
     up to before where the group stands, is waited for (`wait_until_decided`), until a time (monotonic seconds) at most.
 
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
@@ -69,8 +66,7 @@ def start_in_the_log(
     if not short and not start.suspect:
         if loaded is None or start.reopened or completed == start.offset:
             return start
-        begin = max(first, start.offset)
-        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin, decided=end)):
+        if not (yield from _is_another(held, loaded, engine, client, decided=end)):
             return start
     same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
@@ -92,7 +88,7 @@ def start_in_the_log(
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"
     engine.tell(PartitionEvent("log-truncated", held.topic, held.partition, offset, detail))
-    metadata = start.metadata
+    metadata = None if start.metadata is None else replace(start.metadata, done=None)
     if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
         metadata = replace(metadata, low=offset, complete=False)
     if metadata is not None and (same_until is None or offset > same_until or same_until <= first):
@@ -146,7 +142,14 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
     high = max(min(progress.high, end), min(progress.low, end))
     progress = replace(
-        progress, low=min(progress.low, end), high=high, done=done, committed=None, epoch=None, delta=False
+        progress,
+        low=min(progress.low, end),
+        high=high,
+        done=done,
+        committed=None,
+        epoch=None,
+        witness=None,
+        delta=False,
     )
     if held.window.count is not None and high < loaded.progress.high:
         # How many of the accepted ones lay behind the cut nobody knows. Their numbers stay given, so that what is left seems to be longer ago.
@@ -159,65 +162,41 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
     return replace(loaded, progress=progress, recent=recent)
 
 
-def _was_completed(progress: Progress, offset: int) -> bool:
-    return offset < progress.high or any(begin <= offset < end for begin, end in progress.done)
-
-
 def _is_another(
-    held: Partition,
-    loaded: Loaded,
-    engine: Deduplicator,
-    client: Client,
-    dead_letters: DeadLetterLog | None,
-    *,
-    begin: int,
-    decided: int,
+    held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, decided: int
 ) -> Generator[None, None, bool]:
-    """Whether the last records that were completed are others by now: by their leader epoch, or by their marks.
+    """Whether the log is another one than that of which the store knows more completed records than the group has committed.
 
-    Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
+    By the leader epoch, as the broker says, or by the last record below the watermark: a broker that was restored from a backup may have
+    other records there in the same epoch.
     """
     progress = loaded.progress
-    end = progress.completed_end
     if progress.epoch is not None:
         with closing(client.tail_reader(held.topic, held.partition)) as reader:
+            end = progress.completed_end
             same_until = yield from reader.same_until(end, progress.epoch)
-        return same_until is not None and same_until < end
-    window_ms = held.window.time_ms
-    if held.hangs_on_order or window_ms is None or progress.newest_ms > held.now_ms():
-        # A mark may be gone for its number, or for a time from the future; or it is a lane's, and tells nothing of single records.
+        if same_until is not None and same_until < end:
+            return True
+    witness = progress.witness
+    if witness is None or witness.offset >= decided:
         return False
-    begin = max(begin, progress.low, end - _WITNESSES)
-    search = _Search(held, loaded)
-    search.over(begin)
-    remembered_ms = max(
-        progress.newest_ms - window_ms, -1 if progress.since_ms is None else progress.since_ms
-    )
-    strange: set[int] = set()
+    return (yield from bears_witness(witness, held, engine, client)) is False
+
+
+def bears_witness(
+    witness: Witness, held: Partition, engine: Deduplicator, client: Client
+) -> Generator[None, None, bool | None]:
+    """Whether the log has a record that was completed; None where nobody can say, because nothing is at its offset any more."""
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
-        for piece in reader.slices(begin, min(end, decided), engine.strategy.keys):
-            if piece is not None:
-                proven = search.look(piece)
-                strange = strange if proven is None else set()
-                old = np.flatnonzero(piece.timestamps < remembered_ms)
-                after = -1
-                if old.size:
-                    # An ID of before may have come again there, with that time, and be forgotten by now.
-                    strange, after = set(), int(old[-1])
-                strange |= {
-                    piece.offsets[row]
-                    for row in search.unseen
-                    if row > after
-                    and piece.digests[row] is not None
-                    and _was_completed(progress, piece.offsets[row])
-                }
+        first, end = reader.bounds()
+        if not first <= witness.offset < end:
+            return None if witness.offset < first else False
+        for piece in reader.slices(witness.offset, witness.offset + 1, engine.strategy.keys):
+            if piece is not None and piece.offsets:
+                found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), piece.digests[0])
+                return found == witness
             yield
-    if strange and dead_letters is not None:
-        given_up = yield from dead_letters.read(held.topic, held.partition, buried=progress.buried)
-        if given_up.since_ms is not None:
-            return False
-        strange = {offset for offset in strange - given_up.digests.keys() if offset >= given_up.known_from}
-    return bool(strange)
+    return None
 
 
 def _common_end(

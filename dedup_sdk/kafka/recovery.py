@@ -7,7 +7,6 @@ for it. Each rung of the ladder is taken only if it gains ground.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -21,19 +20,16 @@ from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
-from dedup_sdk.kafka.log_changes import start_in_the_log, until_where_it_is_the_same
-from dedup_sdk.kafka.metadata import log_name
-from dedup_sdk.kafka.mixed_reader import MixedReader, aborted_from
-from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.log_changes import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.kafka.suppressed import without_what_was_given_up
-from dedup_sdk.kafka.undecided import wait_until_decided
-from dedup_sdk.lane.plan import OnRewind, StartPlan, plan_start
-from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.store.protocol import Identity
+from dedup_sdk.lane.plan import StartPlan, plan_start
+from dedup_sdk.observe import EventName, PartitionEvent
+from dedup_sdk.rule_fingerprint import log_name, rule_digits
+from dedup_sdk.store.protocol import DIGEST_NAME, Identity
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -41,8 +37,6 @@ LOCK_NEWS_S = 1.0
 """Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
 LOCK_LOOK_S = 0.01
 """Seconds between two looks whether another process has let a store go."""
-
-_WRITER_BYTES = 4
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
@@ -54,7 +48,6 @@ class RecoverySettings:
 
     snapshot: tuple[str, ...]
     """Folders, folders of several snapshots, and URLs."""
-    on_rewind: OnRewind
     history: History
     on_full_disk: OnFullDisk = "pause"
     dead_letters: DeadLetterLog | None = None
@@ -81,11 +74,12 @@ def recover(
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
     held = yield from _attach(assigned, engine, client)
     start = _without_anothers_history(assigned, start, client)
-    start = _without_what_was_judged_otherwise(assigned, start, held)
+    start = _without_another_rule(assigned, start, held, settings)
     until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     start = yield from start_in_the_log(
         start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
     )
+    start = yield from _checked(start, held, engine, client)
     news = RecoveryNews(assigned, engine)
     while True:
         cut = yield from _cut_before_a_replay(start, held, client, chosen)
@@ -95,6 +89,7 @@ def recover(
                 assigned, start, held, engine, client, settings, chosen, news, until=until
             )
             if cut is None:
+                _tell_what_is_done(assigned, start, held, plan)
                 _note_the_end(assigned, start, held, plan, notes, began=began)
                 news.end()
                 return
@@ -158,11 +153,10 @@ def _start_and_replay(
         # Nothing is replayed any more, so that nothing has to be left out of it.
         chosen = replace(chosen, snapshot=(), dead_letters=None)
     plan = _plan(held, start, client, chosen)
-    assigned.aborted = aborted_from(start, settings, kept=plan.keep)
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":
         news.rewound(start.offset)
-        if held.claims is not None and chosen.on_rewind == "reprocess":
+        if held.claims is not None:
             logger.warning(
                 "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
                 "Shared another prefix", assigned.topic, assigned.partition,
@@ -193,9 +187,7 @@ def _start_and_replay(
     yield
     cut: Cut | None = None
     if plan.replay_to > plan.replay_from:
-        with closing(_reader_of_the_history(assigned, plan, client)) as reader:
-            if isinstance(reader, MixedReader):
-                yield from wait_until_decided(assigned, plan.replay_to, reader, until=until)
+        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
             cut = yield from replay(
                 assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause", news=news,
@@ -205,17 +197,11 @@ def _start_and_replay(
     return plan, notes, cut
 
 
-def _reader_of_the_history(assigned: Assigned, plan: StartPlan, client: Client) -> TailReader:
-    if assigned.aborted is None or assigned.aborted <= plan.replay_from:
-        return client.tail_reader(assigned.topic, assigned.partition)
-    return client.mixed_reader(assigned.topic, assigned.partition, assigned.aborted)
-
-
 def _tell_if_late(held: Partition, start: Start, plan: StartPlan) -> None:
     known = held.loaded.progress.committed if held.loaded else None
     if plan.beginning == "resumed" and known is not None and start.offset < known:
         logger.warning(
-            "%s[%d]: a commit of %d came after that of %d, both by this store: nobody set the group back, so that nothing is handled "
+            "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing is handled "
             "again", held.topic, held.partition, start.offset, known,
         )  # fmt: skip
 
@@ -247,22 +233,52 @@ def _without_anothers_history(assigned: Assigned, start: Start, client: Client) 
     return replace(start, metadata=None, at_once=True, before_us=True, same_until=None)
 
 
-def _without_what_was_judged_otherwise(assigned: Assigned, start: Start, held: Partition) -> Start:
-    """Let the history begin where the group stands, where units were judged before by another rule than now, or records by none.
+def _without_another_rule(
+    assigned: Assigned, start: Start, held: Partition, settings: ClientSettings
+) -> Start:
+    """Let the history begin where the group stands, where marks were made by another rule than now.
 
-    Folded by this one, an ID of a unit that was rejected would count as handled. Marks that are there stay: they are what was lived.
+    What another ID spec or strategy hid was never handled: folded by this one, it would count as handled. Marks that are there stay: they
+    are what was lived by this rule.
     """
-    assigned.units = held.judged_by
-    if start.metadata is None or start.metadata.units == held.judged_by:
+    assigned.rule = rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
+    if start.metadata is None or start.metadata.rule == assigned.rule:
         return start
     logger.warning(
-        "%s[%d]: up to offset %d units were judged otherwise (%s, now %s): were `unit`, `unit_mode` or `window` changed? Nothing before it is "
-        "made anew from the topic; what hangs on it is unverified until the window has filled, unless the store is still here",
-        assigned.topic, assigned.partition, start.offset, start.metadata.units or "each record by itself",
-        held.judged_by or "each record by itself",
+        "%s[%d]: up to offset %d the group went by another rule (%s, now %s): was the ID spec, the strategy, the kind of window or "
+        "isolation.level changed? Nothing before it counts as handled; what depends on it is unverified until the window has filled",
+        assigned.topic, assigned.partition, start.offset, start.metadata.rule, assigned.rule,
     )  # fmt: skip
-    known = replace(start.metadata, low=start.offset, complete=False, units=held.judged_by)
-    return replace(start, metadata=known, at_once=True)
+    return replace(start, metadata=None, at_once=True)
+
+
+def _checked(
+    start: Start, held: Partition, engine: Deduplicator, client: Client
+) -> Generator[None, None, Start]:
+    """Believe what a commit's text says of offsets completed above it only where the log has the last of these records."""
+    done = None if start.metadata is None else start.metadata.done
+    if start.metadata is None or done is None or start.reopened:
+        return start
+    if (yield from bears_witness(done.witness, held, engine, client)):
+        return start
+    logger.warning(
+        "%s[%d]: the text beside offset %d names a record at %d as completed which the log does not have: what is completed above "
+        "that offset is not known, and is handed out again", held.topic, held.partition, start.offset, done.witness.offset,
+    )  # fmt: skip
+    return replace(start, metadata=replace(start.metadata, done=None), at_once=True)
+
+
+def _tell_what_is_done(assigned: Assigned, start: Start, held: Partition, plan: StartPlan) -> None:
+    """Have the partition hide what the group completed elsewhere above its committed offset."""
+    done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
+    assigned.told = done
+    if done is not None:
+        assigned.done_asked = "" if start.at_once else done.encode(start.offset)
+        held.tell_completed(done.ranges)
+
+
+_OF_THE_RULE = ("format", "id_spec", "digest", "isolation", "window")
+"""Fields of a store's identity that say by which rule, or in which format, it was made."""
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
@@ -292,9 +308,12 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
             _set_aside(assigned, engine, client, error)
             yield
         except ForeignStoreError as error:
-            if error.field != "topic_id" or not topic_id:
+            if error.field == "topic_id" and topic_id:
+                _set_aside_foreign(assigned, engine, client, error, "topic-recreated")
+            elif error.field in _OF_THE_RULE:
+                _set_aside_foreign(assigned, engine, client, error, "rule-changed")
+            else:
                 raise
-            _set_aside_the_old_topics(assigned, engine, client, error)
             yield
         else:
             assigned.waits_for_lock = False
@@ -325,14 +344,14 @@ def _tell_of_the_lock(assigned: Assigned, engine: Deduplicator, error: StoreLock
     engine.tell(PartitionEvent("store-locked", assigned.topic, assigned.partition, offset, detail))
 
 
-def _set_aside_the_old_topics(
-    assigned: Assigned, engine: Deduplicator, client: Client, error: ForeignStoreError
+def _set_aside_foreign(
+    assigned: Assigned, engine: Deduplicator, client: Client, error: ForeignStoreError, event: EventName
 ) -> None:
-    """Keep the store of a topic that was deleted apart: its offsets mean nothing in the one of the same name."""
+    """Keep a store apart whose marks mean nothing here: of a topic that was deleted, by another rule, or in an older format."""
     topic, partition = assigned.topic, assigned.partition
     kept = engine.set_aside(topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id())
     offset = -1 if assigned.start is None else assigned.start.offset
-    engine.tell(PartitionEvent("topic-recreated", topic, partition, offset, f"{error}; it is kept as {kept}"))
+    engine.tell(PartitionEvent(event, topic, partition, offset, f"{error}; it is kept as {kept}"))
 
 
 def _set_aside(assigned: Assigned, engine: Deduplicator, client: Client, damage: StoreCorruptError) -> None:
@@ -372,7 +391,6 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
     elif chosen.history == "assume-processed" and start.before_us:
         low = client.bounds(held.topic, held.partition)[0]
-    on_rewind: OnRewind = "reprocess" if start.reprocess else chosen.on_rewind
     plan = plan_start(
         stored,
         committed=start.offset,
@@ -380,9 +398,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         era=era,
         complete=complete,
         new=start.new,
-        on_rewind=on_rewind,
-        buried=None if start.metadata is None else start.metadata.buried,
-        writer="" if start.metadata is None else start.metadata.by,
+        vouched=start.metadata is not None,
     )
     unknown = stored is not None and stored.committed is None and not start.reopened
     if plan.keep and unknown and plan.progress.high > start.offset:
@@ -391,8 +407,6 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
             "here, or a restored snapshot vouches for them, and are not delivered; if nobody processed them, remove the store",
             held.topic, held.partition, plan.progress.high, start.offset,
         )  # fmt: skip
-    if not plan.progress.writer:
-        plan = replace(plan, progress=replace(plan.progress, writer=secrets.token_hex(_WRITER_BYTES)))
     if start.reopened:
         # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.
         plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))

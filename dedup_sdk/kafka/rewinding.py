@@ -56,7 +56,7 @@ class Move:
     partition: int
     committed: int | None
     offset: int
-    metadata: CommitMetadata
+    metadata: CommitMetadata | None
     note: str = ""
 
     @property
@@ -65,14 +65,17 @@ class Move:
         return self.offset != self.committed
 
 
-def moved(committed: int | None, metadata: CommitMetadata | None, offset: int, era: str) -> CommitMetadata:
+def moved(
+    committed: int | None, metadata: CommitMetadata | None, offset: int, era: str
+) -> CommitMetadata | None:
     """Return what a commit of ``offset`` says of a group that stood at ``committed`` with ``metadata``.
 
     Back inside its history all of that stays, in a new era. Where it never was, or ahead of what it processed, its history
-    begins anew at ``offset``.
+    begins anew at ``offset``. None where the group's commit vouches for nothing.
     """
     if metadata is None or committed is None:
-        return CommitMetadata(low=offset, era=era)
+        return None
+    metadata = replace(metadata, done=None)
     if offset > committed:
         # Nothing is to be looked at again: the same era, so that what is known stays.
         return replace(metadata, low=offset, complete=False, epoch=None)
@@ -181,7 +184,7 @@ class Rewind:
     def commit(self, moves: Iterable[Move]) -> int:
         """Commit what changes, and return of how many partitions that is; the broker refuses it while the group has members."""
         due = [
-            TopicPartition(self._topic, move.partition, move.offset, str(move.metadata))
+            TopicPartition(self._topic, move.partition, move.offset, "" if move.metadata is None else move.metadata.text(move.offset))
             for move in moves
             if move.changes
         ]

@@ -144,6 +144,7 @@ class Lane(Judging, Saving):
         chunk.finish_offered()
         if offsets:
             self.newest_ms = max(self.newest_ms, int(timestamps.max()))
+            self._last_passed = offsets[-1], int(timestamps[-1]), digests[-1]
         # Nobody says in which leader epoch the last of these was written.
         self.epoch = None
         self.high = self.position = max(self.high, end)

@@ -15,11 +15,11 @@ import numpy as np
 from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import APART, DONE, OFFERED, REDELIVERED, UNKEYED, Chunk, Place, digest_of
 from dedup_sdk.lane.plan import NOTHING_KNOWN
-from dedup_sdk.lane.ranges import merged
+from dedup_sdk.lane.ranges import Range, merged
 from dedup_sdk.lane.recent import RecentMarks
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks
-from dedup_sdk.progress import Coverage, Progress
+from dedup_sdk.progress import Coverage, Progress, Witness
 from dedup_sdk.window import Window
 
 GRACE = 16
@@ -56,7 +56,8 @@ class LaneState:
         self.newest_ms = progress.newest_ms
         self.epoch = progress.epoch
         self.buried = progress.buried
-        self.writer = progress.writer
+        self._witness = progress.witness
+        self._last_passed: tuple[int, int, bytes | None] | None = None
         self.torn = 0
         self._known_end = progress.completed_end
         self._known_epoch = progress.epoch
@@ -136,8 +137,19 @@ class LaneState:
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
             newest_ms=self.newest_ms, epoch=self.epoch, delta=delta, buried=self.buried,
-            writer=self.writer, floor_number=self._left_ring(),
+            witness=self._the_witness(), floor_number=self._left_ring(),
         )  # fmt: skip
+
+    def _the_witness(self) -> Witness | None:
+        """Return the last record below ``high`` that was read."""
+        if self._last_passed is not None:
+            self._witness, self._last_passed = Witness.of(*self._last_passed), None
+        return self._witness
+
+    def witness_of(self, offset: int) -> Witness | None:
+        """Return the witness of an offset, where that is the last one below ``high`` that was read."""
+        known = self._the_witness()
+        return known if known is not None and known.offset == offset else None
 
     def _left_ring(self) -> int:
         """Return up to which number IDs are outside the window by now, or were outside of one before."""
@@ -242,6 +254,12 @@ class LaneState:
         row = self._chunks[at].row_of(offset)
         return None if row is None else Place(self._chunks[at], row)
 
+    def completed_above(self, offset: int) -> tuple[Range, ...]:
+        """Return what is completed at or above an offset of ``[low, position)``, as half-open ranges, ascending."""
+        chunks = [each for chunk in self._chunks for each in chunk.done_ranges(offset)]
+        ranges = merged([(offset, max(offset, self.high)), *self._restored, *chunks])
+        return tuple((max(start, offset), end) for start, end in ranges if end > offset)
+
     def is_completed(self, offset: int) -> bool:
         """Whether this group has completed the record at this offset since ``low``."""
         if offset < self.high:
@@ -250,6 +268,15 @@ class LaneState:
         if place is not None:
             return place.chunk.states[place.row] == DONE
         return any(start <= offset < end for start, end in self._restored)
+
+    @property
+    def has_restored(self) -> bool:
+        """Whether records were completed above the watermark in an earlier life, and have not come again."""
+        return bool(self._restored)
+
+    def is_restored(self, offset: int) -> bool:
+        """Whether the record at this offset was completed before the store was opened, or was passed since."""
+        return (self.low <= offset < self.high) or any(start <= offset < end for start, end in self._restored)
 
     def _is_open(self, offset: int) -> bool:
         if offset < self.high:
@@ -325,12 +352,25 @@ class LaneState:
                 break
             finished += 1
         self._pass(self._chunks[: finished + 1])
+        self._note_passed(finished)
         if finished:
             del self._chunks[:finished], self._firsts[:finished]
         high = self._chunks[0].first_open() if self._chunks else self.position
         if high != self.high:
             self.high = high
             self._moved = True
+
+    def _note_passed(self, finished: int) -> None:
+        """Note the last record that the watermark passes; so many chunks are finished."""
+        chunk, row = None, -1
+        if finished < len(self._chunks):
+            chunk = self._chunks[finished]
+            row = len(chunk.states) - len(chunk.states.lstrip(b"\0")) - 1
+        if row < 0 and finished:
+            chunk = self._chunks[finished - 1]
+            row = len(chunk.offsets) - 1
+        if chunk is not None and row >= 0:
+            self._last_passed = chunk.offsets[row], int(chunk.timestamps[row]), chunk.digests[row]
 
     def _pass(self, chunks: list[Chunk]) -> None:
         """Number the accepted records that the watermark passes, in a lane with a count window."""

@@ -7,28 +7,26 @@ Value of a mark (the key is its 16-byte digest)::
     number   int64    only where the lane has a count window: 24 bytes instead of 16
     payload  9 bytes or more, only where the mark has one, and then without a number: 25 bytes or more
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128), 6 where a mark has a payload,
-7 where some numbers are outside of any window (``floor_number``)::
+Journal record::
 
     magic        2 bytes  "DJ"
-    format       uint8
-    flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
-                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  64: buried  128: writer
+    format       uint8    8
+    flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number  16: the done ranges are a delta
+                          (`dedup_sdk.progress.latest`)  32: leader epoch  64: payloads  128: witness
+                          A field without its flag is 0 and means None.
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
-    low, high, committed, since_ms, accepted, since_number, newest_ms      7 x int64
+    low, high, committed, since_ms, accepted, since_number, newest_ms, floor_number      8 x int64
+    epoch        int64
+    witness      int64 offset, int64 timestamp, 8 bytes check
     done ranges  d x (int64 start, int64 end)
     era          e bytes of UTF-8
-    epoch        int32, only with flag 32
-    buried       int64, only with flag 64
-    writer       4 bytes, only with flag 128
-    floor        int64, only in format 7
     digests      n x 16 bytes
     offsets      n x int64
     timestamps   n x int64
-    numbers      n x int64, only with flag 1 (never in format 6)
-    payloads     n x uint32 lengths (0: none), and the bytes of all payloads; only in format 6
+    numbers      n x int64, only with flag 1 (never with flag 64)
+    payloads     n x uint32 lengths (0: none), and the bytes of all payloads; only with flag 64
     checksum     uint32   CRC-32 (zlib) of everything before it
 """
 
@@ -45,31 +43,26 @@ from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Progress, Witness
 
 MAGIC: Final = b"DJ"
-FORMAT: Final = 1
-DELTA_FORMAT: Final = 2
-EPOCH_FORMAT: Final = 3
-BURIED_FORMAT: Final = 4
-WRITER_FORMAT: Final = 5
-PAYLOAD_FORMAT: Final = 6
-FLOOR_FORMAT: Final = 7
+FORMAT: Final = 8
 
-_HEADER: Final = struct.Struct("<2sBBIII7q")
+_HEADER: Final = struct.Struct("<2sBBIII9q2q8s")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
-_LEADER_EPOCH: Final = struct.Struct("<i")
-_BURIED_END: Final = struct.Struct("<q")
-_FLOOR: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
 _SIZE: Final = np.dtype("<u4")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED, _WRITER = 1, 2, 4, 8, 16, 32, 64, 128
-_FLAGS: Final = {
-    FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255, PAYLOAD_FORMAT: 254,
-    FLOOR_FORMAT: 255,
-}  # fmt: skip
-_WRITER_BYTES: Final = 4
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _PAYLOADS, _WITNESS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+)
 VALUE_BYTES: Final = 16
 NUMBERED_VALUE_BYTES: Final = 24
 LEAST_PAYLOAD_BYTES: Final = NUMBERED_VALUE_BYTES - VALUE_BYTES + 1
@@ -155,9 +148,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         raise StoreError(message)
     check_payloads(marks)
     payloads = marks.payloads if marks.bear_payloads else None
-    era = progress.era.encode()
-    # What has payloads has no numbers, and so no floor.
-    floor = progress.floor_number if payloads is None else 0
+    era, witness = progress.era.encode(), progress.witness
     flags = (
         (_NUMBERS if numbers is not None else 0)
         | (_COMMITTED if progress.committed is not None else 0)
@@ -165,22 +156,23 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_SINCE_NUMBER if progress.since_number is not None else 0)
         | (_DELTA if progress.delta else 0)
         | (_EPOCH if progress.epoch is not None else 0)
-        | (_BURIED if progress.buried is not None else 0)
-        | (_WRITER if progress.writer else 0)
+        | (_PAYLOADS if payloads is not None else 0)
+        | (_WITNESS if witness is not None else 0)
+    )
+    seen = (
+        (0, 0, b"")
+        if witness is None
+        else (witness.offset, witness.timestamp_ms, bytes.fromhex(witness.check))
     )
     try:
         parts = [
             _HEADER.pack(
-                MAGIC, _lowest_format(flags, floor) if payloads is None else PAYLOAD_FORMAT, flags, count, len(progress.done), len(era),
-                progress.low, progress.high, progress.committed or 0, progress.since_ms or 0,
-                progress.accepted, progress.since_number or 0, progress.newest_ms,
+                MAGIC, FORMAT, flags, count, len(progress.done), len(era), progress.low, progress.high, progress.committed or 0,
+                progress.since_ms or 0, progress.accepted, progress.since_number or 0, progress.newest_ms, progress.floor_number,
+                progress.epoch or 0, *seen,
             ),
             *[_RANGE.pack(start, end) for start, end in progress.done],
             era,
-            b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
-            b"" if progress.buried is None else _BURIED_END.pack(progress.buried),
-            bytes.fromhex(progress.writer),
-            _FLOOR.pack(floor) if floor else b"",
             marks.digests,
             _bytes(marks.offsets),
             _bytes(marks.timestamps),
@@ -202,43 +194,43 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
 def decode_step(record: bytes) -> tuple[Progress, Marks]:
     """Return what `encode_step` was given.
 
-    Raises `StoreCorruptError` when the bytes are foreign, truncated, too many, changed, or of a newer format.
+    Raises `StoreCorruptError` when the bytes are foreign, truncated, too many, changed, or of another format.
     """
     if len(record) < _HEADER.size + _CRC.size or record[:2] != MAGIC:
         raise _corrupt(record, "it does not begin as one")
     _, version, flags, count, done_count, era_size, *words = _HEADER.unpack_from(record)
-    if version not in _FLAGS:
-        raise _corrupt(record, f"its format is {version}, this version reads up to {FLOOR_FORMAT}")
+    if version != FORMAT:
+        raise _corrupt(record, f"its format is {version}, this version reads {FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
-    epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
-    buried_size = _BURIED_END.size if flags & _BURIED else 0
-    writer_size = _WRITER_BYTES if flags & _WRITER else 0
-    floor_size = _FLOOR.size if version == FLOOR_FORMAT else 0
-    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size + floor_size
-    payloads_at = _HEADER.size + fields_size + count * width
-    sizes_bytes = _SIZE.itemsize * count if version == PAYLOAD_FORMAT else 0
+    payloads_at = _HEADER.size + done_count * _RANGE.size + era_size + count * width
+    sizes_bytes = _SIZE.itemsize * count if flags & _PAYLOADS else 0
     sizes: list[int] = []
     if sizes_bytes and len(record) >= payloads_at + sizes_bytes:
         sizes = np.frombuffer(record, _SIZE, count, payloads_at).tolist()
     expected = payloads_at + sizes_bytes + sum(sizes) + _CRC.size
-    if len(record) != expected or flags & ~_FLAGS[version]:
+    if len(record) != expected:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
         raise _corrupt(record, "its checksum differs")
-    low, high, committed, since_ms, accepted, since_number, newest_ms = words
+    (
+        low,
+        high,
+        committed,
+        since_ms,
+        accepted,
+        since_number,
+        newest_ms,
+        floor,
+        epoch,
+        offset,
+        timestamp_ms,
+        check,
+    ) = words
     at = _HEADER.size
     done = tuple(_RANGE.iter_unpack(record[at : at + done_count * _RANGE.size]))
     at += done_count * _RANGE.size
     era = record[at : at + era_size].decode()
     at += era_size
-    epoch = _LEADER_EPOCH.unpack_from(record, at)[0] if epoch_size else None
-    at += epoch_size
-    buried = _BURIED_END.unpack_from(record, at)[0] if buried_size else None
-    at += buried_size
-    writer = record[at : at + writer_size].hex()
-    at += writer_size
-    floor = _FLOOR.unpack_from(record, at)[0] if floor_size else 0
-    at += floor_size
     digests = record[at : at + count * DIGEST_BYTES]
     at += count * DIGEST_BYTES
     offsets, timestamps = (_column(record, at + index * 8 * count, count) for index in range(2))
@@ -253,10 +245,9 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         accepted=accepted,
         since_number=since_number if flags & _SINCE_NUMBER else None,
         newest_ms=newest_ms,
-        epoch=epoch,
+        epoch=epoch if flags & _EPOCH else None,
         delta=bool(flags & _DELTA),
-        buried=buried,
-        writer=writer,
+        witness=Witness(offset, timestamp_ms, check.hex()) if flags & _WITNESS else None,
         floor_number=floor,
     )
     if not any(sizes):
@@ -266,10 +257,6 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     ends = accumulate(sizes, initial=payloads_at + sizes_bytes)
     payloads = [record[start:end] for start, end in pairwise(ends)]
     return progress, Marks(digests, offsets, timestamps, numbers, payloads)
-
-
-def _lowest_format(flags: int, floor: int) -> int:
-    return FLOOR_FORMAT if floor else next(version for version, known in _FLAGS.items() if not flags & ~known)
 
 
 def _bytes(column: Int64s) -> bytes:

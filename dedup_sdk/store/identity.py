@@ -2,7 +2,7 @@
 
 JSON under the key ``identity``::
 
-    {"format": 1, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
+    {"format": 2, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
 
 Every field of `Identity` must be equal for a store to be opened, an empty one too: a topic whose ID becomes known is not
 assumed to be the one that was seen before. ``window`` is that of the last owner and may change. ``numbered``: every mark bears
@@ -21,7 +21,7 @@ from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:
@@ -47,7 +47,7 @@ def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
         message = (
             f"store {folder} has format {version}, this version reads {FORMAT}; use the version that wrote it"
         )
-        raise ForeignStoreError(message)
+        raise ForeignStoreError(message, field="format")
     texts = {entry.name: read.string(entry.name) for entry in fields(Identity) if entry.name != "partition"}
     return Identity(partition=read.integer("partition", least=0), **texts), read.flag("numbered")
 
@@ -76,4 +76,4 @@ def check_numbered(*, stored: bool, window: Window, where: str) -> None:
     """Raise `ForeignStoreError` when a count window is opened on marks that bear no acceptance numbers."""
     if window.count and not stored:
         message = f"{where} has marks without acceptance numbers, a window of {window} needs them; rebuild it or drop the count"
-        raise ForeignStoreError(message)
+        raise ForeignStoreError(message, field="window")

@@ -27,6 +27,8 @@ from dedup_sdk.marks import Found, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.window import Window
 
+DIGEST_NAME: Final = "sha256-16"
+"""How IDs are hashed."""
 NOTHING_LEFT_OUT: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -44,7 +46,7 @@ class Identity:
     partition: int
     topic_id: str = ""
     id_spec: str = ""
-    digest: str = "sha256-16"
+    digest: str = DIGEST_NAME
     isolation: str = "read_committed"
 
 

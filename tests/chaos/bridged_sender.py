@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Bridge
-from dedup_sdk.kafka.metadata import log_name, topic_digits, topic_id_of
+from dedup_sdk.kafka.metadata import topic_id_of
 from dedup_sdk.kafka.passing import passes
+from dedup_sdk.rule_fingerprint import log_name, topic_digits
 from dedup_sdk.testing.tethered import Tethered
 from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER, SESSION_MS

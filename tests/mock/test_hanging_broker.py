@@ -18,7 +18,15 @@ from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import PATIENCE_S, commit_plainly, make_consumer, poll_some, values, wait_for
+from tests.support.consuming import (
+    PATIENCE_S,
+    commit_plainly,
+    commit_text,
+    make_consumer,
+    poll_some,
+    values,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -66,7 +74,7 @@ def committed_before(kafka: MockKafka) -> None:
             "orders",
             3 if number else 0,
             partition=number,
-            metadata="dedup/1 low=0 era= complete=1",
+            metadata=commit_text(3 if number else 0),
         )
 
 
@@ -211,7 +219,7 @@ def test_a_recovery_timeout_counts_from_when_the_partition_was_taken(
 ) -> None:
     """Attempts that fail use it up: once a broker answers, nothing is replayed any more, and the event says so."""
     send(*"abc")
-    commit_plainly(kafka.bootstrap, "g", "orders", 3, metadata="dedup/1 low=0 era= complete=1")
+    commit_plainly(kafka.bootstrap, "g", "orders", 3, metadata=commit_text(3))
     send("a", "d")
     bounds, began = TailReader.bounds, list[float]()
 
@@ -241,9 +249,7 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
     monkeypatch.setattr(session, "AT_ONCE", 1)
     for number in (0, 1):
         send(*"abc", topic="pairs", partition=number)
-        commit_plainly(
-            kafka.bootstrap, "g", "pairs", 3, partition=number, metadata="dedup/1 low=0 era= complete=1"
-        )
+        commit_plainly(kafka.bootstrap, "g", "pairs", 3, partition=number, metadata=commit_text(3))
         send("a", f"new-{number}", topic="pairs", partition=number)
     silent = [True]
 

@@ -9,8 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from dedup_adapters import artemis
 from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Window, Windows, header
-from dedup_sdk.kafka.metadata import CommitMetadata
-from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.consuming import commit_text, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +70,7 @@ def test_a_suppressed_rewind_needs_no_ids(
         assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
         consumer.commit(asynchronous=False)
         # As a tool does, past the consumer: the mock cluster takes it from a member only.
-        back = TopicPartition("orders", 0, 0, str(CommitMetadata(low=0, era="back")))
+        back = TopicPartition("orders", 0, 0, commit_text(0, complete=False, era="back"))
         Consumer.commit(consumer, offsets=[back], asynchronous=False)
     send("b")
     again = make("orders", **options)

@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk.kafka.client import Client
 from tests.support.consuming import (
+    commit_text,
     committed,
     committed_metadata,
     poll_quiet,
@@ -53,7 +54,7 @@ def test_a_log_that_has_grown_again_is_noticed(
 
     def committed_before(*_: object) -> list[TopicPartition]:
         # The group had read three records more in epoch 0, which the new leader never had.
-        return [TopicPartition("orders", 0, 6, "dedup/1 low=0 era= complete=1 epoch=0")]
+        return [TopicPartition("orders", 0, 6, commit_text(6, epoch=0))]
 
     monkeypatch.setattr(Client, "committed", committed_before)
     consumer = make("orders", config={"auto.offset.reset": "latest"})
@@ -80,7 +81,7 @@ def test_a_machine_without_a_store_goes_on_where_the_log_parts(
     send("x", "a", *(["y", "z"] if grown else []))
 
     def committed_before(*_: object) -> list[TopicPartition]:
-        return [TopicPartition("orders", 0, 6, "dedup/1 low=1 era= complete=1 epoch=0")]
+        return [TopicPartition("orders", 0, 6, commit_text(6, low=1, epoch=0))]
 
     monkeypatch.setattr(Client, "committed", committed_before)
     consumer = make("orders", config={"auto.offset.reset": "latest"})

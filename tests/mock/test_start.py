@@ -16,6 +16,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.metadata import parse_metadata
 from tests.support.consuming import (
     commit_plainly,
+    commit_text,
     committed,
     committed_metadata,
     poll_quiet,
@@ -59,13 +60,15 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
     assert (metadata.low, metadata.complete) == (0, True)
 
 
-@pytest.mark.parametrize("text", ["low=0 era= complete=1 log=deadbeef", "low=4000 era= complete=1 epoch=7"])
+@pytest.mark.parametrize(
+    "text", [commit_text(50, log="deadbeef"), commit_text(4000, low=4000, epoch=7), commit_text(40)]
+)
 def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
     make: Make, send: Send, kafka: MockKafka, text: str
 ) -> None:
     """What a mirror brought beside a translated offset vouches for nothing: what came before is unverified, not new, not seen."""
     send(*map(str, range(50)))
-    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=f"dedup/1 {text}")
+    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=text)
     send("7", "new", "7")
     consumer = make("orders")
     assert values(poll_quiet(consumer)) == ["7", "new"]
@@ -79,11 +82,12 @@ def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
 def test_a_text_without_a_log_is_believed_and_gets_one(make: Make, send: Send, kafka: MockKafka) -> None:
     """What was committed before commits named their log stays good; the next commit names it, and another host believes it."""
     send(*map(str, range(50)))
-    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata="dedup/1 low=0 era= complete=1")
+    commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=commit_text(50))
     send("7", "new")
     with make("orders") as consumer:
         assert values(poll_quiet(consumer)) == ["new"]
-    named = parse_metadata(committed(kafka.bootstrap, "g", "orders").metadata)
+    now = committed(kafka.bootstrap, "g", "orders")
+    named = parse_metadata(now.metadata, committed=now.offset)
     assert named is not None
     assert len(named.log) == 8, "mock brokers have no topic IDs"
     send("7", "new", "newer")
@@ -99,8 +103,7 @@ def test_a_commit_that_comes_late_has_nothing_handled_again(
     with make("orders") as consumer:
         assert values(poll_quiet(consumer)) == [*"abcd"]
         consumer.commit(asynchronous=False)
-        text = committed(kafka.bootstrap, "g", "orders").metadata
-        Consumer.commit(consumer, offsets=[TopicPartition("orders", 0, 2, text or "")], asynchronous=False)
+        Consumer.commit(consumer, offsets=[TopicPartition("orders", 0, 2, commit_text(2))], asynchronous=False)
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     send("e")
     with make("orders") as consumer:

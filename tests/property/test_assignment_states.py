@@ -201,7 +201,7 @@ class Assignment(RuleBasedStateMachine):
         committed = getattr(self, "cluster", Cluster()).committed
         if committed is None or self.moved:
             return
-        metadata = parse_metadata(committed.metadata)
+        metadata = parse_metadata(committed.metadata, committed=committed.offset)
         assert metadata is not None
         ids = {self.cluster.log[offset] for offset in self.handled}
         for offset in range(metadata.low, committed.offset):

@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Window, header
 from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.rule_fingerprint import rule_digits
+from dedup_sdk.store.protocol import DIGEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from dedup_sdk import PartitionStatus
     from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk.strategy import Strategy
 
 PATIENCE_S = 60.0
 """Seconds after which something that has to come is taken for lost."""
@@ -209,9 +212,23 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> Top
 
 
 def committed_metadata(bootstrap: str, group: str, topic: str, partition: int = 0) -> CommitMetadata | None:
-    """The metadata beside a committed offset, as ours, without the names of log and store; None when it is not ours."""
-    metadata = parse_metadata(committed(bootstrap, group, topic, partition).metadata)
-    return None if metadata is None else replace(metadata, log="", by="")
+    """The metadata beside a committed offset, as ours, without the fingerprint; None when it is not ours."""
+    now = committed(bootstrap, group, topic, partition)
+    metadata = parse_metadata(now.metadata, committed=now.offset)
+    return None if metadata is None else replace(metadata, log="", rule=CommitMetadata(low=0).rule)
+
+
+def rule_of(dedup: Strategy | None = None, topic: str = "orders", isolation: str = "read_committed") -> str:
+    """The rule part of the fingerprint of a consumer's commits; without a strategy that of `lookup`."""
+    strategy = lookup() if dedup is None else dedup
+    return rule_digits(strategy.keys, strategy.window_of(topic), digest=DIGEST_NAME, isolation=isolation)
+
+
+def commit_text(
+    offset: int, *, dedup: Strategy | None = None, low: int = 0, complete: bool = True, **more: Any
+) -> str:
+    """The text of a commit of this offset by a consumer with this strategy (`lookup` without one), of any log."""
+    return CommitMetadata(low=low, complete=complete, rule=rule_of(dedup), **more).text(offset)
 
 
 def commit_plainly(

@@ -17,6 +17,7 @@ from dedup_sdk.kafka.settings import client_settings
 from tests.support.consuming import (
     PATIENCE_S,
     commit_plainly,
+    commit_text,
     committed,
     poll_quiet,
     poll_some,
@@ -98,7 +99,7 @@ def test_markers_at_the_end_of_a_replay_do_not_hold_it(world: World) -> None:
     send_in_transaction(producer, world, "x", "y", commit=False)
     world.handle(1)
     end = 5
-    world.commit_plainly(end, metadata="dedup/1 low=0 era= complete=1")
+    world.commit_plainly(end, metadata=commit_text(end))
     send_in_transaction(producer, world, "a", "b", commit=True)
 
     assert world.rest("two") == ["b"]
@@ -160,7 +161,7 @@ def test_a_transaction_that_began_before_such_records_were_read_is_waited_for(wo
     producer.produce(world.topic, b"b", headers={"dedup-id": b"b"}, partition=0)
     producer.flush()
     world.send("c")
-    world.commit_plainly(4, metadata="dedup/1 low=0 era= complete=1")
+    world.commit_plainly(4, metadata=commit_text(4))
 
     consumer = world.consumer("two", {"isolation.level": "read_uncommitted"})
     waiting = [("recovering", ("transaction",))]
@@ -241,7 +242,8 @@ def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
     assert poll_quiet(latest) == []
     assert world.committed().offset == 2
     assert re.fullmatch(
-        r"dedup/1 low=2 era= complete=1 log=[0-9a-f]{16} by=[0-9a-f]{8}", world.committed().metadata or ""
+        r"dedup/2 at=\d+ fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=2 complete=1 era=",
+        world.committed().metadata or "",
     )
     world.send("a")
     latest.close()

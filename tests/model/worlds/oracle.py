@@ -103,7 +103,7 @@ class Oracle:
             return
         if before is not None and before.offset > now.offset:
             raise BrokenPromiseError(f"went back: from {before.offset} to {now.offset}")
-        metadata = parse_metadata(now.metadata)
+        metadata = parse_metadata(now.metadata, committed=now.offset)
         assert metadata is not None
         for serial, entry in self.entries[now.partition].items():
             if metadata.low <= entry.offset < now.offset and not (

@@ -11,7 +11,7 @@ from dedup_sdk.bridge import placing as module
 from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.bridge.placing import Placing
 from dedup_sdk.bridge.position import Log
-from dedup_sdk.kafka.metadata import log_name
+from dedup_sdk.rule_fingerprint import log_name
 from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.kafka.metadata import CommitMetadata, log_name, parse_metadata
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.rule_fingerprint import log_name
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 

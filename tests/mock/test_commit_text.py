@@ -1,0 +1,191 @@
+"""What a commit's text vouches for, and for what it does not: the offset it was written for, the rule it was written by, and what is
+completed above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, key
+from dedup_sdk.orders import integer
+from tests.support.consuming import (
+    committed,
+    lookup,
+    make_consumer,
+    numbers,
+    poll_quiet,
+    poll_some,
+    values,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def copy_the_text(consumer: DedupConsumer, by: int) -> None:
+    """Move the group as scripts do: ask for its offset, add to it, and commit that, with the text that came along.
+
+    The mock cluster takes it from a member only.
+    """
+    consumer.commit(asynchronous=False)
+    [now] = Consumer.committed(consumer, [TopicPartition("orders", 0)], timeout=10)
+    now.offset += by
+    Consumer.commit(consumer, offsets=[now], asynchronous=False)
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_text_copied_forward_hides_nothing(make: Make, send: Send, *, same_disk: bool) -> None:
+    """Ten messages were skipped, nobody handled them: sent again, each is delivered."""
+    send(*numbers(0, 10))
+    with make("orders") as consumer:
+        poll_some(consumer, 10)
+        assert poll_quiet(consumer) == []
+        send(*numbers(10, 20))
+        copy_the_text(consumer, 10)
+    send(*numbers(10, 20), "new")
+    again = make("orders", **({} if same_disk else {"store": MemoryStore()}))
+    assert values(poll_quiet(again)) == [*numbers(10, 20), "new"]
+    assert again.counters.verdicts["unverified"] == 11
+
+
+def test_a_text_copied_backward_is_a_rewind(make: Make, send: Send) -> None:
+    """The operator wants the last five again, and gets them, as doubtful as after any tool."""
+    send(*numbers(0, 10))
+    with make("orders") as consumer:
+        poll_some(consumer, 10)
+        assert poll_quiet(consumer) == []
+        copy_the_text(consumer, -5)
+    again = make("orders")
+    assert values(poll_quiet(again)) == numbers(5, 10)
+    assert again.counters.verdicts["redelivered"] == 0
+
+
+
+def sent_twice(kafka: MockKafka) -> None:
+    """Customer 1 orders A, then B: by the key B is a duplicate, by the order's ID it is not."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for order in ("A", "B"):
+        producer.produce("orders", order, key="customer-1", headers={"order-id": order}, partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_what_another_id_spec_hid_was_not_handled(
+    make: Make, kafka: MockKafka, tmp_path: Path, *, same_disk: bool
+) -> None:
+    """The next version reads another ID: B, sent again, is delivered, because nobody ever handled it."""
+    sent_twice(kafka)
+    with make("orders", dedup=Lookup(id=key(), window=Window(days=7)), store=tmp_path / "one") as before:
+        assert values(poll_quiet(before)) == ["A"]
+    sent_twice(kafka)
+    now = Lookup(id=header("order-id"), window=Window(days=7))
+    after = make("orders", dedup=now, store=tmp_path / ("one" if same_disk else "two"))
+    assert values(poll_quiet(after)) == ["A", "B"]
+    assert after.counters.verdicts["unverified"] == 2
+    after.close()
+    again = make("orders", dedup=now, store=tmp_path / "three")
+    sent_twice(kafka)
+    assert values(poll_quiet(again)) == []
+
+
+def test_what_was_discarded_for_want_of_an_id_was_not_handled(make: Make, send: Send) -> None:
+    """Records without the old ID were discarded; by the new one they have one, and come as new."""
+    send("a", "b")
+    discarding = Lookup(id=header("order-id"), window=Window(days=7), on_missing_id="discard")
+    with make("orders", dedup=discarding, store=MemoryStore()) as before:
+        assert values(poll_quiet(before)) == []
+    send("a", "b")
+    after = make("orders", store=MemoryStore())
+    assert values(poll_quiet(after)) == ["a", "b"]
+
+
+def test_what_a_comparison_hid_was_not_handled(make: Make, send: Send) -> None:
+    """`LastId` discards what comes too late; `Lookup` then delivers it when it is sent again."""
+    last = LastId(id=header("dedup-id"), order=integer(), reorder_depth=0, below_floor="discard")
+    send("5")
+    with make("orders", dedup=last, store=MemoryStore()) as before:
+        assert values(poll_quiet(before)) == ["5"]
+        send("3")
+        assert values(poll_quiet(before)) == []
+    send("3")
+    after = make("orders", store=MemoryStore())
+    assert values(poll_quiet(after)) == ["3"]
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "time": {"dedup": lookup()},
+    "count": {"dedup": lookup(window=Window(count=1_000))},
+    "last": {"dedup": LastId(id=header("dedup-id"), order=integer())},
+}
+
+
+def complete_all_but(consumer: DedupConsumer, count: int, open_: set[int]) -> None:
+    """Take messages 0 to ``count`` and complete them, all but some."""
+    for message in poll_some(consumer, count):
+        if int(message.value()) not in open_:
+            consumer.complete(message)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_hand_over_doubles_nothing_that_was_completed_out_of_order(
+    make: Make, send: Send, strategy: str
+) -> None:
+    """Two messages of 200 keep failing: the next owner, on another disk, gets these two, and knows the marks of all others."""
+    options = {**STRATEGIES[strategy], "completion": "explicit"}
+    send(*numbers(0, 200))
+    with make("orders", store=MemoryStore(), **options) as first:
+        complete_all_but(first, 200, {0, 77})
+    second = make("orders", store=MemoryStore(), **options)
+    assert values(poll_quiet(second)) == ["0", "77"]
+    send("150", "199", "200")
+    assert values(poll_quiet(second)) == ["200"]
+
+
+def test_what_was_handed_over_travels_on(make: Make, send: Send) -> None:
+    """The next owner goes before it has read all of it, and so does the one after it."""
+    options: dict[str, Any] = {"completion": "explicit"}
+    send(*numbers(0, 200))
+    with make("orders", store=MemoryStore(), **options) as first:
+        complete_all_but(first, 200, {0})
+    for _ in range(2):
+        with make("orders", store=MemoryStore(), **options) as another:
+            assert values(poll_some(another, 1)) == ["0"]
+    last = make("orders", store=MemoryStore(), **options)
+    assert values(poll_quiet(last)) == ["0"]
+
+
+def test_fifty_thousand_completions_travel(make: Make, send: Send) -> None:
+    """With 2,000 unfinished ones at random among them the text is short enough for a broker, and the next owner gets just these."""
+    from random import Random
+
+    count = 52_000
+    open_ = set(Random(7).sample(range(count), 2_000))
+    options: dict[str, Any] = {"completion": "explicit"}
+    send(*numbers(0, count))
+    with make("orders", store=MemoryStore(), **options) as first:
+        complete_all_but(first, count, open_)
+        assert first.counters.left_out == 0
+    second = make("orders", store=MemoryStore(), **options)
+    assert {int(each) for each in values(poll_some(second, 2_000))} == open_
+    assert poll_quiet(second) == []
+
+
+def test_a_broker_that_takes_no_long_texts_gets_short_ones(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The commit counts all the same; what the text could not say is handled again, and counted."""
+    options: dict[str, Any] = {"completion": "explicit", "config": {"auto.commit.interval.ms": 60_000}}
+    send(*numbers(0, 10))
+    with make("orders", store=MemoryStore(), **options) as first:
+        complete_all_but(first, 10, {5})
+        kafka.push_errors("OffsetCommit", KafkaError.OFFSET_METADATA_TOO_LARGE, 1)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 5
+    assert first.counters.left_out == 4
+    second = make("orders", store=MemoryStore(), **options)
+    assert values(poll_quiet(second)) == numbers(5, 10)
