@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import NO_MARKS, Int64s
 from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.progress import Coverage
-from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
+from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import LastId, Strategy
 from dedup_sdk.units.judged import judged_by
 from dedup_sdk.units.keys import UnitKeys
@@ -111,15 +111,14 @@ class Partition(Counted):
         self,
         snapshot: str,
         plan: StartPlan,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> Iterator[None]:
         """Begin with the marks of a snapshot folder instead, a few milliseconds a step; raises `SnapshotError` if it does not check.
 
-        ``without``: offset -> digest (16 bytes) of records that must leave no mark. ``move``: its files are ours and were checked.
+        ``move``: its files are ours and were checked.
         """
-        yield from self.store.installing(snapshot, plan.progress, without, move=move)
+        yield from self.store.installing(snapshot, plan.progress, move=move)
         self._forget_steps()
         self.loaded = None
         self._lane = self._make_lane(plan.progress, NO_MARKS)
@@ -302,11 +301,17 @@ class Partition(Counted):
         return self._settled(self.lane.complete_chunk(chunk))
 
     def complete(
-        self, offsets: Iterable[int], *, states: tuple[int, ...] = (OFFERED, APART), quietly: bool = False
+        self,
+        offsets: Iterable[int],
+        *,
+        states: tuple[int, ...] = (OFFERED, APART),
+        quietly: bool = False,
+        dead_lettered: bool = False,
     ) -> list[Place]:
         """Complete single records that are in one of ``states``; return what is to be delivered next.
 
-        ``quietly``: a record that is not in flight any more is no news.
+        ``quietly``: a record that is not in flight any more is no news. ``dead_lettered``: count them as such; they are completed like any
+        other.
         """
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for offset in offsets:
@@ -321,6 +326,8 @@ class Partition(Counted):
             rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
         offered: list[Place] = []
         for chunk, indexes in rows.values():
+            # One that is named twice ends once.
+            self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
             offered += self.lane.complete(chunk, indexes)
         return self._settled(offered)
 
@@ -337,26 +344,6 @@ class Partition(Counted):
             self._counters.stale += not again
             offered += again
         return offered
-
-    def bury(self, offsets: Iterable[int]) -> list[Place]:
-        """End records without a mark; return what is to be delivered next."""
-        offered: list[Place] = []
-        for offset in offsets:
-            if self._refuses(1):
-                continue
-            place = self.lane.place(offset)
-            if place is None or place.chunk.states[place.row] == DONE:
-                self._counters.stale += 1
-                continue
-            if place.chunk.states[place.row] not in (OFFERED, APART):
-                continue
-            promoted = self._bury(place)
-            offered += promoted
-            if self.claims is not None and not promoted:
-                # Else the claim is that of its twin now.
-                self.claims.give_up(place.chunk.digests[place.row])
-            self._counters.dead_lettered += 1
-        return self._settled(offered, inherit=True)
 
     def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""

@@ -50,8 +50,7 @@ class Start:
     """Where a partition starts, and what the group says of its history.
 
     ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or committed without
-    ours. ``new`` says that the group has never committed here. ``reprocess``: the log is not the one it was, so that
-    nothing from ``offset`` on may be taken for completed, whatever the user wants of rewinds.
+    ours. ``new`` says that the group has never committed here.
     """
 
     offset: int
@@ -61,7 +60,6 @@ class Start:
     """The reader has to be moved there: it was assigned elsewhere."""
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
-    reprocess: bool = False
     before_us: bool = False
     """The group committed ``offset`` without metadata of ours, or of another log: it was here before this package."""
     suspect: bool = False
@@ -163,7 +161,6 @@ class Assigned:
             complete=self.complete and not lane.torn,
             epoch=lane.epoch,
             log=self.log,
-            buried=lane.buried,
             by=lane.writer,
             aborted=self.aborted,
             units=self.units,

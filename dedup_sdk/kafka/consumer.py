@@ -18,14 +18,12 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.forks import keep_from_children
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
-from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.offsets import Offsets
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S
@@ -34,7 +32,6 @@ from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.sharing import share, sharing_of
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.turns import Turns
-from dedup_sdk.lane.plan import OnRewind
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.shared.protocol import ClaimStore
@@ -83,12 +80,10 @@ class DedupConsumer(Offsets):
             replayed is taken.
         shared: a memory that this consumer shares with others, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with how it is asked: the same ID in
             another partition, or at another consumer, is known then.
-        on_rewind: what happens when the group's offsets were set back: ``reprocess`` or ``suppress`` what was completed, but
-            for what was given up.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
-        dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found
-            there is not taken for handled when a store is rebuilt.
+        dead_letters: the topic that `run` sends the messages to whose handler failed for good (default: the group's name and
+            ``.dead-letters``).
         on_full_disk: what happens while there is no room on the store's disk: ``pause`` (nothing new is delivered) or ``unverified``
             (messages go on, what is known of them is kept in memory, and is given up when it becomes too much). Either ends by itself
             when there is room.
@@ -118,7 +113,6 @@ class DedupConsumer(Offsets):
         mode: Mode = "dedup",
         snapshot: Places | None = None,
         shared: Shared | ClaimStore | None = None,
-        on_rewind: OnRewind = "reprocess",
         history: History = "none",
         dead_letters: str | None = None,
         on_full_disk: OnFullDisk = "pause",
@@ -132,17 +126,13 @@ class DedupConsumer(Offsets):
         for name, value, choices in (
             ("completion", completion, ("on-next-call", "explicit")), ("mode", mode, ("dedup", "observe")),
             ("durability", durability, ("record", "batch", "commit")),
-            ("on_rewind", on_rewind, ("reprocess", "suppress")), ("history", history, ("none", "assume-processed")),
+            ("history", history, ("none", "assume-processed")),
             ("on_full_disk", on_full_disk, ("pause", "unverified")),
         ):  # fmt: skip
             choice(name, value, choices)
         if not isinstance(dedup, Lookup | LastId):
             raise ConfigurationError(
                 f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
-            )
-        if isinstance(dedup, LastId) and on_rewind == "suppress":
-            raise ConfigurationError(
-                "on_rewind='suppress' needs Lookup: what a lane remembers cannot be taken back; choose reprocess"
             )
         if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
             raise ConfigurationError(
@@ -164,9 +154,7 @@ class DedupConsumer(Offsets):
                 "persist=True"
             )
         keys = _key_store(store)
-        sharing = sharing_of(
-            shared, dedup, observes=mode == "observe", session_s=settings.session_s, letters=dead_letters
-        )
+        sharing = sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -180,19 +168,14 @@ class DedupConsumer(Offsets):
             forgets_unwritten=on_full_disk == "unverified",
         )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
-        self._chain = LetterChain()
-        self._handing_back = share(self._engine, sharing, settings, self._dead_letters, self._chain)
+        share(self._engine, sharing, settings, self._dead_letters)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
             store_folder=keys.path if isinstance(keys, RocksStore) else None,
-            on_rewind=on_rewind,
             history=history,
             on_full_disk=on_full_disk,
             timeout_s=timeout_s,
-            dead_letters=DeadLetterLog(
-                settings, self._dead_letters, expected=dead_letters is not None, readers=self._client.readers
-            ),
         )
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
@@ -343,8 +326,6 @@ class DedupConsumer(Offsets):
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)
-                if self._handing_back is not None:
-                    self._guard.run(self._handing_back.close)
                 if self._engine.claims is not None:
                     self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()

@@ -175,7 +175,7 @@ class Holdings:
         """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
-        metadata, reprocess = None, False
+        metadata = None
         if known is not None:
             history, high = known
             if offset == high:
@@ -183,7 +183,7 @@ class Holdings:
             if offset < high:
                 metadata = _set_back(history, offset)
                 if log_changed:
-                    metadata, reprocess = replace(metadata, low=offset, complete=False), True
+                    metadata = replace(metadata, low=offset, complete=False)
         # As with the plain client, a seek is no commit: the next progress is, also below what was committed.
         # But a group that is new has to know where it begins, wherever that is: else its store would look foreign to it.
         new = assigned.start is not None and assigned.start.new and assigned.state is State.RECOVERING
@@ -193,7 +193,6 @@ class Holdings:
             new=new,
             seek=True,
             at_once=log_changed or new,
-            reprocess=reprocess,
         )
         self._begin_again(assigned, start, requested=min(assigned.requested, offset))
         if not log_changed:

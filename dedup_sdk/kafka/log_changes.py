@@ -18,7 +18,6 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.undecided import wait_until_decided
@@ -39,7 +38,6 @@ def start_in_the_log(
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
-    dead_letters: DeadLetterLog | None,
     *,
     assigned: Assigned,
     until: float | None = None,
@@ -70,7 +68,7 @@ def start_in_the_log(
         if loaded is None or start.reopened or completed == start.offset:
             return start
         begin = max(first, start.offset)
-        if not (yield from _is_another(held, loaded, engine, client, dead_letters, begin=begin, decided=end)):
+        if not (yield from _is_another(held, loaded, engine, client, begin=begin, decided=end)):
             return start
     same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
     if loaded is None:
@@ -168,14 +166,13 @@ def _is_another(
     loaded: Loaded,
     engine: Deduplicator,
     client: Client,
-    dead_letters: DeadLetterLog | None,
     *,
     begin: int,
     decided: int,
 ) -> Generator[None, None, bool]:
     """Whether the last records that were completed are others by now: by their leader epoch, or by their marks.
 
-    Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage, and not given up.
+    Of marks only a record whose mark would have to be there tells: with an ID, inside the window and the coverage.
     """
     progress = loaded.progress
     end = progress.completed_end
@@ -212,11 +209,6 @@ def _is_another(
                     and _was_completed(progress, piece.offsets[row])
                 }
             yield
-    if strange and dead_letters is not None:
-        given_up = yield from dead_letters.read(held.topic, held.partition, buried=progress.buried)
-        if given_up.since_ms is not None:
-            return False
-        strange = {offset for offset in strange - given_up.digests.keys() if offset >= given_up.known_from}
     return bool(strange)
 
 

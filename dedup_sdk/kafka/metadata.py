@@ -3,7 +3,7 @@
 Kafka keeps a short text beside a committed offset. Ours says where the stretch of log begins that this group has really
 processed without a gap, so that a consumer on any machine knows what it may take for seen:
 
-    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc84d2e6f7 buried=1188 by=5d0c77e1 aborted=1200 units=90c2e5d1
+    dedup/1 low=1200 era=5f0c9a complete=1 epoch=7 log=3f9a01bc84d2e6f7 by=5d0c77e1 aborted=1200 units=90c2e5d1
 
 ``low``
     the first offset of that stretch; nothing before it is ever taken for seen.
@@ -18,9 +18,6 @@ processed without a gap, so that a consumer on any machine knows what it may tak
     which log these offsets are of (`log_name`), left out where nobody says: a tool that copies a group to another cluster
     (MirrorMaker 2) translates the offset and leaves the text as it is; and a consumer that has not heard that its topic was made anew
     commits in the new one what it knows of the old.
-``buried``
-    the offset after the last record that the group gave up, left out where it never did: what it names is in the group's dead-letter
-    topic, so that one that is not to be found is a doubt.
 ``by``
     which key store it was committed from (`dedup_sdk.progress.Progress.writer`): one of its own commits that arrives after a later
     one is told from a group that somebody has set back.
@@ -45,7 +42,7 @@ from confluent_kafka import Uuid
 
 _FORM = re.compile(
     r"dedup/1 low=(\d{1,19}) era=([0-9a-z]{0,32}) complete=([01])(?: epoch=(\d{1,9}))?(?: log=((?:[0-9a-f]{8}){1,2}))?"
-    r"(?: buried=(\d{1,19}))?(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?"
+    r"(?: by=([0-9a-f]{8}))?(?: aborted=(\d{1,19}))?"
     r"(?: units=([0-9a-f]{8}))?",
     re.ASCII,
 )
@@ -68,7 +65,6 @@ class CommitMetadata:
     complete: bool = False
     epoch: int | None = None
     log: str = ""
-    buried: int | None = None
     by: str = ""
     aborted: int | None = None
     units: str = ""
@@ -77,11 +73,10 @@ class CommitMetadata:
         """The text that `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
         log = f" log={self.log}" if self.log else ""
-        buried = "" if self.buried is None else f" buried={self.buried}"
         by = f" by={self.by}" if self.by else ""
         aborted = "" if self.aborted is None else f" aborted={self.aborted}"
         units = f" units={self.units}" if self.units else ""
-        told = f"{epoch}{log}{buried}{by}{aborted}{units}"
+        told = f"{epoch}{log}{by}{aborted}{units}"
         return f"dedup/1 low={self.low} era={self.era} complete={int(self.complete)}{told}"
 
     def is_of(self, log: str) -> bool:
@@ -130,7 +125,7 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
     ``committed`` is the offset beside it: a history that begins beyond it is not what the group committed here.
     """
     form = _FORM.fullmatch(text or "")
-    if form is None or max(int(form[1]), int(form[6] or 0), int(form[8] or 0)) > _MAX_OFFSET:
+    if form is None or max(int(form[1]), int(form[7] or 0)) > _MAX_OFFSET:
         return None
     if committed is not None and int(form[1]) > committed:
         return None
@@ -140,8 +135,7 @@ def parse_metadata(text: str | None, *, committed: int | None = None) -> CommitM
         complete=form[3] == "1",
         epoch=None if form[4] is None else int(form[4]),
         log=form[5] or "",
-        buried=None if form[6] is None else int(form[6]),
-        by=form[7] or "",
-        aborted=None if form[8] is None else int(form[8]),
-        units=form[9] or "",
+        by=form[6] or "",
+        aborted=None if form[7] is None else int(form[7]),
+        units=form[8] or "",
     )

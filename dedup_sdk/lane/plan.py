@@ -17,7 +17,6 @@ from typing import Final, Literal
 
 from dedup_sdk.progress import Progress
 
-OnRewind = Literal["reprocess", "suppress"]
 Beginning = Literal["new", "resumed", "behind", "rewound", "jumped", "missing", "earlier"]
 
 NOTHING_KNOWN: Final = 2**62
@@ -52,41 +51,13 @@ def plan_start(
     era: str = "",
     complete: bool = False,
     new: bool = False,
-    on_rewind: OnRewind = "reprocess",
-    buried: int | None = None,
     writer: str = "",
 ) -> StartPlan:
     """Say how a partition starts whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
-    ``committed`` is where it starts, and equals ``low``). ``buried``: before which offset the group gave something up, as its commits
-    say; what the store knows of that stays, whatever becomes of the rest. ``writer``: whose commit it is (`Progress`).
+    ``committed`` is where it starts, and equals ``low``). ``writer``: whose commit it is (`Progress`).
     """
-    known = [end for end in (buried, stored.buried if stored else None) if end is not None]
-    plan = _plan_start(
-        stored,
-        committed=committed,
-        low=low,
-        era=era,
-        complete=complete,
-        new=new,
-        on_rewind=on_rewind,
-        writer=writer,
-    )
-    return replace(plan, progress=replace(plan.progress, buried=max(known, default=None)))
-
-
-def _plan_start(
-    stored: Progress | None,
-    *,
-    committed: int,
-    low: int,
-    era: str,
-    complete: bool,
-    new: bool,
-    on_rewind: OnRewind,
-    writer: str,
-) -> StartPlan:
     if new:
         # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
         plan = _anew(
@@ -99,12 +70,6 @@ def _plan_start(
     below = stored.committed is not None and committed < stored.committed
     late = below and writer != "" and writer == stored.writer
     if era != stored.era or (below and not late):
-        if on_rewind == "suppress" and stored.low <= committed <= stored.high:
-            progress = replace(stored, era=era, committed=committed)
-            return StartPlan(
-                progress=progress, keep=True, replay_from=committed, replay_to=committed, whole=False,
-                beginning="rewound",
-            )  # fmt: skip
         return _anew(committed, low=low, era=era, complete=complete, beginning="rewound")
     if low < stored.low:
         return _anew(committed, low=low, era=era, complete=complete, beginning="earlier")

@@ -7,13 +7,13 @@ Value of a mark (the key is its 16-byte digest)::
     number   int64    only where the lane has a count window: 24 bytes instead of 16
     payload  9 bytes or more, only where the mark has one, and then without a number: 25 bytes or more
 
-Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 4: 64, 5: 128), 6 where a mark has a payload,
+Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 32, 5: 128), 6 where a mark has a payload,
 7 where some numbers are outside of any window (``floor_number``)::
 
     magic        2 bytes  "DJ"
     format       uint8
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number (a field without its flag is 0 and means None)
-                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  64: buried  128: writer
+                          16: the done ranges are a delta (`dedup_sdk.progress.latest`)  32: leader epoch  128: writer
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
@@ -21,7 +21,6 @@ Journal record, of the lowest format that has its flags (1: up to 8, 2: 16, 3: 3
     done ranges  d x (int64 start, int64 end)
     era          e bytes of UTF-8
     epoch        int32, only with flag 32
-    buried       int64, only with flag 64
     writer       4 bytes, only with flag 128
     floor        int64, only in format 7
     digests      n x 16 bytes
@@ -51,7 +50,6 @@ MAGIC: Final = b"DJ"
 FORMAT: Final = 1
 DELTA_FORMAT: Final = 2
 EPOCH_FORMAT: Final = 3
-BURIED_FORMAT: Final = 4
 WRITER_FORMAT: Final = 5
 PAYLOAD_FORMAT: Final = 6
 FLOOR_FORMAT: Final = 7
@@ -60,14 +58,12 @@ _HEADER: Final = struct.Struct("<2sBBIII7q")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _LEADER_EPOCH: Final = struct.Struct("<i")
-_BURIED_END: Final = struct.Struct("<q")
 _FLOOR: Final = struct.Struct("<q")
 _I64: Final = np.dtype("<i8")
 _SIZE: Final = np.dtype("<u4")
-_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _BURIED, _WRITER = 1, 2, 4, 8, 16, 32, 64, 128
+_NUMBERS, _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _WRITER = 1, 2, 4, 8, 16, 32, 128
 _FLAGS: Final = {
-    FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, BURIED_FORMAT: 127, WRITER_FORMAT: 255, PAYLOAD_FORMAT: 254,
-    FLOOR_FORMAT: 255,
+    FORMAT: 15, DELTA_FORMAT: 31, EPOCH_FORMAT: 63, WRITER_FORMAT: 191, PAYLOAD_FORMAT: 190, FLOOR_FORMAT: 191,
 }  # fmt: skip
 _WRITER_BYTES: Final = 4
 VALUE_BYTES: Final = 16
@@ -165,7 +161,6 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         | (_SINCE_NUMBER if progress.since_number is not None else 0)
         | (_DELTA if progress.delta else 0)
         | (_EPOCH if progress.epoch is not None else 0)
-        | (_BURIED if progress.buried is not None else 0)
         | (_WRITER if progress.writer else 0)
     )
     try:
@@ -178,7 +173,6 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             *[_RANGE.pack(start, end) for start, end in progress.done],
             era,
             b"" if progress.epoch is None else _LEADER_EPOCH.pack(progress.epoch),
-            b"" if progress.buried is None else _BURIED_END.pack(progress.buried),
             bytes.fromhex(progress.writer),
             _FLOOR.pack(floor) if floor else b"",
             marks.digests,
@@ -211,10 +205,9 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, f"its format is {version}, this version reads up to {FLOOR_FORMAT}")
     width = DIGEST_BYTES + 16 + (8 if flags & _NUMBERS else 0)
     epoch_size = _LEADER_EPOCH.size if flags & _EPOCH else 0
-    buried_size = _BURIED_END.size if flags & _BURIED else 0
     writer_size = _WRITER_BYTES if flags & _WRITER else 0
     floor_size = _FLOOR.size if version == FLOOR_FORMAT else 0
-    fields_size = done_count * _RANGE.size + era_size + epoch_size + buried_size + writer_size + floor_size
+    fields_size = done_count * _RANGE.size + era_size + epoch_size + writer_size + floor_size
     payloads_at = _HEADER.size + fields_size + count * width
     sizes_bytes = _SIZE.itemsize * count if version == PAYLOAD_FORMAT else 0
     sizes: list[int] = []
@@ -233,8 +226,6 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     at += era_size
     epoch = _LEADER_EPOCH.unpack_from(record, at)[0] if epoch_size else None
     at += epoch_size
-    buried = _BURIED_END.unpack_from(record, at)[0] if buried_size else None
-    at += buried_size
     writer = record[at : at + writer_size].hex()
     at += writer_size
     floor = _FLOOR.unpack_from(record, at)[0] if floor_size else 0
@@ -255,7 +246,6 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         newest_ms=newest_ms,
         epoch=epoch,
         delta=bool(flags & _DELTA),
-        buried=buried,
         writer=writer,
         floor_number=floor,
     )
