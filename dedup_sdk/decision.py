@@ -83,7 +83,9 @@ def is_contradicted(
     completed record with an ID has a mark. ``window_ms``: of a window by time alone.
     """
     remembered = timestamp_ms >= max(newest_ms - window_ms, 0 if since_ms is None else since_ms)
-    return remembered and (mark is None or mark.offset < offset) and not (mark is not None and mark.offset < 0)
+    return (
+        remembered and (mark is None or mark.offset < offset) and not (mark is not None and mark.offset < 0)
+    )
 
 
 def _counts_here(mark: Mark, offset: int, timestamp_ms: int, window: Window) -> bool:

@@ -16,8 +16,7 @@
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
-    ├── DeadLetterError         a message was given up, and its dead letter could not be delivered
-    ├── InFlightElsewhereError  never raised: what the dead letter of a message says that was handed back
+    ├── DeadLetterError         a handler failed for good, and the dead letter could not be delivered
     ├── BridgeError             a bridge cannot go on: its ends, or a record that the target refuses
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
@@ -111,11 +110,7 @@ class RecoveryError(DedupError):
 
 
 class DeadLetterError(DedupError):
-    """A message was given up and its dead letter could not be delivered; the message comes again."""
-
-
-class InFlightElsewhereError(DedupError):
-    """Another consumer has a message with this ID in flight, so that this one was handed back; nobody raises it, dead letters name it."""
+    """A handler failed for good, and the dead letter of its message could not be delivered; the message comes again."""
 
 
 class BridgeError(DedupError):

@@ -89,8 +89,8 @@ class Counters:
     """Running totals since the engine was made.
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. ``released`` counts
-    records handed back, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that ended
-    without being handled, ``stale`` completions that came for a partition or record that was no longer open (they change
+    records released, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that were
+    completed by a dead letter, ``stale`` completions that came for a partition or record that was no longer open (they change
     nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
     again; ``left_out`` completions that the commit of a partition which went had no room for: its next owner handles
     these messages again; ``stores_set_aside`` key stores that were damaged,

@@ -44,7 +44,6 @@ class Progress:
     - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
     - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
       whether its log still has that.
-    - ``buried``: the offset after the last record that was given up, None where none ever was.
     - ``witness``: the last record below ``high`` that was read, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
@@ -61,7 +60,6 @@ class Progress:
     newest_ms: int = -1
     epoch: int | None = None
     delta: bool = False
-    buried: int | None = None
     witness: Witness | None = None
     floor_number: int = 0
 

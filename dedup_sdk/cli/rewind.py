@@ -71,7 +71,7 @@ def rewind(
 
     Prints where each partition stands and where it would go; only `--execute` commits it. Refused while the group has
     members. Inside the history that the group has processed, what lies before the new offset still counts as processed;
-    what comes after it is handled again, or stays hidden, as `on_rewind=` of the consumer says. An offset beyond the log's
+    what comes after it is handled again. An offset beyond the log's
     ends becomes that end.
 
     With `--json` one object, `{"group", "topic", "executed", "partitions": [...]}`.

@@ -1,7 +1,7 @@
 """What a partition has in a memory that it shares with others.
 
 held
-    an ID that this consumer has claimed, or handles without a claim because the store did not answer (token 0), until it is completed, given up,
+    an ID that this consumer has claimed, or handles without a claim because the store did not answer (token 0), until it is completed,
     or its partition goes.
 waiting
     an admitted record of which it is not known whether it may be handed out. For its lane it is in flight, so that its twins wait behind it.
@@ -40,11 +40,6 @@ class Held(NamedTuple):
     lost: bool = False
     """Whether the lease was over, and another consumer has it."""
 
-    @property
-    def is_claim(self) -> bool:
-        """Whether it keeps others from the ID, as far as is known here."""
-        return self.token > 0 and not self.lost
-
 
 @dataclass(slots=True, eq=False)
 class Waiting:
@@ -61,10 +56,6 @@ class Waiting:
     pause_s: float = RETRY_S
     lease_ends: float = 0.0
     """When (monotonic seconds) the lease of who has it ends, by what the store said last."""
-    since: float | None = None
-    """Since when (monotonic seconds) it is in flight elsewhere, or is to be counted so; None: it was not found to be."""
-    is_leaving: bool = False
-    """Whether a copy of it is on its way to where it is judged again."""
     first_ms: int | None = None
     """The timestamp of the message that it is a copy of; None: it is none, or nobody looked yet."""
 
@@ -98,14 +89,12 @@ class PartitionClaims:
     """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more.
 
     ``first_ms_of``: tells when the message was sent first that a record is a copy of, None where it is none; not given where none are copies.
-    ``hands_back``: whether what waits for too long may be sent to where it is judged again.
     """
 
     claims: Claims
     scope: bytes
     window_ms: int
     first_ms_of: Callable[[Any], int | None] | None = None
-    hands_back: bool = False
     held: dict[bytes, Held] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
     left: bool = False
@@ -130,41 +119,17 @@ class PartitionClaims:
         if self.held:
             self.claims.complete(self, marks)
 
-    def claim_promoted(self, held: Counted, offered: list[Place], *, inherit: bool) -> list[Place]:
-        """Keep back the parked records whose turn came: they are claimed next. Return those that ``inherit`` the claim of one that was given up.
-
-        In order none is returned that lies behind one that waits, and its claim is let go.
-        """
+    def claim_promoted(self, held: Counted, offered: list[Place]) -> list[Place]:
+        """Keep back the parked records whose turn came, which are claimed next; return the others."""
         ready = []
         for place in offered:
-            digest = place.chunk.digests[place.row]
-            behind = self.claims.in_order and self.waiting and self.waiting[0].offset < place.offset
-            # What was handed out without a claim has none to leave.
-            inherits = inherit and digest in self.held and self.held[digest].is_claim
-            if digest is None or (inherits and not behind):
+            if place.chunk.digests[place.row] is None:
                 ready.append(place)
                 continue
-            if inherit:
-                self.give_up(digest)
             waiting = waiting_for(held, self, place.chunk, place.row)
             waiting.park()
             insort(self.waiting, waiting, key=attrgetter("offset"))
         return ready
-
-    def overdue(self, now: float, patience_s: float) -> list[Waiting]:
-        """Return what has been in flight elsewhere for so long, and may be handed back."""
-        if not self.hands_back:
-            return []
-        return [
-            each
-            for each in self.waiting
-            if each.since is not None and each.since + patience_s <= now and not each.is_leaving
-        ]
-
-    def give_up(self, digest: bytes | None) -> None:
-        """Let others have an ID whose message is not handled."""
-        if digest is not None and digest in self.held:
-            self.claims.release(self, [digest])
 
     def leave(self) -> None:
         """Let others have all that is in flight here."""

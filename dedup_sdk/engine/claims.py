@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
+from dedup_sdk.engine.leasing import Leasing
 from dedup_sdk.engine.owing import Owed
-from dedup_sdk.engine.returning import Returning
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.lane.chunk import (
     APART,
@@ -44,11 +44,11 @@ Unseen = Callable[[Callable[["Partition", Place], bool]], list[tuple["Partition"
 """Takes what the application has not been given yet out of the queues, as far as the function says so of it."""
 
 
-class Claims(Returning):
+class Claims(Leasing):
     """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
 
-    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed. ``letters``: the topic of what
-    is given up, or handed back; ``letters_window``: its window, where messages are. ``first_ms_of``: tells of a record when the message was sent first
+    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed. ``letters``: the topic of
+    dead letters. ``first_ms_of``: tells of a record when the message was sent first
     that it is a copy of, None where it is none.
     """
 
@@ -60,14 +60,12 @@ class Claims(Returning):
         group: str,
         silence_s: float,
         letters: str = "",
-        letters_window: Window | None = None,
         first_ms_of: Callable[[Any], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shared, counters, clock, silence_s=silence_s)
         self._group = group
         self._letters = letters
-        self._letters_window = letters_window
         self._first_ms_of = first_ms_of
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
@@ -86,9 +84,6 @@ class Claims(Returning):
             shared.scope_of(self._group, topic, partition),
             window.time_ms,
             first_ms_of=self._first_ms_of if topic == self._letters or topic in shared.origins else None,
-            # By another window it could be judged otherwise there.
-            hands_back=window == self._letters_window
-            and shared.hands_back(self._group, topic, self._letters),
         )
 
     # --- records that come ---------------------------------------------------------------------------------------
@@ -180,7 +175,6 @@ class Claims(Returning):
                 self._have_wait(each, 0.0)
             elif answer is not None and answer.kind is ClaimKind.IN_FLIGHT:
                 each.lease_ends = now + answer.left_ms / 1000
-                each.since = now if each.since is None else each.since
                 self._have_wait(each, now + min(each.pause_s, max(answer.left_ms / 1000, 0.001)))
                 each.pause_s = min(2 * each.pause_s, LONGEST_RETRY_S)
                 if self.in_order:

@@ -22,7 +22,7 @@ logger = logging.getLogger("dedup_sdk")
 class Counted(Durable):
     """The half of a partition whose verdicts are seen.
 
-    ``judged`` are the parked records that got their verdict in the last completion or burial, duplicates included. ``due`` are those that
+    ``judged`` are the parked records that got their verdict in the last completion, duplicates included. ``due`` are those that
     got it because a unit became whole or failed, or a shared memory says so, until they are taken. ``unclaimed``: chunks that have been judged here,
     and are to be claimed there before they count.
     """
@@ -78,17 +78,6 @@ class Counted(Durable):
         """Complete records that were completed elsewhere."""
         self._settled(self.lane.complete(chunk, rows))
 
-    def end_waiting(self, place: Place) -> None:
-        """End a record that waited, and is to be judged elsewhere: it leaves no mark. Its first twin waits next."""
-        place.chunk.states[place.row] = APART
-        self._settled(self._bury(place))
-
-    def _bury(self, place: Place) -> list[Place]:
-        """End a record without a mark, also one of an earlier life; return what is to be delivered next."""
-        for digest, at in self.lane.own_marks(place):
-            self.store.erase(digest, at)
-        return self.lane.bury(place)
-
     # --- observation ---------------------------------------------------------------------------------------------
 
     def _count(self, chunk: Chunk) -> None:
@@ -105,10 +94,10 @@ class Counted(Durable):
                 if code != PARKED_KIND:
                     self._tell(chunk, index)
 
-    def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
+    def _settled(self, offered: list[Place]) -> list[Place]:
         self.judged, self.lane.settled = self.lane.settled, []
         if self.claims is not None and offered:
-            offered = self.claims.claim_promoted(self, offered, inherit=inherit)
+            offered = self.claims.claim_promoted(self, offered)
             # What is claimed first is counted, and told of, when that is through.
             self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
         for chunk, index in self.judged:

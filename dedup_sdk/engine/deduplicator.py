@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
@@ -368,11 +369,8 @@ class Deduplicator(Upkeep, News):
         return self._end(records, Partition.release)
 
     def dead_letter(self, records: Iterable[Record]) -> list[Settled]:
-        """End records that will not be handled: they leave no mark, and a parked twin takes their place.
-
-        Returns as `complete` does.
-        """
-        return self._end(records, Partition.bury)
+        """Remember records as done that were sent to a dead-letter topic; as `complete`, and counted as dead-lettered."""
+        return self._end(records, partial(Partition.complete, dead_lettered=True))
 
     def _end(
         self, records: Iterable[Record], end: Callable[[Partition, list[int]], list[Place]]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dedup_sdk.decision import Mark, is_contradicted
 from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.engine.counted import Counted
-from dedup_sdk.decision import Mark, is_contradicted
 from dedup_sdk.engine.crowding import Crowding
 from dedup_sdk.ids import Ids
 from dedup_sdk.lane.chunk import (
@@ -32,7 +32,7 @@ from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Int64s
 from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.progress import Coverage
-from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Loaded, PartitionStore
+from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import LastId, Strategy
 from dedup_sdk.units.judged import judged_by
 from dedup_sdk.units.keys import UnitKeys
@@ -119,15 +119,14 @@ class Partition(Counted):
         self,
         snapshot: str,
         plan: StartPlan,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> Iterator[None]:
         """Begin with the marks of a snapshot folder instead, a few milliseconds a step; raises `SnapshotError` if it does not check.
 
-        ``without``: offset -> digest (16 bytes) of records that must leave no mark. ``move``: its files are ours and were checked.
+        ``move``: its files are ours and were checked.
         """
-        yield from self.store.installing(snapshot, plan.progress, without, move=move)
+        yield from self.store.installing(snapshot, plan.progress, move=move)
         self._forget_steps()
         self.loaded = None
         self._lane = self._make_lane(plan.progress, NO_MARKS)
@@ -207,10 +206,8 @@ class Partition(Counted):
             self.lane.settled = [place for place in self.lane.settled if place.chunk is not chunk]
             self.due += self._settled(released)
 
-    def _settled(self, offered: list[Place], *, inherit: bool = False) -> list[Place]:
-        return super()._settled(
-            self._without_handed_over(offered) if self._handed_over_waiting else offered, inherit=inherit
-        )
+    def _settled(self, offered: list[Place]) -> list[Place]:
+        return super()._settled(self._without_handed_over(offered) if self._handed_over_waiting else offered)
 
     def _without_handed_over(self, offered: list[Place]) -> list[Place]:
         """Complete those of the records that the group completed elsewhere; return the others, and what waited for these."""
@@ -290,7 +287,11 @@ class Partition(Counted):
         if self.hangs_on_order or window_ms is None or self.forgets or lane.newest_ms > self.now_ms():
             # A mark may be gone for its number, or for a time from the future; or it is a lane's, and tells nothing of single records.
             return None
-        rows = [row for row, offset in enumerate(offsets) if ids.digests[row] is not None and lane.is_restored(offset)]
+        rows = [
+            row
+            for row, offset in enumerate(offsets)
+            if ids.digests[row] is not None and lane.is_restored(offset)
+        ]
         digests = [digest for row in rows if (digest := ids.digests[row]) is not None]
         marks = self._marks_of(digests)
         for row, digest in zip(rows, digests, strict=True):
@@ -307,7 +308,9 @@ class Partition(Counted):
         found = self.store.find(b"".join(asked), len(asked)) if asked else NONE_FOUND
         marks = {
             asked[index]: Mark(offset, timestamp_ms)
-            for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True)
+            for index, offset, timestamp_ms in zip(
+                found.indexes, found.offsets, found.timestamps, strict=True
+            )
         }
         for digest in asked:
             offset = self.lane.recent.offsets.get(digest, -1)
@@ -405,11 +408,17 @@ class Partition(Counted):
         return self._settled(self.lane.complete_chunk(chunk))
 
     def complete(
-        self, offsets: Iterable[int], *, states: tuple[int, ...] = (OFFERED, APART), quietly: bool = False
+        self,
+        offsets: Iterable[int],
+        *,
+        states: tuple[int, ...] = (OFFERED, APART),
+        quietly: bool = False,
+        dead_lettered: bool = False,
     ) -> list[Place]:
         """Complete single records that are in one of ``states``; return what is to be delivered next.
 
-        ``quietly``: a record that is not in flight any more is no news.
+        ``quietly``: a record that is not in flight any more is no news. ``dead_lettered``: count them as such; they are completed like any
+        other.
         """
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for offset in offsets:
@@ -424,6 +433,8 @@ class Partition(Counted):
             rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
         offered: list[Place] = []
         for chunk, indexes in rows.values():
+            # One that is named twice ends once.
+            self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
             offered += self.lane.complete(chunk, indexes)
         return self._settled(offered)
 
@@ -440,26 +451,6 @@ class Partition(Counted):
             self._counters.stale += not again
             offered += again
         return offered
-
-    def bury(self, offsets: Iterable[int]) -> list[Place]:
-        """End records without a mark; return what is to be delivered next."""
-        offered: list[Place] = []
-        for offset in offsets:
-            if self._refuses(1):
-                continue
-            place = self.lane.place(offset)
-            if place is None or place.chunk.states[place.row] == DONE:
-                self._counters.stale += 1
-                continue
-            if place.chunk.states[place.row] not in (OFFERED, APART):
-                continue
-            promoted = self._bury(place)
-            offered += promoted
-            if self.claims is not None and not promoted:
-                # Else the claim is that of its twin now.
-                self.claims.give_up(place.chunk.digests[place.row])
-            self._counters.dead_lettered += 1
-        return self._settled(offered, inherit=True)
 
     def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""

@@ -77,10 +77,6 @@ class IdSpec:
         """Return by which 16 bytes others know a record's ID, None where it has none."""
         return digest
 
-    def given_up(self, digest: bytes | None) -> bytes | None:  # noqa: ARG002 (as others that are read have it)
-        """Return what stands for a record that must leave no mark."""
-        return None
-
 
 def id_spec(text_or_spec: str | IdSpec) -> IdSpec:
     """Return the spec that a text such as ``header:dedup-id`` or ``json:/tenant+json:/order/id`` means.

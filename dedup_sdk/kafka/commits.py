@@ -142,28 +142,22 @@ class Commits:
 
         What is asked for asynchronously while an earlier commit of its partition is not answered is sent after that (`pay`).
         """
-        for tp in offsets:
-            assigned = self._assigned[tp.topic, tp.partition]
-            if asynchronous and (tp.topic, tp.partition) in self._unanswered:
-                self._owed[tp.topic, tp.partition] = assigned, tp
-            else:
-                assigned.requested = max(assigned.requested, tp.offset)
-                assigned.done_asked = done_part(tp.metadata)
         if asynchronous:
-            offsets = [tp for tp in offsets if (tp.topic, tp.partition) not in self._unanswered]
+            offsets = self._put_off(offsets)
             if not offsets:
                 return None
             self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
+        for tp in offsets:
+            assigned = self._assigned[tp.topic, tp.partition]
+            assigned.requested = max(assigned.requested, tp.offset)
+            assigned.done_asked = done_part(tp.metadata)
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
             else:
                 answer = self._client.commit_until(offsets, until)
         except KafkaException as error:
-            for tp in offsets:
-                self._assigned[tp.topic, tp.partition].requested = -1
-                if asynchronous:
-                    self._unanswered.discard((tp.topic, tp.partition))
+            self._note_refusal(offsets, asynchronous=asynchronous)
             if error.args[0].code() != _TOO_LONG or not (shorter := self._shortened(offsets)):
                 raise
             return self.exactly(shorter, asynchronous=asynchronous, until=until)
@@ -174,6 +168,23 @@ class Commits:
                 again = self.exactly(shorter, asynchronous=asynchronous, until=until) or []
                 answer = [tp for tp in answer if tp not in refused] + again
         return answer
+
+    def _put_off(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Note those whose partition waits for an answer, to be sent after it (`pay`); return the others."""
+        ready = []
+        for tp in offsets:
+            coordinates = tp.topic, tp.partition
+            if coordinates in self._unanswered:
+                self._owed[coordinates] = self._assigned[coordinates], tp
+            else:
+                ready.append(tp)
+        return ready
+
+    def _note_refusal(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        for tp in offsets:
+            self._assigned[tp.topic, tp.partition].requested = -1
+            if asynchronous:
+                self._unanswered.discard((tp.topic, tp.partition))
 
     def _shortened(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return commits again that the broker refused for their size, without what is completed above them; none that had nothing of it."""
@@ -203,7 +214,7 @@ class Commits:
             if assigned is None:
                 continue
             if error is not None or tp.error is not None:
-                if (error or tp.error).code() == _TOO_LONG:
+                if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
                     self._shortened([tp])
                 assigned.requested = -1
                 assigned.beginning = Beginning.TO_ASK

@@ -30,6 +30,7 @@ _MOST_BYTES: Final = 2**18
 """So many bytes of lengths are believed: more would be made of 4,096 characters by somebody who means harm."""
 _MOST_OFFSET: Final = 2**63 - 1
 _CONTINUES: Final = 0x80
+_MOST_BITS: Final = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def _numbers(lengths: bytes) -> list[int]:
     for byte in lengths:
         number |= (byte % _CONTINUES) << shift
         shift += 7
-        if shift > 70:
+        if shift > _MOST_BITS:
             return []
         if byte < _CONTINUES:
             numbers.append(number)

@@ -18,14 +18,12 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.collector import Collector
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.forks import keep_from_children
 from dedup_sdk.kafka.handout import HandOut
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt, Durability
 from dedup_sdk.kafka.judging import Judge
-from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.offsets import Offsets
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.running import BREATH_S
@@ -84,8 +82,8 @@ class DedupConsumer(Offsets):
             another partition, or at another consumer, is known then.
         history: for a group that committed before it used this package: ``none`` of that is believed, or
             ``assume-processed``: everything before its committed offset counts as handled.
-        dead_letters: the topic of messages that `run` gives up (default: the group's name and ``.dead-letters``). What is found
-            there is not taken for handled when a store is rebuilt.
+        dead_letters: the topic that `run` sends the messages to whose handler failed for good (default: the group's name and
+            ``.dead-letters``).
         on_full_disk: what happens while there is no room on the store's disk: ``pause`` (nothing new is delivered) or ``unverified``
             (messages go on, what is known of them is kept in memory, and is given up when it becomes too much). Either ends by itself
             when there is room.
@@ -156,9 +154,7 @@ class DedupConsumer(Offsets):
                 "persist=True"
             )
         keys = _key_store(store)
-        sharing = sharing_of(
-            shared, dedup, observes=mode == "observe", session_s=settings.session_s, letters=dead_letters
-        )
+        sharing = sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -172,8 +168,7 @@ class DedupConsumer(Offsets):
             forgets_unwritten=on_full_disk == "unverified",
         )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
-        self._chain = LetterChain()
-        self._handing_back = share(self._engine, sharing, settings, self._dead_letters, self._chain)
+        share(self._engine, sharing, settings, self._dead_letters)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
@@ -181,9 +176,6 @@ class DedupConsumer(Offsets):
             history=history,
             on_full_disk=on_full_disk,
             timeout_s=timeout_s,
-            dead_letters=DeadLetterLog(
-                settings, self._dead_letters, expected=dead_letters is not None, readers=self._client.readers
-            ),
         )
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
         self._judge = Judge(self._engine, self._session, observing=mode == "observe")
@@ -334,8 +326,6 @@ class DedupConsumer(Offsets):
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._guard.run(self._engine.close, topic, partition)
-                if self._handing_back is not None:
-                    self._guard.run(self._handing_back.close)
                 if self._engine.claims is not None:
                     self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()

@@ -14,7 +14,6 @@ from dedup_sdk.checks import choice, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
 from dedup_sdk.kafka.dead_letters import DeadLetter
-from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.tasks import Coordinates, Order, Task, Tasks
 from dedup_sdk.kafka.workers import Handler, Retries, Workers
 
@@ -60,7 +59,7 @@ class RunSettings:
         return self.on_error != "dead-letter" or not isinstance(error, Exception)
 
 
-class Buried(NamedTuple):
+class DeadLettered(NamedTuple):
     """A task whose dead letter came to an end; ``error`` is None when it was delivered."""
 
     task: Task
@@ -73,10 +72,9 @@ class Crew:
     ``failure`` is what ends the run, ``returned`` are the messages to be delivered again when it has ended.
     """
 
-    def __init__(self, settings: RunSettings, letters: DeadLetterProducer | None, chain: LetterChain) -> None:
+    def __init__(self, settings: RunSettings, letters: DeadLetterProducer | None) -> None:
         self.settings = settings
         self.letters = letters
-        self.chain = chain
         self.failure: BaseException | None = None
         self.returned: list[Any] = []
         self._tasks = Tasks(settings.order)
@@ -162,31 +160,29 @@ class Crew:
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task, letter: DeadLetter) -> None:
-        """Send a dead letter; the task stays in flight until its report is among `buried`."""
+    def send_letter(self, task: Task, letter: DeadLetter) -> None:
+        """Send a dead letter; the task stays in flight until its report is among `dead_lettered`."""
         if self.letters is None:
             raise AssertionError("a run without dead letters was to send one")
         if letter.topic == self.letters.topic:
             # Else it would come again, and fail again, for ever.
             self._reports[task] = _ITSELF
             return
-        self.chain.sent(task.coordinates, task.offset)
         try:
             self.letters.send(task.message, letter, partial(self._report, task))
         except KafkaException as error:
             self._report(task, error.args[0])
 
     def _report(self, task: Task, error: KafkaError | None) -> None:
-        self.chain.ended(task.coordinates, task.offset, arrived=error is None)
         self._reports[task] = error
 
-    def buried(self) -> list[Buried]:
+    def dead_lettered(self) -> list[DeadLettered]:
         """Return the dead letters that came to an end, until their tasks end; those of tasks let go meanwhile are left out."""
         if self.letters is not None:
             self.letters.poll()
         for task in [task for task in self._reports if task not in self._tasks]:
             del self._reports[task]
-        return [Buried(task, error) for task, error in self._reports.items()]
+        return [DeadLettered(task, error) for task, error in self._reports.items()]
 
     def close(self) -> None:
         """End threads and producer; what is in flight by now is nobody's."""

@@ -5,11 +5,9 @@ begins with ``dedup-dead-letter-``:
 
     topic, partition, offset    the coordinates of the message
     timestamp-ms                its timestamp, -1 if it had none
-    group                       the consumer group that gave it up
+    group                       the consumer group whose handler failed
     attempts                    how often its handler was called by then
     id                          the digest of its dedup ID, 32 hex digits; absent when it had none
-    before                      the offset after the last message of its partition that the group had given up before it; absent
-                                when it had given up none: so one that is missing in the topic is missed
     error-type, error           what the handler raised in the end, shortened, credentials masked
 """
 
@@ -35,11 +33,10 @@ Headers = list[tuple[str, str | bytes | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Which message was given up, by whom, and why.
+    """Which message failed, in which group, and why.
 
     ``timestamp_ms`` is -1 for a message without a timestamp, ``digest`` (16 bytes) None for one without an ID. ``error`` is
-    one line of at most 1,000 characters. ``before``: the offset after the last message of the partition whose dead letter was sent
-    before this one, None where there was none.
+    one line of at most 1,000 characters.
     """
 
     topic: str
@@ -51,7 +48,6 @@ class DeadLetter:
     digest: bytes | None
     error_type: str
     error: str
-    before: int | None = None
 
     @classmethod
     def of(
@@ -62,34 +58,31 @@ class DeadLetter:
         group: str,
         attempts: int,
         digest: bytes | None,
-        before: int | None = None,
     ) -> Self:
         """Describe a message whose handler failed for good."""
         return cls(
             topic=message.topic(), partition=message.partition(), offset=message.offset(),
             timestamp_ms=message.timestamp()[1], group=group, attempts=attempts, digest=digest,
             error_type=type(error).__qualname__, error=error_text(error),
-            before=before,
         )  # fmt: skip
 
     @classmethod
     def read(cls, message: Any) -> Self | None:
         """Read the description off a message; None when it is no dead letter (or not one of ours).
 
-        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0, ``before`` None.
+        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0.
         """
         said = _description(message)
         topic, group, digest = said.get("topic"), said.get("group"), said.get("id")
         partition, offset = _number(said.get("partition")), _number(said.get("offset"))
         if topic is None or group is None or partition is None or offset is None:
             return None
-        timestamp_ms, before = _number(said.get("timestamp-ms")), _number(said.get("before"))
+        timestamp_ms = _number(said.get("timestamp-ms"))
         return cls(
             topic=topic, partition=partition, offset=offset, timestamp_ms=-1 if timestamp_ms is None else timestamp_ms,
             group=group, attempts=_number(said.get("attempts")) or 0,
             digest=bytes.fromhex(digest) if digest is not None and _DIGEST.fullmatch(digest) else None,
             error_type=said.get("error-type") or "", error=said.get("error") or "",
-            before=None if before is None or before < 0 else before,
         )  # fmt: skip
 
     def headers(self, message: Any) -> Headers:
@@ -98,7 +91,7 @@ class DeadLetter:
             "topic": self.topic, "partition": self.partition, "offset": self.offset,
             "timestamp-ms": self.timestamp_ms, "group": self.group, "attempts": self.attempts,
             "id": None if self.digest is None else self.digest.hex(),
-            "error-type": self.error_type, "error": self.error, "before": self.before,
+            "error-type": self.error_type, "error": self.error,
         }  # fmt: skip
         described = [
             (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None
@@ -114,14 +107,8 @@ def first_timestamp_ms(message: Any) -> int | None:
     return None if DeadLetter.read(message) is None else _number(_description(message).get("timestamp-ms"))
 
 
-def bears_names(message: Any, group: str) -> bool:
-    """Whether a message says that it is a dead letter of that group, be the rest readable or not."""
-    said = _description(message)
-    return said.get("topic") is not None and said.get("group") == group
-
-
 def original_headers(message: Any) -> Headers:
-    """Return the headers that a message had before it was given up: what a re-drive sends."""
+    """Return the headers that a message had before it was dead-lettered."""
     return _without_ours(as_record(message).headers)
 
 

@@ -23,7 +23,6 @@ from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.end_watch import EndWatch
-from dedup_sdk.kafka.handing_back import HandingBack
 from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.pausing import Pausing
@@ -68,7 +67,6 @@ class Intake(Pausing):
     _heard_at: float
     _survived: int
     """How many stores had been set aside when damage was found last, -1 before the first."""
-    _handing_back: HandingBack | None
     _torn: Doubt
     """Where the polling thread is, until it is through."""
 
@@ -195,10 +193,7 @@ class Intake(Pausing):
 
     def _settle_claims(self, claims: Claims) -> None:
         claims.keep(self._hand.take_back)
-        started = [held for held in self._engine.partitions.values() if held.started]
-        claims.settle(started)
-        if self._handing_back is not None:
-            self._write(self._handing_back.work(started))
+        claims.settle([held for held in self._engine.partitions.values() if held.started])
         self._offer_due()
 
     def _fetch_and_judge(self, at_most: int, left_s: float, *, whole: bool) -> None:

@@ -18,7 +18,6 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog
 from dedup_sdk.kafka.reader import Slice
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.undecided import wait_until_decided
@@ -36,7 +35,6 @@ def start_in_the_log(
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
-    dead_letters: DeadLetterLog | None,
     *,
     assigned: Assigned,
     until: float | None = None,

@@ -288,8 +288,8 @@ class Placement(Consumer):
         """Read a partition from elsewhere.
 
         What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
-        is forgotten. Forward, the group's history begins anew at the target; backward, ``on_rewind`` says whether what was
-        completed comes again, with the verdicts of the first time; back to the first message that is not completed is no
+        is forgotten. Forward, the group's history begins anew at the target; backward, what was completed comes again, with the
+        verdicts of the first time; back to the first message that is not completed is no
         such step. It is no commit: where only you commit and none follows, the next start is where the group stood, and what was
         completed above that comes again. Called by another thread while a rebalance callback runs,
         it is done when that is over, if the partition is still there.

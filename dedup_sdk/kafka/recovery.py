@@ -19,13 +19,11 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError, StoreError, StoreLockedError
 from dedup_sdk.kafka.assigned import Assigned, Start
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
 from dedup_sdk.kafka.log_changes import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay import Cut, replay
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.snapshots import start_from_snapshot
-from dedup_sdk.kafka.suppressed import without_what_was_given_up
 from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.observe import EventName, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name, rule_digits
@@ -50,7 +48,6 @@ class RecoverySettings:
     """Folders, folders of several snapshots, and URLs."""
     history: History
     on_full_disk: OnFullDisk = "pause"
-    dead_letters: DeadLetterLog | None = None
     store_folder: Path | None = None
     """Next to it a remote snapshot is fetched to; None: where temporary files go."""
     timeout_s: float | None = None
@@ -76,9 +73,7 @@ def recover(
     start = _without_anothers_history(assigned, start, client)
     start = _without_another_rule(assigned, start, held, settings)
     until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
-    start = yield from start_in_the_log(
-        start, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
-    )
+    start = yield from start_in_the_log(start, held, engine, client, settings, assigned=assigned, until=until)
     start = yield from _checked(start, held, engine, client)
     news = RecoveryNews(assigned, engine)
     while True:
@@ -97,7 +92,7 @@ def recover(
             held.loaded = None
         suspect = replace(start, suspect=True, same_until=cut.same_until)
         start = yield from start_in_the_log(
-            suspect, held, engine, client, settings, chosen.dead_letters, assigned=assigned, until=until
+            suspect, held, engine, client, settings, assigned=assigned, until=until
         )
 
 
@@ -150,8 +145,7 @@ def _start_and_replay(
     Return what was planned, notes for the log, and how the log was cut, if it was meanwhile.
     """
     if until is not None and time.monotonic() >= until:
-        # Nothing is replayed any more, so that nothing has to be left out of it.
-        chosen = replace(chosen, snapshot=(), dead_letters=None)
+        chosen = replace(chosen, snapshot=())
     plan = _plan(held, start, client, chosen)
     _tell_if_late(held, start, plan)
     if plan.beginning == "rewound":
@@ -161,24 +155,15 @@ def _start_and_replay(
                 "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
                 "Shared another prefix", assigned.topic, assigned.partition,
             )  # fmt: skip
-        plan = yield from without_what_was_given_up(held, plan, chosen.dead_letters)
-    given_up = GivenUp()
-    if chosen.dead_letters is not None and plan.replay_to > plan.replay_from and not held.forgets:
-        given_up = yield from chosen.dead_letters.read(
-            assigned.topic, assigned.partition, buried=plan.progress.buried
-        )
     notes: list[str] = [plan.beginning]
     snapshots = chosen.snapshot if plan.whole and not held.forgets else ()
-    if snapshots and (yield from given_up.spoils_marks(held, plan, client)):
-        snapshots = ()
-        notes.append("snapshot not taken")
     if snapshots:
         identity = Identity(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=settings.isolation,
         )  # fmt: skip
         plan, note = yield from start_from_snapshot(
-            held, plan, snapshots, identity, given_up, chosen.store_folder, news
+            held, plan, snapshots, identity, chosen.store_folder, news
         )
         notes.append(note)
     else:
@@ -189,7 +174,7 @@ def _start_and_replay(
     if plan.replay_to > plan.replay_from:
         with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
             cut = yield from replay(
-                assigned, held, plan, given_up, reader=reader, engine=engine, until=until,
+                assigned, held, plan, reader=reader, engine=engine, until=until,
                 waits_for_room=chosen.on_full_disk == "pause", news=news,
             )  # fmt: skip
         notes.append(f"replayed {assigned.replayed} records")

@@ -12,7 +12,6 @@ import numpy as np
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assigned import Assigned
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.kafka.replay_watch import ReplayWatch
@@ -39,7 +38,6 @@ def replay(
     assigned: Assigned,
     held: Partition,
     plan: StartPlan,
-    given_up: GivenUp,
     *,
     reader: TailReader,
     engine: Deduplicator,
@@ -52,18 +50,17 @@ def replay(
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return Cut()
-    if _starts_without(held, plan, given_up, engine, until):
+    if _starts_without(held, plan, engine, until):
         return None
     if plan.replay_to > decided:
         _give_up_waiting(held, plan, engine)
         return None
-    # Where nobody knows what was given up of them, records are as good as gone.
-    begin = yield from _where_to_begin(held, plan, reader, max(first, given_up.known_from))
+    begin = yield from _where_to_begin(held, plan, reader, first)
     news.begin(f"replaying offsets {begin} to {plan.replay_to}")
     watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, until, news.progress)
     return (
         yield from _fold(
-            assigned, held, plan, given_up, reader=reader, engine=engine, begin=begin, watch=watch,
+            assigned, held, plan, reader=reader, engine=engine, begin=begin, watch=watch,
             waits_for_room=waits_for_room,
         )
     )  # fmt: skip
@@ -73,7 +70,6 @@ def _fold(
     assigned: Assigned,
     held: Partition,
     plan: StartPlan,
-    given_up: GivenUp,
     *,
     reader: TailReader,
     engine: Deduplicator,
@@ -91,7 +87,7 @@ def _fold(
             # Before it is written: nobody would tell it from what was handled any more.
             return Cut(piece.offsets[0])
         if piece is not None:
-            held.fold(piece.offsets, piece.timestamps, given_up.without(held, piece), piece.end)
+            held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
             reached = piece.end
             assigned.replayed += len(piece.offsets)
             watch.note(piece.end)
@@ -116,19 +112,15 @@ def _give_up_waiting(held: Partition, plan: StartPlan, engine: Deduplicator) -> 
     engine.tell(PartitionEvent("recovery-timeout", held.topic, held.partition, plan.replay_to, detail))
 
 
-def _starts_without(
-    held: Partition, plan: StartPlan, given_up: GivenUp, engine: Deduplicator, until: float | None
-) -> bool:
-    """Start without any of it, if nothing of it is wanted, there is no time left, or nobody knows what must not be folded."""
+def _starts_without(held: Partition, plan: StartPlan, engine: Deduplicator, until: float | None) -> bool:
+    """Start without any of it, if nothing of it is wanted, or there is no time left."""
     if held.forgets:
         held.skip_to(plan.replay_to)
         return True
     if until is not None and time.monotonic() >= until:
         _give_up_waiting(held, plan, engine)
         return True
-    if given_up.unknown:
-        held.skip_to(plan.replay_to)
-    return given_up.unknown
+    return False
 
 
 def _heard(assigned: Assigned, piece: Slice | None, heard: float) -> float:

@@ -184,7 +184,12 @@ class Rewind:
     def commit(self, moves: Iterable[Move]) -> int:
         """Commit what changes, and return of how many partitions that is; the broker refuses it while the group has members."""
         due = [
-            TopicPartition(self._topic, move.partition, move.offset, "" if move.metadata is None else move.metadata.text(move.offset))
+            TopicPartition(
+                self._topic,
+                move.partition,
+                move.offset,
+                "" if move.metadata is None else move.metadata.text(move.offset),
+            )
             for move in moves
             if move.changes
         ]

@@ -1,4 +1,4 @@
-"""The consumer's own loop: messages go to worker threads, and what fails is tried again or given up in order.
+"""The consumer's own loop: messages go to worker threads, and what fails is tried again or dead-lettered in order.
 
 See `dedup_sdk.kafka.settling` for who does what.
 """
@@ -17,7 +17,6 @@ from dedup_sdk.kafka.crew import Crew, OnError, RunSettings
 from dedup_sdk.kafka.dead_letter_producer import DeadLetterProducer
 from dedup_sdk.kafka.idle import IdleClock
 from dedup_sdk.kafka.intake import Doubt
-from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.settling import LOOK_S, Settling
 from dedup_sdk.kafka.tasks import Order
 from dedup_sdk.kafka.workers import Failures, Handler, Retries
@@ -36,7 +35,6 @@ class Running(Settling):
     _stopped: bool
     _idle_timeout_s: float | None
     _dead_letters: str
-    _chain: LetterChain
     _held_back: bool
     _client: Client
 
@@ -62,7 +60,7 @@ class Running(Settling):
             handler: called with a message; its result is ignored. An exception means that the message is not handled.
             on_error: what follows. ``raise``: this method raises the first error. ``retry``: the handler is called again
                 after a pause; when its attempts are used up, as ``raise``. ``dead-letter``: the same, but then the message
-                goes to the dead-letter topic, is not remembered as seen, and the loop goes on.
+                goes to the dead-letter topic and counts as handled, and the loop goes on; see ``dedup redrive``.
             workers: threads. One is enough for a handler that is slow now and then; the group is served meanwhile.
             order: ``key``: messages of one key and partition are handled one after the other, those without a key in any
                 order. ``none``: any order.
@@ -92,7 +90,7 @@ class Running(Settling):
         letters = None
         if settings.on_error == "dead-letter":
             letters = DeadLetterProducer(self._settings, self._dead_letters)
-        crew = Crew(settings, letters, self._chain)
+        crew = Crew(settings, letters)
         try:
             self._work(crew)
         finally:

@@ -1,4 +1,4 @@
-"""What follows when a handler is over: a message is completed, given up or handed back; and partitions that go.
+"""What follows when a handler is over: a message is completed, released or dead-lettered; and partitions that go.
 
 Only the thread that polls draws conclusions, the workers do nothing but call the handler. So a rebalance callback, which
 runs on the polling thread, can still complete what they did, and no worker ever waits for it.
@@ -48,7 +48,7 @@ class Settling(Completing):
     def _settle(self, crew: Crew, timeout_s: float) -> bool:
         """Draw the conclusions from what is over, after at most so many seconds; True when there was something."""
         over = crew.over(timeout_s)
-        if not over and not crew.buried():
+        if not over and not crew.dead_lettered():
             return False
         with self._steady(bears_faults=True):
             done: dict[Coordinates, list[Any]] = {}
@@ -63,23 +63,23 @@ class Settling(Completing):
                 crew.end(task)
                 done.setdefault(task.coordinates, []).append(task.message)
             for coordinates, messages in done.items():
-                self._end(coordinates, messages, buried=False)
-            for task, error in crew.buried():
+                self._end(coordinates, messages)
+            for task, error in crew.dead_lettered():
                 if error is None:
                     crew.end(task)
-                    self._end(task.coordinates, [task.message], buried=True)
+                    self._end(task.coordinates, [task.message], dead_lettered=True)
                 else:
                     self._return(crew, task, _undeliverable(task, error))
         return True
 
-    def _end(self, coordinates: Coordinates, messages: list[Any], *, buried: bool) -> None:
+    def _end(self, coordinates: Coordinates, messages: list[Any], *, dead_lettered: bool = False) -> None:
         partition = self._partition_of(*coordinates)
         ours = [message for message in messages if partition is not None and self._session.gave(message)]
         self._engine.counters.stale += len(messages) - len(ours)
         if partition is None or not ours:
             return
         offsets = [message.offset() for message in ours]
-        offered = partition.bury(offsets) if buried else partition.complete(offsets)
+        offered = partition.complete(offsets, dead_lettered=dead_lettered)
         self._write([partition])
         if offered:
             self._hand.offer(offered)
@@ -109,13 +109,13 @@ class Settling(Completing):
         released = place.chunk.attempts.get(place.row, 1) - 1
         letter = DeadLetter.of(
             task.message, error, group=self._settings.group, attempts=released + task.attempts,
-            digest=partition.keys.name_of(place.chunk.digests[place.row]), before=crew.chain.before(task.coordinates, partition.lane.buried),
+            digest=partition.keys.name_of(place.chunk.digests[place.row]),
         )  # fmt: skip
         logger.warning(
-            "%s[%d]@%d is given up after %d attempts: %s",
+            "%s[%d]@%d goes to the dead-letter topic after %d attempts: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
         )  # fmt: skip
-        crew.bury(task, letter)
+        crew.send_letter(task, letter)
 
     # --- partitions that go --------------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.dead_letters import first_timestamp_ms
-from dedup_sdk.kafka.handing_back import HandingBack
-from dedup_sdk.kafka.letter_chain import LetterChain
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.settings import Shared
@@ -21,12 +19,10 @@ def sharing_of(
     *,
     observes: bool,
     session_s: float,
-    letters: str | None,
 ) -> Shared | None:
     """Return how a memory is shared, None without one.
 
-    ``observes``: whether nothing is to be hidden; ``session_s``: how long the group misses a silent member; ``letters``: the topic of dead letters,
-    where one was named. Raises `ConfigurationError` for what does not go together.
+    ``observes``: whether nothing is to be hidden; ``session_s``: how long the group misses a silent member. Raises `ConfigurationError` for what does not go together.
     """
     if given is None:
         return None
@@ -44,32 +40,20 @@ def sharing_of(
         raise ConfigurationError(
             f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
         )
-    shared.check_hand_back(letters)
-    if letters is not None and shared.in_flight == "hand-back" and dedup.window_of(letters).is_off:
-        raise ConfigurationError(
-            f"the window of {letters} is off, so that what in_flight='hand-back' sends there would be handled whatever became of it elsewhere; give it "
-            "the window of the topics that are read"
-        )
     shared.warn_of_retries()
     shared.warn_of_lease(session_s)
     return shared
 
 
-def share(
-    engine: Deduplicator, sharing: Shared | None, settings: ClientSettings, letters: str, chain: LetterChain
-) -> HandingBack | None:
-    """Have an engine claim what it hands out; return what hands back, where that is wanted. ``letters``: the topic of dead letters."""
+def share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings, letters: str) -> None:
+    """Have an engine claim what it hands out, where a memory is shared. ``letters``: the topic of dead letters."""
     if sharing is None:
-        return None
+        return
     engine.claims = Claims(
         sharing,
         engine.counters,
         group=settings.group,
         silence_s=settings.silence_s,
         letters=letters,
-        letters_window=engine.strategy.window_of(letters) if sharing.in_flight == "hand-back" else None,
         first_ms_of=first_timestamp_ms,
     )
-    if sharing.in_flight != "hand-back":
-        return None
-    return HandingBack(engine.claims, settings, letters, chain)

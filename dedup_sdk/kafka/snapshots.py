@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.recovery_news import RecoveryNews
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.last.keys import lacked_second_opinion
@@ -40,14 +39,13 @@ def start_from_snapshot(
     plan: StartPlan,
     places: Iterable[str],
     identity: Identity,
-    given_up: GivenUp,
     beside: Path | None,
     news: RecoveryNews | None = None,
 ) -> Generator[None, None, tuple[StartPlan, str]]:
     """Start a partition from the snapshot that fits best, else as planned; return what remains of the plan, and a note.
 
     The best is the one that leaves the least to be replayed, and of these the newest. One line in the log says why others were
-    passed over. What was given up leaves no mark, also where the snapshot has one. ``beside``: the store's folder, next to
+    passed over. ``beside``: the store's folder, next to
     which a remote one is fetched to.
 
     Raises `SnapshotError` where no snapshot can be read, or every one that fits is damaged.
@@ -68,19 +66,12 @@ def start_from_snapshot(
     fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
     damage: SnapshotError | None = None
     for rank, fit in enumerate(fits):
-        without = given_up.between(fit.plan.progress.low, fit.plan.replay_from)
-        spoiling = _spoiling(held, fit.part, without)
-        if spoiling:
-            passed_over.append(
-                f"{fit.source.place} may remember some of {spoiling} records that were given up"
-            )
-            continue
         if news is not None:
             news.begin(f"installing snapshot {fit.source.place}, then {fit.tail} offsets to replay")
         try:
             with scratch(beside) as folder:
                 here = yield from fetched(fit.source, (fit.part,), folder)
-                yield from held.install(here, fit.plan, without, move=fit.source.remote is not None)
+                yield from held.install(here, fit.plan, move=fit.source.remote is not None)
         except SnapshotError as error:
             damage = error
             passed_over.append(str(error))
@@ -97,11 +88,6 @@ def start_from_snapshot(
     logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
     held.start(plan)
     return plan, "snapshot not taken"
-
-
-def _spoiling(held: Partition, part: PartitionManifest, given_up: Mapping[int, bytes]) -> int:
-    """Return how many records that were given up a snapshot may remember for good: what a lane or a unit left cannot be taken back."""
-    return len(given_up.keys() - set(part.left_out)) if not held.tells_of_singles else 0
 
 
 def _fitting(

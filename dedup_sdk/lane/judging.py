@@ -192,7 +192,7 @@ class Judging(LaneState):
         else:
             self.recent.fly(digest, offset)
         if self.ring is not None:
-            self.ring.forget(digest, offset)
+            self.ring.forget(offset)
 
     def _settle_one(self, chunk: Chunk, index: int, stored: Mark | None) -> bool:
         """Give a record its verdict and return True, or False while that hangs on what is in flight."""
@@ -236,7 +236,7 @@ class Judging(LaneState):
         return True, mark
 
     def _repeat(self, chunk: Chunk, index: int, stored: Mark | None) -> None:
-        """Move the mark of an ID to its duplicate, which is completed by itself; one that is offered may yet be given up."""
+        """Move the mark of an ID to its duplicate, which is completed by itself, unless duplicates are shown."""
         digest, offset = digest_of(chunk, index), chunk.offsets[index]
         if self.reveals:
             self.recent.fly(digest, offset)
@@ -244,7 +244,7 @@ class Judging(LaneState):
             chunk.finish(index)
             self.recent.offsets[digest] = offset
         if self.ring is not None:
-            self.ring.forget(digest, offset)
+            self.ring.forget(offset)
             if stored is not None:
                 self.ring.numbers.setdefault(digest, stored.number)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Find, Judging
-from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.saving import Saving, Step
 from dedup_sdk.marks import NO_MARKS, Int64s
 
@@ -56,29 +55,6 @@ class Lane(Judging, Saving):
             if offset is not None and not self._is_open(offset):
                 self.recent.land(digest, offset)
 
-    def bury(self, place: Place) -> list[Place]:
-        """End a record without a mark (it was dead-lettered); its first twin is judged again."""
-        chunk, index = place
-        if chunk.states[index] not in (OFFERED, APART):
-            return []
-        chunk.finish(index)
-        self.buried = max(self.buried or 0, place.offset + 1)
-        if index not in chunk.unmarked:
-            chunk.unmarked.add(index)
-            digest = digest_of(chunk, index)
-            self.recent.drop(digest, place.offset)
-            if self.ring is not None:
-                self._leave_number(self.ring, digest, place.offset)
-        return self._completed(chunk, [chunk.digests[index]])
-
-    def _leave_number(self, ring: Ring, digest: bytes, offset: int) -> None:
-        """Take no number for a record; one of its ID that was offered as its duplicate is the accepted one then."""
-        accepted = ring.takes_number(digest, offset)
-        ring.forget(digest, offset)
-        heir = self.recent.first_after(digest, offset) if accepted and self.reveals else None
-        if heir is not None:
-            ring.offer(digest, heir)
-
     def _settle(self, ended: Iterable[bytes]) -> list[Place]:
         """Judge the parked records whose turn has come; return those to deliver, ascending by offset.
 
@@ -110,11 +86,6 @@ class Lane(Judging, Saving):
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """Return what records with these digests have looked up."""
         return () if self.window.is_off else digests
-
-    def own_marks(self, place: Place) -> list[tuple[bytes, int]]:
-        """Return digest and offset of the marks that a record may have left behind, completed before."""
-        digest = place.chunk.digests[place.row]
-        return [] if digest is None or self.window.is_off else [(digest, place.offset)]
 
     # --- what others completed -----------------------------------------------------------------------------
 

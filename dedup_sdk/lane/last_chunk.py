@@ -22,10 +22,10 @@ class LastChunk(Chunk):
     one. ``plain`` are the records on lanes that have a row instead.
 
     Where there is a second opinion ``others`` has the digests by which it knows them (None: not), ``stored`` what the store said of these when they
-    came, by row, and ``given_up`` the rows that leave no trace.
+    came, by row.
     """
 
-    __slots__ = ("given_up", "others", "plain", "sighted", "stored", "track", "tracks")
+    __slots__ = ("others", "plain", "sighted", "stored", "track", "tracks")
 
     def __init__(
         self,
@@ -45,7 +45,6 @@ class LastChunk(Chunk):
         self.plain: PlainRows | None = None
         self.others: list[bytes | None] = []
         self.stored: dict[int, Mark] = {}
-        self.given_up: set[int] = set()
 
     def track_of(self, row: int) -> Track | None:
         """Return the track of one record, None where it is on none."""
@@ -59,10 +58,6 @@ class LastChunk(Chunk):
             self.tracks = [None] * len(self.offsets)
         for row in rows:
             self.tracks[row] = track
-
-    def is_plain(self, row: int) -> bool:
-        """Whether a record is on a lane that has a row."""
-        return self.plain is not None and bool(self.plain.at_row[row] >= 0)
 
 
 def on_tracks(chunk: Chunk) -> LastChunk:

@@ -48,8 +48,6 @@ class LastJudging(LastPlain):
         if plain is None:
             self._find_tracks(chunk, find)
         self._note_others(chunk, find)
-        if self.outdated:
-            self.renew()
         self._take_in(chunk)
         if plain is None:
             self._judge_all(chunk, compared)

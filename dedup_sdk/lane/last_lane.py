@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place, digest_of
+from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
@@ -39,32 +39,6 @@ class LastLane(LastJudging, LastSaving):
                 chunk.finish(index)
                 ended.append(chunk.offsets[index])
         return self._completed(chunk, ended)
-
-    def bury(self, place: Place) -> list[Place]:
-        """End a record that its lane will not remember (it was dead-lettered); what waits for it is judged again."""
-        chunk, row = on_tracks(place.chunk), place.row
-        if chunk.states[row] not in (OFFERED, APART):
-            return []
-        if self.table is not None and chunk.is_plain(row):
-            self.set_apart(self.keys.split(digest_of(chunk, row)).lane)
-        chunk.finish(row)
-        self.buried = max(self.buried or 0, place.offset + 1)
-        chunk.given_up.add(row)
-        other = chunk.others[row] if chunk.others else None
-        if other is not None:
-            self.sightings.give_up(other, place.offset)
-        track = chunk.track_of(row)
-        if track is not None:
-            self._leave_track(chunk, row)
-            track.pending -= 1
-            track.let_go(self.id_at(chunk, row).token, place.offset)
-            track.exact = False
-            track.mixed = True
-            if track.pending:
-                self.outdated.add(track)
-            else:
-                self._land(track)
-        return self._completed(chunk, [place.offset])
 
     def _completed(self, chunk: Chunk, ended: Iterable[int]) -> list[Place]:
         self._note_dirty(chunk)
@@ -129,10 +103,6 @@ class LastLane(LastJudging, LastSaving):
         rows = {} if self.table is None else self.table.slots
         lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks and lane not in rows}
         return [*lanes, *self.keys.others_of(keys)]
-
-    def own_marks(self, _place: Place) -> list[tuple[bytes, int]]:
-        """Return none: what a lane remembers follows the watermark, so that no record in flight has left anything."""
-        return []
 
     # --- what others completed -----------------------------------------------------------------------------
 

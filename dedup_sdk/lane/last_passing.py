@@ -41,11 +41,9 @@ class LastPassing(LastState):
     def land_sightings(self, chunk: LastChunk, start: int, end: int) -> None:
         """Let completed records leave what a second opinion looks up."""
         timestamps = chunk.sighted[start:end].tolist()
-        rows = zip(
-            range(start, end), chunk.others[start:end], chunk.offsets[start:end], timestamps, strict=True
-        )
-        for row, digest, offset, timestamp_ms in rows:
-            if digest is not None and row not in chunk.given_up:
+        rows = zip(chunk.others[start:end], chunk.offsets[start:end], timestamps, strict=True)
+        for digest, offset, timestamp_ms in rows:
+            if digest is not None:
                 self.sightings.land(digest, Mark(offset, timestamp_ms))
 
     def _fold_rows(self, chunk: LastChunk, start: int, end: int) -> None:
@@ -60,9 +58,9 @@ class LastPassing(LastState):
         for track, passing in self._passing(chunk, start, end).items():
             if track is None or not passing:
                 continue
-            if passing == track.pending and track.exact:
+            if passing == track.pending:
                 # Everything judged is completed: what lies ahead is known already.
-                track.land_exactly()
+                track.land()
                 landed[track.digest] = track
             else:
                 apart.add(track)
@@ -82,18 +80,15 @@ class LastPassing(LastState):
     def _fold_row(self, track: Track, chunk: LastChunk, row: int) -> None:
         candidate = self.id_at(chunk, row)
         track.pending -= 1
-        if track.pending == 0 and track.exact:
-            self._land(track)
-            return
-        track.move_base(self._after(track.base(self.rule), candidate, chunk, row))
         if track.pending == 0:
             self._land(track)
             return
+        track.move_base(self._after(track.base(self.rule), candidate, chunk, row))
         self._changed[track.digest] = self._unflushed[track.digest] = track
         track.let_go(candidate.token, chunk.offsets[row])
 
     def _land(self, track: Track) -> None:
-        track.land(self.rule)
+        track.land()
         self._changed[track.digest] = self._unflushed[track.digest] = track
 
     # --- rows ------------------------------------------------------------------------------------------------

@@ -36,8 +36,7 @@ class LastState(LaneState):
 
     ``tracks`` are the lanes in memory that are not plain, or may not be, ``table`` has the others (None where there are no plain ones); those in ``unflushed``
     are in the journal only. Records that wait for one in flight are in
-    ``waiting``, by its offset; what lies ahead on tracks that are ``outdated`` is worked out before the next record is judged. Memory
-    follows the watermark: what is completed above it becomes durable when it passes.
+    ``waiting``, by its offset. Memory follows the watermark: what is completed above it becomes durable when it passes.
     ``second`` is the window of a second opinion, None without one; ``sightings`` is what it knows.
     """
 
@@ -56,7 +55,6 @@ class LastState(LaneState):
         self.keys = keys
         self.tracks: dict[bytes, Track] = {}
         self.waiting: dict[int, deque[Waiter]] = {}
-        self.outdated: set[Track] = set()
         self._changed: dict[bytes, Track] = {}
         self._unflushed: dict[bytes, Track] = {}
         self._piecemeal = 0
@@ -167,21 +165,6 @@ class LastState(LaneState):
                 if chunk.track_of(row) is track:
                     mark = self._after(mark, self.id_at(chunk, row), chunk, row)
         return mark
-
-    def renew(self) -> None:
-        """Work out anew what lies ahead on the tracks of which a record was given up since records were judged there."""
-        outdated = {track for track in self.outdated if not track.landed}
-        self.outdated.clear()
-        for track in outdated:
-            base = track.base(self.rule)
-            track.ahead = None if base is None else base.copy()
-        for each in self._chunks if outdated else ():
-            chunk = on_tracks(each)
-            for row in range(bisect_left(chunk.offsets, self.high), len(chunk.offsets)):
-                track_of_row = chunk.track_of(row)
-                if track_of_row is not None and track_of_row in outdated:
-                    candidate = self.id_at(chunk, row)
-                    track_of_row.ahead = self._after(track_of_row.ahead, candidate, chunk, row)
 
 
 def parted(marks: Marks) -> tuple[Marks, Marks]:

@@ -22,9 +22,10 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 class RecentMarks:
     """Digest -> offset of the newest record with that ID, completed or in flight.
 
-    ``behind`` keeps the completed mark that an ID in flight stands in front of: it comes back if the record is
-    dead-lettered, and it wins if it lies above the record. ``beneath`` has the offsets (ascending) of an ID's other records in
-    flight, below its newest: only where twins are not parked.
+    ``behind`` keeps the completed mark that an ID in flight stands in front of: it has to outlive a crash before the record
+    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the offsets (ascending) of an
+    ID's other records in flight, below its newest: only where duplicates are shown (observe mode), so that nothing is parked and a
+    completed duplicate may lie below one in flight.
     """
 
     def __init__(self) -> None:
@@ -64,41 +65,19 @@ class RecentMarks:
         """Put the newest completed of an ID's covered records behind the one that covers them, unless a higher mark is there."""
         covered = self.beneath[digest]
         ended = [offset for offset in covered if not is_open(offset)]
-        self._cover_again(digest, [offset for offset in covered if offset not in ended])
+        still = [offset for offset in covered if offset not in ended]
+        if still:
+            self.beneath[digest] = still
+        else:
+            del self.beneath[digest]
         behind = self.behind.get(digest)
         if ended and (behind is None or behind.offset < ended[-1]):
             self.behind[digest] = Mark(ended[-1], self.timeline.at(ended[-1]))
 
-    def first_after(self, digest: bytes, offset: int) -> int | None:
-        """Return the offset of the first record of an ID after ``offset`` that is in flight or completed, as far as it is known here."""
-        known = [self.offsets.get(digest, -1), *self.beneath.get(digest, ())]
-        if digest in self.behind:
-            known.append(self.behind[digest].offset)
-        return min((other for other in known if other > offset), default=None)
-
-    def _cover_again(self, digest: bytes, offsets: list[int]) -> None:
-        if offsets:
-            self.beneath[digest] = offsets
-        else:
-            del self.beneath[digest]
-
     def drop(self, digest: bytes, offset: int) -> None:
-        """Take the ID in flight at ``offset`` out again; what it covered comes back, else the mark behind it."""
-        covered = self.beneath.get(digest, [])
-        if offset in covered:
-            self._cover_again(digest, [other for other in covered if other != offset])
-            return
-        if self.offsets.get(digest) != offset:
-            return
-        if covered:
-            self.offsets[digest] = covered[-1]
-            self._cover_again(digest, covered[:-1])
-            return
-        behind = self.behind.pop(digest, None)
-        if behind is None:
+        """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
+        if self.offsets.get(digest) == offset:
             del self.offsets[digest]
-        else:
-            self.restore(digest, behind)
 
     def restore(self, digest: bytes, mark: Mark) -> None:
         """Set an ID's mark from outside the log that passes by."""

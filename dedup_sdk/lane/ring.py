@@ -1,8 +1,7 @@
 """The count window: a ring of the last ``n`` accepted IDs, judged while some of them are still in flight.
 
 An accepted record's number is its rank among the accepted records of its lane in offset order, given when the watermark
-passes it: only then is it certain that no record before it will be dead-lettered and leave its slot to another. A
-duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
+passes it: only then is it certain which of the records before it were accepted. A duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
 
 While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds give
 the same answer the verdict is certain; else the record waits.
@@ -34,7 +33,6 @@ class Ring:
         self._pending: list[int] = []
         self._first = 0
         self._unnumbered: dict[bytes, int] = {}
-        self._replaced: dict[bytes, int] = {}
         self._behind = _NONE
 
     @property
@@ -52,20 +50,11 @@ class Ring:
     def offer(self, digest: bytes, offset: int) -> None:
         """Note that a record takes a number if it is completed."""
         self.consider(offset)
-        before = self._unnumbered.get(digest, offset)
-        if before != offset:
-            # Completed, but above the watermark: it counts again if this one is dead-lettered.
-            self._replaced[digest] = before
         self._unnumbered[digest] = offset
 
-    def forget(self, digest: bytes, offset: int) -> None:
-        """Note that a record takes no number: it is a duplicate, or was dead-lettered."""
+    def forget(self, offset: int) -> None:
+        """Note that a record takes no number: it is a duplicate."""
         self._drop(offset)
-        if self._unnumbered.get(digest) == offset:
-            del self._unnumbered[digest]
-            before = self._replaced.pop(digest, offset)
-            if self._first < len(self._pending) and self._pending[self._first] <= before < offset:
-                self._unnumbered[digest] = before
 
     def _drop(self, offset: int, count: int = 1) -> bool:
         """Let records at an offset, so many, be undecided no more; False where none is."""
@@ -82,10 +71,6 @@ class Ring:
             self._first = 0
         return True
 
-    def takes_number(self, digest: bytes, offset: int) -> bool:
-        """Whether the ID's record at ``offset`` takes a number if it is completed."""
-        return self._unnumbered.get(digest) == offset
-
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
         if self._drop(offset):
@@ -93,7 +78,6 @@ class Ring:
             self.numbers[digest] = self.given
             if self._unnumbered.get(digest) == offset:
                 del self._unnumbered[digest]
-                self._replaced.pop(digest, None)
 
     def pass_uncounted(self, count: int) -> None:
         """Note that so many may have been accepted of which nobody knows."""

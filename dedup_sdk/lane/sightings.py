@@ -28,17 +28,13 @@ class Sightings:
         if digest is not None:
             self.flying.setdefault(digest, []).append(offset)
 
-    def give_up(self, digest: bytes, offset: int) -> None:
-        """Note that a record ends without a trace."""
-        offsets = self.flying.get(digest, [])
-        if offset in offsets:
-            offsets.remove(offset)
-        if not offsets:
-            self.flying.pop(digest, None)
-
     def land(self, digest: bytes, mark: Mark) -> None:
         """Note that the watermark passes a completed record."""
-        self.give_up(digest, mark.offset)
+        offsets = self.flying.get(digest, [])
+        if mark.offset in offsets:
+            offsets.remove(mark.offset)
+        if not offsets:
+            self.flying.pop(digest, None)
         if digest not in self.recent or self.recent[digest].offset < mark.offset:
             self.recent[digest] = self._new[digest] = mark
 

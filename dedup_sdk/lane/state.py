@@ -55,7 +55,6 @@ class LaneState:
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
         self.epoch = progress.epoch
-        self.buried = progress.buried
         self._witness = progress.witness
         self._last_passed: tuple[int, int, bytes | None] | None = None
         self.torn = 0
@@ -136,7 +135,7 @@ class LaneState:
         return Progress(
             low=self.low, high=self.high, done=done, committed=self.committed, era=self.era, since_ms=self.since_ms,
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
-            newest_ms=self.newest_ms, epoch=self.epoch, delta=delta, buried=self.buried,
+            newest_ms=self.newest_ms, epoch=self.epoch, delta=delta,
             witness=self._the_witness(), floor_number=self._left_ring(),
         )  # fmt: skip
 

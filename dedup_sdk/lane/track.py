@@ -34,14 +34,14 @@ class Track:
     """The state of one lane.
 
     ``landed``: nothing is pending, and ``ahead`` is the base. Else the base is kept as bytes, which nearly nobody reads: what a batch
-    leaves behind is written anyway, so that nothing is copied for it. ``exact``: ``ahead`` is the fold of everything judged, in offset
+    leaves behind is written anyway, so that nothing is copied for it. ``ahead`` is the fold of everything judged, in offset
     order, so that it becomes the base as it is. ``mixed``: ``ahead`` has begun anew with a record in flight, so that
     it does not hold all that is flying. ``covered``: the base knew all that could matter when it took off, and nothing in flight began the
-    lane anew. What lies ahead may know as much by records that are given up yet.
+    lane anew.
     """
 
     __slots__ = (
-        "_base", "_offset", "_payload", "_timestamp_ms", "ahead", "covered", "digest", "exact", "flying", "landed", "mixed", "pending",
+        "_base", "_offset", "_payload", "_timestamp_ms", "ahead", "covered", "digest", "flying", "landed", "mixed", "pending",
     )  # fmt: skip
 
     def __init__(self, digest: bytes, mark: LaneMark | None) -> None:
@@ -50,7 +50,7 @@ class Track:
         self._base: LaneMark | None = None
         self._payload: bytes | None = None
         self._offset = self._timestamp_ms = 0
-        self.landed = self.exact = True
+        self.landed = True
         self.covered = mark is None or mark.covered
         self.mixed = False
         self.flying: dict[Any, int] | MappingProxyType[Any, int] = NONE_FLYING
@@ -113,14 +113,7 @@ class Track:
             self.ahead.seen.doubt()
             self._payload = None
 
-    def land(self, rule: LastRule) -> None:
-        """Note that nothing is pending: what lies ahead is the base now, or the base is all there is."""
-        if not self.exact:
-            self.ahead = self.base(rule)
-            self.exact = True
-        self.land_exactly()
-
-    def land_exactly(self) -> None:
+    def land(self) -> None:
         """Note that nothing is pending, and what lies ahead is the base now."""
         self.landed = True
         self._base = self._payload = None

@@ -20,10 +20,10 @@ class Whole:
     ``places`` are its records in offset order, the last of them its end; ``digests`` its IDs, each once, in the order of their first records.
     ``stored`` is what the store said of them when it became whole. ``left`` counts the records that the application has not ended;
     ``sized``: one of its records said how many it has, so that none is missing.
-    ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a number. ``given_up``: nothing of it is remembered.
+    ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a number.
     """
 
-    __slots__ = ("accepted", "digests", "given_up", "left", "marked", "places", "sized", "stored")
+    __slots__ = ("accepted", "digests", "left", "marked", "places", "sized", "stored")
 
     def __init__(self, places: list[Place], digests: list[bytes], stored: Mapping[bytes, Mark]) -> None:
         self.places = places
@@ -32,7 +32,6 @@ class Whole:
         self.left = 0
         self.marked: list[bytes] = []
         self.accepted: list[bytes] = []
-        self.given_up = False
         self.sized = False
 
     @property

@@ -15,13 +15,7 @@ class UnitEnding(UnitState):
 
     def finish_unit(self, whole: Whole) -> list[bytes]:
         """Complete all records of a unit at once; return the IDs that nothing of it has in flight any more."""
-        if whole.given_up:
-            for digest in whole.digests:
-                self.recent.drop(digest, whole.end)
-            self.number_none(whole, whole.accepted)
-            whole.accepted = []
-        else:
-            self._land(whole.marked, whole)
+        self._land(whole.marked, whole)
         self.end_rows(whole)
         return whole.digests
 
@@ -38,7 +32,7 @@ class UnitEnding(UnitState):
         if self.ring is None:
             return
         for digest in digests:
-            self.ring.forget(digest, whole.end)
+            self.ring.forget(whole.end)
             if digest in whole.stored:
                 self.ring.numbers.setdefault(digest, whole.stored[digest].number)
 
@@ -46,8 +40,6 @@ class UnitEnding(UnitState):
 
     def is_uncertain(self, whole: Whole, *, covered: bool) -> bool:
         """Whether a fold does not know what became of a unit none of whose IDs it knows."""
-        if whole.given_up:
-            return True
         if not self.all_or_nothing or (len(whole.digests) == 1 and (covered or whole.sized)):
             # Whatever it was told, its ID was handled, then or before. Of one with an end mark only the first records may be missing.
             return False

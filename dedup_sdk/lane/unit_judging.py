@@ -115,8 +115,6 @@ class UnitJudging(UnitEnding):
             chunk.unmarked.add(row)
             place = Place(chunk, row)
             standing, unit, reason = self.units.take(member, offset, place, self.latest_ms)
-            if member.given_up and unit is not None:
-                unit.given_up = True
             chunk.gathered.add(row)
             chunk.states[row], chunk.kinds[row] = PARKED, PARKED_KIND
             chunk.reasons[row] = WAITS_FOR_UNIT
@@ -177,7 +175,6 @@ class UnitJudging(UnitEnding):
         distinct = list(dict.fromkeys(digest for digest in digests if digest is not None))
         known = {digest: stored[digest] for digest in distinct if digest in stored}
         whole = Whole(places, distinct, known)
-        whole.given_up = unit.given_up
         whole.sized = unit.size is not None
         self.wholes[whole.end] = whole
         if self.unit_ring is not None:

@@ -85,25 +85,6 @@ class UnitLane(UnitJudging):
         whole.left -= 1
         return [] if whole.left else self.finish_unit(whole)
 
-    def bury(self, place: Place) -> list[Place]:
-        """End a record without a mark (it was dead-lettered); of its unit nothing is remembered."""
-        chunk, index = place
-        whole = units_of(chunk).get(index)
-        if whole is None:
-            return super().bury(place)
-        if chunk.states[index] not in (OFFERED, APART):
-            return []
-        self.buried = max(self.buried or 0, place.offset + 1)
-        whole.given_up = True
-        return self._completed(chunk, self._end_member(whole, chunk, index))
-
-    def own_marks(self, place: Place) -> list[tuple[bytes, int]]:
-        """Return digest and offset of the marks that a record may have left behind, completed before: those of its unit."""
-        whole = units_of(place.chunk).get(place.row)
-        if whole is None:
-            return super().own_marks(place)
-        return [(digest, whole.end) for digest in whole.digests]
-
     # --- units that do not become whole ---------------------------------------------------------------------
 
     def _fail_crowded(self) -> None:
@@ -158,13 +139,8 @@ class UnitLane(UnitJudging):
     def _fold_records(
         self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], find: Find
     ) -> None:
-        keys, missing = list(digests), {row: "absent" for row, key in enumerate(digests) if key is None}
-        for row, member in self.keys.members_of(digests).items():
-            if member.given_up and not member.name:
-                # It may have been handled after all, when it came again: then it left a mark.
-                keys[row], missing[row] = None, "given-up"
-                self.note_maybe([] if member.digest is None else [member.digest], int(timestamps[row]))
-        chunk = self.admit(offsets, timestamps, keys, missing, find)
+        missing = {row: "absent" for row, key in enumerate(digests) if key is None}
+        chunk = self.admit(offsets, timestamps, digests, missing, find)
         waiting = [*self.complete_chunk(chunk), *self.due]
         self.due = []
         while waiting:

@@ -47,11 +47,6 @@ class UnitRing(Ring):
             if behind:
                 self._behind[digest, end] = behind
 
-    def forget(self, digest: bytes, offset: int) -> None:
-        """Note that an ID takes no number at this offset."""
-        super().forget(digest, offset)
-        self._behind.pop((digest, offset), None)
-
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to an ID if it was accepted at this offset: everything that is judged before is over."""
         before = self.given
@@ -69,7 +64,6 @@ class UnitRing(Ring):
             self._behind.pop((digest, end), None)
             if self._unnumbered.get(digest) == end:
                 del self._unnumbered[digest]
-                self._replaced.pop(digest, None)
         self._ahead.append((end, self.given))
 
     def pass_below(self, high: int) -> None:

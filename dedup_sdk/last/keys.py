@@ -153,10 +153,6 @@ class LaneKeys:
         """Return by which 16 bytes others know the ID of a record with this lane key, None where it has none."""
         return None if key is None else digest_one(key)
 
-    def given_up(self, key: bytes | None) -> bytes | None:  # noqa: ARG002 (as others that are read have it)
-        """Return what stands for a record that must leave no mark."""
-        return None
-
     @property
     def _front(self) -> int:
         """How many bytes of a lane key lie in front of the ID."""

@@ -15,7 +15,7 @@ IDs are 16 bytes each, and what they belong to is in them (`dedup_sdk.shared.sco
 **A rebuild** is `ClaimStore.load`, in batches, in any order, as often as wanted: it adds what is completed, lets the newest record of an ID
 count, shortens nothing, and leaves what is claimed to its owner. It needs, for each completed record, the ID as a consumer of that scope
 makes it (`scoped_ids` of the scope's name and the record's digest), its timestamp, and the window. It must load only what the group completed:
-below its committed offset, and without what was given up.
+below its committed offset.
 """
 
 from __future__ import annotations

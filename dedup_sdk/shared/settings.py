@@ -14,12 +14,11 @@ from dedup_sdk.shared.scope import Scope, scope_name
 
 logger = logging.getLogger("dedup_sdk")
 
-InFlight = Literal["park", "wait", "hand-back"]
+InFlight = Literal["park", "wait"]
 OnOutage = Literal["deliver", "pause"]
 
 LEASE_S: Final = 60.0
 LEAST_LEASE_S: Final = 1.0
-HAND_BACK_AFTER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class Shared:
         prefix: what keeps scopes of one store apart that would be the same, e.g. by environment.
         origins: topic -> the topic whose scope it shares, e.g. ``{"orders.retry": "orders"}``.
         in_flight: what becomes of a message whose ID another consumer has in flight, until that is over: ``park`` (those behind it go on),
-            ``wait`` (its partition stands still, in order), or ``hand-back``: as ``park``, and after a while it goes to the topic that the consumer has
-            as ``dead_letters``, which shares the scope (by ``origins``, unless that is the group's, or all), and is judged where that is read.
-        hand_back_after: seconds until then.
+            or ``wait`` (its partition stands still, in order).
         on_outage: what becomes of messages while the store does not answer: ``deliver`` (as unverified, and counted) or ``pause``.
         lease: seconds that a claim lasts without a word of this consumer, which a thread of its own gives three times in that while the group
             waits for it. A dead one's messages wait so long; one that was stopped for longer, or cut off from the store, loses its claims.
@@ -48,7 +45,6 @@ class Shared:
     prefix: str = field(default="", kw_only=True)
     origins: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     in_flight: InFlight = field(default="park", kw_only=True)
-    hand_back_after: float = field(default=HAND_BACK_AFTER_S, kw_only=True)
     on_outage: OnOutage = field(default="deliver", kw_only=True)
     lease: float = field(default=LEASE_S, kw_only=True)
 
@@ -60,8 +56,7 @@ class Shared:
             )
         choice("scope", self.scope, ("partition", "topic", "group", "global"))
         text("prefix", self.prefix)
-        choice("in_flight", self.in_flight, ("park", "wait", "hand-back"))
-        seconds("hand_back_after", self.hand_back_after)
+        choice("in_flight", self.in_flight, ("park", "wait"))
         choice("on_outage", self.on_outage, ("deliver", "pause"))
         if seconds("lease", self.lease) < LEAST_LEASE_S:
             raise ConfigurationError(f"lease={self.lease!r}: give at least a second, e.g. 60")
@@ -102,28 +97,3 @@ class Shared:
         """Return the name of the scope of a partition's records."""
         origin = self.origins.get(topic, topic)
         return scope_name(self.scope, prefix=self.prefix, group=group, topic=origin, partition=partition)
-
-    def hands_back(self, group: str, topic: str, retries: str) -> bool:
-        """Whether what a topic's records wait for may be handed back to the topic ``retries``, where the same ID is the same message."""
-        if self.in_flight != "hand-back" or self.scope == "partition" or topic == retries:
-            return False
-        return self.scope_of(group, topic, 0) == self.scope_of(group, retries, 0)
-
-    def check_hand_back(self, retries: str | None) -> None:
-        """Raise `ConfigurationError` where nothing could be handed back to the topic ``retries`` (None: nobody named one)."""
-        if self.in_flight != "hand-back":
-            return
-        if retries is None:
-            raise ConfigurationError(
-                "in_flight='hand-back' needs the topic that messages are handed back to: name it by DedupConsumer(dead_letters='orders.retry')"
-            )
-        if self.scope == "partition":
-            raise ConfigurationError(
-                "in_flight='hand-back' needs a scope that holds the topic messages are handed back to; choose scope='topic' with origins, 'group' or "
-                "'global'"
-            )
-        if self.scope == "topic" and self.origins.get(retries, retries) == retries:
-            raise ConfigurationError(
-                f"in_flight='hand-back' would hand messages back to {retries}, where their IDs are other ones: say whose scope it shares, e.g. "
-                f"origins={{{retries!r}: 'orders'}}"
-            )

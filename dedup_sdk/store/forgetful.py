@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dedup_sdk.errors import StoreError
@@ -10,7 +10,7 @@ from dedup_sdk.lane.plan import NOTHING_KNOWN
 from dedup_sdk.marks import NO_MARKS, Found, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, PartitionStore, StoreStats
+from dedup_sdk.store.protocol import Identity, Loaded, PartitionStore, StoreStats
 from dedup_sdk.window import Window
 
 
@@ -43,10 +43,6 @@ class ForgetfulStore:
         self._kept.flush(_without_marks(progress), NO_MARKS)
         self._marks.flush(progress, marks)
 
-    def erase(self, digest: bytes, offset: int) -> None:
-        """See `PartitionStore.erase`."""
-        self._marks.erase(digest, offset)
-
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         return self._marks.expire(before_ms, up_to_number)
@@ -55,19 +51,17 @@ class ForgetfulStore:
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> None:
         """See `PartitionStore.install`; always raises `StoreError`."""
-        for _ in self.installing(snapshot, progress, without, move=move):
+        for _ in self.installing(snapshot, progress, move=move):
             pass
 
     def installing(
         self,
         snapshot: str,
         progress: Progress,  # noqa: ARG002
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,  # noqa: ARG002
         *,
         move: bool = False,  # noqa: ARG002
     ) -> Iterator[None]:

@@ -52,8 +52,7 @@ class PartitionManifest:
     and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
     sum over ``files``. ``committed`` is the last offset that the group is known to have committed, None where nobody knows: by it a
     store that is made of the snapshot recognises a rewind; so it does by ``era``, which changes when an operator rewinds (empty where nobody
-    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``. ``left_out``: offsets of records that the group gave up, which left nothing
-    where IDs are compared; elsewhere that is seen by the marks themselves, and none are named.
+    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``.
     """
 
     partition: int
@@ -68,7 +67,6 @@ class PartitionManifest:
     committed: int | None = None
     era: str = ""
     gaps: tuple[Gap, ...] = ()
-    left_out: tuple[int, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -271,8 +269,6 @@ def _partition(fields: Fields) -> PartitionManifest:
         committed=fields.optional_integer("committed", least=0),
         era=fields.text("era"),
         gaps=tuple(_gap(entry) for entry in fields.objects("gaps")),
-        # A snapshot of before does not say.
-        left_out=fields.integers("left_out", least=0) if fields.has("left_out") else (),
     )
     names = [file.name for file in partition.files]
     if len(set(names)) != len(names):

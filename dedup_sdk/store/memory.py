@@ -6,7 +6,7 @@ opened again; nothing outlives the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from dedup_sdk.store.codec import check_payloads
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.store.words import digest_list
 from dedup_sdk.window import Window
@@ -113,13 +113,6 @@ class MemoryPartition:
         memory.steps = [progress]
         memory.journal.clear()
 
-    def erase(self, digest: bytes, offset: int) -> None:
-        """See `PartitionStore.erase`."""
-        memory = self._memory()
-        if memory.marks.get(digest, (None,))[0] == offset:
-            del memory.marks[digest]
-            memory.payloads.pop(digest, None)
-
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         memory = self._memory()
@@ -147,19 +140,17 @@ class MemoryPartition:
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> None:
         """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, without, move=move):
+        for _ in self.installing(snapshot, progress, move=move):
             pass
 
     def installing(
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,  # noqa: ARG002 (what is read into memory is not moved)
     ) -> Iterator[None]:
@@ -179,8 +170,6 @@ class MemoryPartition:
         self._forget(memory, progress)
         for page in pages:
             self._keep(memory, page)
-        for offset, digest in without.items():
-            self.erase(digest, offset)
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

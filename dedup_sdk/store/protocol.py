@@ -18,9 +18,8 @@ A partition store has one owner and is not thread-safe. All methods but ``close`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from dedup_sdk.marks import Found, Marks
@@ -29,7 +28,6 @@ from dedup_sdk.window import Window
 
 DIGEST_NAME: Final = "sha256-16"
 """How IDs are hashed."""
-NOTHING_LEFT_OUT: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +92,6 @@ class PartitionStore(Protocol):
         journal and not in ``marks`` is forgotten.
         """
 
-    def erase(self, digest: bytes, offset: int) -> None:
-        """Forget the flushed mark of an ID if it stands at exactly this offset (its record was dead-lettered)."""
-
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """Drop, in bulk, sorted files that no window reaches any more.
 
@@ -109,14 +104,12 @@ class PartitionStore(Protocol):
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> None:
         """Take over the sorted files of a verified snapshot folder for this partition, replacing everything stored.
 
-        ``without``: offset -> digest (16 bytes) of records that must leave no mark. Atomic as seen after a crash: their marks
-        are never there. ``move``: the folder is the caller's own and its files were checked, so that they may be moved in.
+        ``move``: the folder is the caller's own and its files were checked, so that they may be moved in.
 
         Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
         """
@@ -125,7 +118,6 @@ class PartitionStore(Protocol):
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> Iterator[None]:

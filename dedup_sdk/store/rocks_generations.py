@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from rocksdict import IngestExternalFileOptions, Rdict, WriteBatch
+from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks, select_marks, take_digests
@@ -30,7 +30,6 @@ from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
 
-_PAGE_MARKS: Final = 1_000
 _FILTERS: Final = "filters"
 _INCOMING: Final = "incoming"
 _ENTRIES: Final = re.compile(r"# entries=(\d+)")
@@ -154,28 +153,6 @@ class RocksGenerations:
     def write_words(self, generation: Generation, words: FilterWords) -> int:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
         return self._filters.write(generation.number, 0, words)
-
-    def delete(self, batch: WriteBatch, digest: bytes) -> None:
-        """Put the deletion of an ID's marks into a batch."""
-        for generation in self.state.generations:
-            batch.delete(digest, self._database.get_column_family_handle(generation.name))
-
-    def leave_out(self, generation: Generation, without: Mapping[int, bytes]) -> Iterator[None]:
-        """Take marks out of a generation that is not valid yet: ``without`` has offset -> digest of their records; so many a step."""
-        family = self._families[generation.number]
-        handle = self._database.get_column_family_handle(generation.name)
-        left = list(without.items())
-        for start in range(0, len(left), _PAGE_MARKS):
-            page = left[start : start + _PAGE_MARKS]
-            values = get_values(family, [digest for _, digest in page])
-            stored = [(row, value) for row, value in enumerate(values) if value is not None]
-            offsets, *_ = decode_values([value for _, value in stored])
-            batch = WriteBatch(raw_mode=True)
-            for (row, _), offset in zip(stored, offsets.tolist(), strict=True):
-                if page[row][0] == offset:
-                    batch.delete(page[row][1], handle)
-            self._database.write(batch)
-            yield
 
     def adopt(self, state: State) -> None:
         """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""

@@ -12,7 +12,7 @@ between leaves marks both in the journal and in the generation, which is harmles
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.open_files import OPEN_FILES
 from dedup_sdk.store.options import SharedMemory
 from dedup_sdk.store.paths import make_files_private
-from dedup_sdk.store.protocol import NOTHING_LEFT_OUT, Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating, unexpected_damage
 from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_identity import recognise
@@ -203,15 +203,6 @@ class RocksPartition:
             make_files_private(self._folder)
             self._measure()
 
-    def erase(self, digest: bytes, offset: int) -> None:
-        """See `PartitionStore.erase`; older marks of the ID, which this one had replaced, go with it."""
-        if self.find(digest, 1).offsets != [offset]:
-            return
-        with self._translating():
-            batch = WriteBatch(raw_mode=True)
-            self._open_generations().delete(batch, digest)
-            self._database.write(batch, self._write_options)
-
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`.
 
@@ -281,19 +272,17 @@ class RocksPartition:
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> None:
         """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, without, move=move):
+        for _ in self.installing(snapshot, progress, move=move):
             pass
 
     def installing(
         self,
         snapshot: str,
         progress: Progress,
-        without: Mapping[int, bytes] = NOTHING_LEFT_OUT,
         *,
         move: bool = False,
     ) -> Iterator[None]:
@@ -305,9 +294,6 @@ class RocksPartition:
             self._installs = True
             try:
                 state = yield from copy_in(snapshot, entry, generations, move=move)
-                for generation in state.generations:
-                    # Before it is valid: a crash in between must not leave them in.
-                    yield from generations.leave_out(generation, without)
             except BaseException:
                 if not self._closed:
                     generations.clean()

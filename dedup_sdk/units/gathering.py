@@ -42,8 +42,6 @@ class Gathered:
     offsets: list[int] = field(default_factory=list)
     items: list[Any] = field(default_factory=list)
     reason: str = UNFINISHED
-    given_up: bool = False
-    """Whether one of its records must leave no mark."""
     begun_at: tuple[int, int] = (0, 0)
     """How many records, and bytes, had come before it; see `Gathering.tell_came`."""
 

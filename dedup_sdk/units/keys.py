@@ -20,7 +20,7 @@ from dedup_sdk.units.unit import Unit, UnitMode
 _HEAD: Final = "unit?"
 _SAFE: Final = ":/(),"
 _NO_ID: Final = bytes(DIGEST_BYTES)
-_HAS_ID, _IN_UNIT, _END, _SIZED, _MALFORMED, _GIVEN_UP = 1, 2, 4, 8, 16, 32
+_HAS_ID, _IN_UNIT, _END, _SIZED, _MALFORMED = 1, 2, 4, 8, 16
 _FLAGS_AT: Final = DIGEST_BYTES
 _SIZE_AT: Final = _FLAGS_AT + 1
 _NAME_AT: Final = _SIZE_AT + 8
@@ -33,7 +33,7 @@ class Member(NamedTuple):
     """What one record says of its unit.
 
     ``digest`` is that of its ID (16 bytes), None without one; ``name`` is empty where it belongs to no unit; ``size`` is None where it says
-    none. ``malformed``: it says a size that is none. ``given_up``: the group gave it up, or nobody knows.
+    none. ``malformed``: it says a size that is none.
     """
 
     digest: bytes | None
@@ -41,7 +41,6 @@ class Member(NamedTuple):
     size: int | None
     is_end: bool
     malformed: bool
-    given_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +96,6 @@ class UnitKeys:
             return key
         return key[:DIGEST_BYTES] if key[_FLAGS_AT] & _HAS_ID else None
 
-    def given_up(self, key: bytes | None) -> bytes | None:
-        """Return the key of a record that must leave no mark: what it says of its unit stays."""
-        if key is None:
-            return None
-        flags = key[_FLAGS_AT] if len(key) > DIGEST_BYTES else _HAS_ID
-        rest = key[_SIZE_AT:] or bytes(8)
-        return key[:DIGEST_BYTES] + bytes([flags | _GIVEN_UP]) + rest
-
     def members_of(self, keys: Iterable[bytes | None]) -> dict[int, Member]:
         """Return, by row, what records say that are more than a single one with its ID."""
         return {
@@ -121,7 +112,6 @@ class UnitKeys:
             size=int.from_bytes(key[_SIZE_AT:_NAME_AT]) if flags & _SIZED else None,
             is_end=bool(flags & _END),
             malformed=bool(flags & _MALFORMED),
-            given_up=bool(flags & _GIVEN_UP),
         )
 
 

@@ -32,7 +32,6 @@ PUBLIC = [
     "ForeignStoreError",
     "IdSpec",
     "IdSpecError",
-    "InFlightElsewhereError",
     "KafkaHelperError",
     "LastId",
     "Lookup",
