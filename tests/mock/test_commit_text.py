@@ -1,5 +1,4 @@
-"""What a commit's text vouches for, and for what it does not: the offset it was written for, the rule it was written by, and what is
-completed above it."""
+"""What a commit vouches for: at the offset and by the rule it was written for, and above that offset what is completed there."""
 
 from __future__ import annotations
 
@@ -13,16 +12,13 @@ from dedup_sdk.orders import integer
 from tests.support.consuming import (
     committed,
     lookup,
-    make_consumer,
     numbers,
     poll_quiet,
     poll_some,
     values,
-    wait_for,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
@@ -66,7 +62,6 @@ def test_a_text_copied_backward_is_a_rewind(make: Make, send: Send) -> None:
     again = make("orders")
     assert values(poll_quiet(again)) == numbers(5, 10)
     assert again.counters.verdicts["redelivered"] == 0
-
 
 
 def sent_twice(kafka: MockKafka) -> None:

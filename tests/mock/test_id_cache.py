@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from dedup_adapters import artemis
 from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Window, Windows, header
-from tests.support.consuming import commit_text, poll_quiet, poll_some, values
+from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,27 +55,6 @@ def test_what_forgets_replays_nothing_and_doubts_nothing(
         assert counted(again) == {"fresh": 2}
         assert again._session.assigned["orders", 0].replayed == 0
         assert all("uncovered" not in each.hindrances for each in again.partition_statuses)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"persist_id_cache": False}, {"id_cache_size": 0}], ids=["memory", "off"]
-)
-def test_a_suppressed_rewind_needs_no_ids(
-    make: Make, send: Send, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    """What was completed stays hidden by its offset, and what comes after it is new."""
-    options: dict[str, Any] = {"dedup": cache(**settings), "store": tmp_path, "on_rewind": "suppress"}
-    with make("orders", **options) as consumer:
-        send("a", "b", "c")
-        assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
-        consumer.commit(asynchronous=False)
-        # As a tool does, past the consumer: the mock cluster takes it from a member only.
-        back = TopicPartition("orders", 0, 0, commit_text(0, complete=False, era="back"))
-        Consumer.commit(consumer, offsets=[back], asynchronous=False)
-    send("b")
-    again = make("orders", **options)
-    assert values(poll_quiet(again)) == ["b"]
-    assert counted(again) == {"fresh": 1, "redelivered": 3}
 
 
 def test_a_cache_in_memory_works_while_the_consumer_lives(make: Make, send: Send, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import ConfigurationError, LastId, Lookup, MemoryStore, Window, header, key, orders
+from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, key, orders
 from dedup_sdk.cli.handler import run
 from tests.support.consuming import poll_quiet, poll_some, run_all, values
 
@@ -236,9 +236,3 @@ def test_what_was_given_up_is_no_second_opinion(make: Make, send_pairs: Callable
     send_pairs("y b", "y a")
     with make("orders", dedup=with_opinion(), store=MemoryStore()) as consumer:
         assert values(poll_quiet(consumer)) == ["y b"]
-
-
-def test_to_hide_after_a_rewind_is_refused(make: Make) -> None:
-    """What a lane remembers cannot be taken back in part."""
-    with pytest.raises(ConfigurationError, match="on_rewind='suppress' needs Lookup"):
-        make(dedup=last_id(), on_rewind="suppress")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, VerdictKind
 from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values
@@ -46,20 +46,6 @@ def test_a_seek_back_hands_out_again(make: Make, send: Send) -> None:
     assert consumer.position([orders(0)])[0].offset == 4
     send("b", "d")
     assert values(poll_quiet(consumer)) == ["d"]
-
-
-def test_a_seek_back_with_suppression_hands_out_nothing_again(make: Make, send: Send) -> None:
-    """on_rewind="suppress": what was completed stays hidden, also after going back."""
-    send("a", "b")
-    consumer = make("orders", on_rewind="suppress")
-    poll_some(consumer, 2)
-    poll_quiet(consumer)
-
-    consumer.seek(orders(OFFSET_BEGINNING))
-    assert poll_quiet(consumer) == []
-    assert consumer.counters.verdicts["redelivered"] == 2
-    send("c", "a")
-    assert values(poll_quiet(consumer)) == ["c"]
 
 
 def test_a_seek_to_the_message_in_hand_hands_it_out_again(make: Make, send: Send) -> None:

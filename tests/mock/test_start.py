@@ -103,7 +103,9 @@ def test_a_commit_that_comes_late_has_nothing_handled_again(
     with make("orders") as consumer:
         assert values(poll_quiet(consumer)) == [*"abcd"]
         consumer.commit(asynchronous=False)
-        Consumer.commit(consumer, offsets=[TopicPartition("orders", 0, 2, commit_text(2))], asynchronous=False)
+        Consumer.commit(
+            consumer, offsets=[TopicPartition("orders", 0, 2, commit_text(2))], asynchronous=False
+        )
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     send("e")
     with make("orders") as consumer:

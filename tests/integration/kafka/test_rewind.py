@@ -36,13 +36,6 @@ def test_what_was_rewound_is_handled_again_as_the_first_time(past: World, disk: 
     assert past.rest(disk) == ["c", "d"]
 
 
-def test_what_was_rewound_stays_hidden_where_that_is_wanted(past: World) -> None:
-    """``on_rewind="suppress"``: nothing that was completed comes again, and what is new does."""
-    assert rewind(past, "--to-earliest", "--execute") == 0
-    past.send("e", "a")
-    assert past.rest(on_rewind="suppress") == ["e"]
-
-
 def test_without_execute_nothing_changes(past: World, capfd: pytest.CaptureFixture[str]) -> None:
     """A dry run prints where each partition would go, and the group stands where it stood."""
     before = past.committed()

@@ -119,17 +119,6 @@ def test_a_rewound_group_sees_it_again(world: World) -> None:
     assert metadata.low == 1
 
 
-def test_a_rewound_group_may_suppress(world: World) -> None:
-    """on_rewind="suppress": what the store knows to be completed stays hidden; a machine that knows nothing shows it."""
-    world.send("a", "b", "c")
-    world.handle(3)
-    world.commit_plainly(1)
-    world.send("d")
-
-    assert world.rest(on_rewind="suppress") == ["d"]
-    assert world.committed().offset == 4
-
-
 def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
     """With our metadata of a new era beside the offset the marks are folded again from the beginning of the history."""
     world.send("a", "b", "c", "a")

@@ -74,7 +74,6 @@ class Member:
             dedup=lookup(window=walk.window),
             completion="explicit" if walk.explicit else "on-next-call",
             durability=walk.durability,
-            on_rewind="suppress" if walk.suppress else "reprocess",
             idle_timeout=0.15,
             revoke_deadline=1.0,
         )
@@ -348,8 +347,7 @@ class Member:
                     self.consumer.stop()
                 if (at[1] * 7 + b) % 4 == 0 and (b % 5 > 2 or tries[at] < 2):
                     if on_error == "dead-letter" and tries[at] == 2:
-                        self.oracle.buried[at[0]].add(at[1])
-                        self.oracle.given[at[0]].pop(at[1], None)
+                        self.oracle.end(*at, surely=False)
                     raise BoomError
                 self.oracle.end(*at)
 

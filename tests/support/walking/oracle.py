@@ -52,7 +52,6 @@ class Oracle:
         ended: what the application completed, or may have (an interruption leaves that open).
         sure: what it completed since the last fault, so that it must not come again.
         skipped: what the application jumped over, by its own choice.
-        buried: what was given up, and so hides no twin.
         given: what is in the application's hands.
         rewound: partitions that the application set back, whose committed offset may fall.
     """
@@ -62,7 +61,6 @@ class Oracle:
     ended: dict[int, set[int]] = field(default_factory=dict)
     sure: dict[int, set[int]] = field(default_factory=dict)
     skipped: dict[int, set[int]] = field(default_factory=dict)
-    buried: dict[int, set[int]] = field(default_factory=dict)
     given: dict[int, dict[int, Given]] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     rewound: set[int] = field(default_factory=set)
@@ -77,7 +75,7 @@ class Oracle:
 
     def __post_init__(self) -> None:
         for number in self.log:
-            for each in (self.ended, self.sure, self.skipped, self.buried):
+            for each in (self.ended, self.sure, self.skipped):
                 each[number] = set()
             self.given[number] = {}
 
@@ -180,7 +178,7 @@ class Oracle:
 
     def missing(self, number: int, end: int) -> list[int]:
         """Return the records below an offset that nobody completed, and that nothing excuses."""
-        excused = self.ended[number] | self.skipped[number] | self.buried[number]
+        excused = self.ended[number] | self.skipped[number]
         hidden = self._hidden(number, end)
         return [offset for offset in range(end) if offset not in excused and offset not in hidden]
 

@@ -45,7 +45,6 @@ class Walk:
     who_completes: str
     explicit: bool
     durability: Literal["record", "batch", "commit"]
-    suppress: bool
     rocks: bool
     slow_commits: bool
     on_revoke: Literal["nothing", "commit", "commit later", "complete", "raise"]
@@ -111,7 +110,6 @@ def invent(seed: int) -> Walk:
         who_completes=rng.choices(list(SETTINGS), (5, 2, 2, 1))[0],
         explicit=rng.random() < 0.4,
         durability=rng.choice(("record", "batch", "commit")),
-        suppress=rng.random() < 0.1,
         rocks=rng.random() < 0.25,
         slow_commits=rng.random() < 0.5,
         on_revoke=rng.choice(("nothing", "commit", "commit later", "complete", "raise")),
