@@ -123,28 +123,6 @@ def test_one_flush_may_be_given_an_id_twice(store: PartitionStore) -> None:
     assert find(store, "a") == {"a": (8, 80)}
 
 
-def test_erase_hits_one_offset_only(key_store: KeyStore, store: PartitionStore) -> None:
-    """Erasing with another offset changes nothing; with the right one the ID is forgotten for good."""
-    store.flush(progress(6), marks(("a", 5, 50), ("b", 4, 40)))
-    store.erase(digest("a"), 4)
-    assert find(store, "a", "b") == {"a": (5, 50), "b": (4, 40)}
-    store.erase(digest("a"), 5)
-    store.close()
-    again = key_store.open(IDENTITY, WINDOW)
-    assert find(again, "a", "b") == {"b": (4, 40)}
-    assert rows(again.scan()) == {digest("b"): (4, 40)}
-    again.flush(progress(10), marks(("a", 9, 90)))
-    assert find(again, "a") == {"a": (9, 90)}
-
-
-def test_erasing_takes_older_marks_of_the_id_with_it(store: PartitionStore) -> None:
-    """An ID that was marked before and is erased at its last mark is not found at all."""
-    store.flush(progress(2), marks(("a", 1, 10)))
-    store.flush(progress(6), marks(("a", 5, 10**10)))
-    store.erase(digest("a"), 5)
-    assert find(store, "a") == {}
-
-
 def test_expiry_by_time_drops_what_is_older_only(key_store: KeyStore, store: PartitionStore) -> None:
     """Expiry drops old flushes as a whole, says how new the newest dropped mark was, and touches nothing else."""
     day_ms = 86_400_000
@@ -354,7 +332,6 @@ def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
         lambda: store.append(progress(1), NO_MARKS),
         lambda: store.find(digest("a"), 1),
         lambda: store.flush(progress(1), NO_MARKS),
-        lambda: store.erase(digest("a"), 1),
         lambda: store.expire(1),
         lambda: store.install("nowhere", progress(1)),
         lambda: store.reset(progress(1)),

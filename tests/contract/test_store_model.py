@@ -86,18 +86,6 @@ class StoreHistory(RuleBasedStateMachine):
         self.everything |= {(name, offset, timestamp) for name, offset, timestamp in batch}
         self.recent.clear()
 
-    @rule(name=st.sampled_from(NAMES), exact=st.booleans())
-    def erase(self, name: str, *, exact: bool) -> None:
-        """An ID is dead-lettered, at its mark or elsewhere."""
-        if name in self.flushed and self.flushed[name][1] < self.horizon_ms:
-            return
-        offset = self.flushed[name][0] if exact and name in self.flushed else 10_000
-        for store in self.stores:
-            store.erase(digest(name), offset)
-        if exact and name in self.flushed:
-            del self.flushed[name]
-            self.everything = {row for row in self.everything if row[0] != name}
-
     @rule(before_ms=st.integers(0, 250))
     def expire(self, before_ms: int) -> None:
         """The window moves on."""

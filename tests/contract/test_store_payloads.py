@@ -146,7 +146,7 @@ def test_within_one_flush_the_highest_offset_has_its_payload(store: PartitionSto
 
 
 def test_what_is_forgotten_takes_its_payload_along(key_store: KeyStore, store: PartitionStore) -> None:
-    """Erased, expired, shed or reset: an ID that comes again without a payload has none."""
+    """Expired, shed or reset: an ID that comes again without a payload has none."""
     again = marks(("a", 900, 9 * DAY_MS))
 
     def came_again() -> None:
@@ -157,9 +157,6 @@ def test_what_is_forgotten_takes_its_payload_along(key_store: KeyStore, store: P
         assert kept(store, "a") == {"a": b""}
         store.reset(progress(0))
 
-    store.flush(progress(1), bearing(("a", 0, 0, LARGE)))
-    store.erase(digest("a"), 0)
-    came_again()
     store.flush(progress(1), bearing(("a", 0, 0, LARGE), ("b", 1, 0, LARGE)))
     assert store.expire(DAY_MS) == 0
     came_again()
@@ -212,19 +209,19 @@ def test_a_revived_store_has_its_payloads(key_store: KeyStore, store: PartitionS
 def test_an_installed_snapshot_brings_its_payloads(
     key_store: KeyStore, store: PartitionStore, tmp_path: Path
 ) -> None:
-    """In place of those that were there; what was given up leaves neither mark nor payload; later flushes go on top."""
+    """In place of those that were there; later flushes go on top."""
     store.flush(progress(5), bearing(("old", 4, 40, LARGE), ("plain", 3, 30, b"no more so")))
     held = replace(random_marks(500, 7, offset=100), payloads=[b"payload %d." % at * 3 for at in range(500)])
-    snapshot = join_marks([held, MIXED, bearing(("given up", 900, 9000, LARGE))])
+    snapshot = join_marks([held, MIXED])
     write_snapshot(tmp_path / "snapshot", snapshot, cuts=(200,))
-    store.install(str(tmp_path / "snapshot"), progress(1000), {900: digest("given up")})
+    store.install(str(tmp_path / "snapshot"), progress(1000))
     store.flush(
         progress(1002), bearing(("small", 1001, 10**6, b"a later one"), ("large", 2, 20, b"an older one"))
     )
     store.close()
     again = key_store.open(IDENTITY, WINDOW)
     expected = {**EXPECTED, "small": b"a later one"}
-    assert kept(again, "old", "given up", *EXPECTED) == expected
+    assert kept(again, "old", *EXPECTED) == expected
     assert again.find(held.digests, 500).payloads == held.payloads
     assert payloads(again.scan()) == {
         **payloads([held]),

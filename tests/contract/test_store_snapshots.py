@@ -39,21 +39,6 @@ def test_an_installed_snapshot_replaces_everything(
     assert len(rows(again.scan())) == 1001
 
 
-def test_what_is_left_out_of_a_snapshot_leaves_no_mark(
-    key_store: KeyStore, store: PartitionStore, tmp_path: Path
-) -> None:
-    """A record that was given up has no mark after the install, unless a later record bears its ID."""
-    write_snapshot(tmp_path / "snapshot", marks(("given up", 5, 50), ("sent again", 9, 90), ("kept", 7, 70)))
-    without = {5: digest("given up"), 6: digest("sent again"), 8: digest("unknown")}
-    store.install(str(tmp_path / "snapshot"), progress(1000), without)
-    store.close()
-    again = key_store.open(IDENTITY, WINDOW)
-    assert find(again, "given up", "sent again", "kept", "unknown") == {
-        "sent again": (9, 90),
-        "kept": (7, 70),
-    }
-
-
 def test_an_install_is_many_small_steps(store: PartitionStore, tmp_path: Path) -> None:
     """A megabyte of files at a time at most, so that a consumer goes on meanwhile."""
     held = random_marks(200_000, 7)
@@ -72,7 +57,7 @@ def test_an_install_that_is_given_up_leaves_the_store_as_it_was(
     """After any step; what is dropped for want of room meanwhile drops nothing of it, and it can be begun again."""
     store.flush(progress(5), marks(("old", 4, 40)))
     write_snapshot(tmp_path / "snapshot", random_marks(10_000, 7), cuts=(5_000,))
-    steps = store.installing(str(tmp_path / "snapshot"), progress(10_000), {3: digest("nobody's")})
+    steps = store.installing(str(tmp_path / "snapshot"), progress(10_000))
     # The store in memory reads so few marks in one step.
     taken = taken if isinstance(store, RocksPartition) else min(taken, 1)
     assert len([find(store, "old") for _ in islice(steps, taken)]) == taken

@@ -62,7 +62,7 @@ class Assignment(RuleBasedStateMachine):
         engine = Deduplicator(Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g")
         self.client = ListClient(self.cluster)
         self.guard = Guard()
-        chosen = RecoverySettings(snapshot=(), on_rewind="reprocess", history="none")
+        chosen = RecoverySettings(snapshot=(), history="none")
         self.session = Session(engine, self.client, config, chosen, self.guard)
 
     @property

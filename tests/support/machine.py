@@ -66,7 +66,6 @@ class Machine:
         cluster: Cluster,
         memory: MemoryStore | None = None,
         reset: Reset = "earliest",
-        dead_letters: Any = None,
         window: Window = DAY,
         timeout_s: float | None = None,
     ) -> None:
@@ -77,9 +76,7 @@ class Machine:
             Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
         )
         self.client, self.guard = ListClient(cluster), Guard()
-        chosen = RecoverySettings(
-            snapshot=(), on_rewind="reprocess", history="none", dead_letters=dead_letters, timeout_s=timeout_s
-        )
+        chosen = RecoverySettings(snapshot=(), history="none", timeout_s=timeout_s)
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
         self.session.take([TopicPartition(TOPIC, 0)])
 

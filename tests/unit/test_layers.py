@@ -86,7 +86,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.dead_letter_log", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.tethered",
+        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.tethered",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.lane.plan import NOTHING_KNOWN, OnRewind, plan_start
+from dedup_sdk.lane.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.progress import Progress
 
 STORED = Progress(low=10, high=50, done=((55, 57), (60, 61)), committed=40, accepted=30, newest_ms=999)
@@ -92,21 +92,6 @@ def test_another_era_is_a_rewind_wherever_it_starts() -> None:
         assert (plan.beginning, plan.keep, plan.progress.era) == ("rewound", False, "a1")
 
 
-def test_a_rewind_may_be_suppressed() -> None:
-    """Then what was completed stays completed, and only from now on the new commit is known."""
-    plan = plan_start(STORED, committed=20, low=10, era="a1", on_rewind="suppress")
-    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("rewound", True, 20, 20)
-    assert plan.progress == replace(STORED, era="a1", committed=20)
-
-
-@pytest.mark.parametrize("committed", [9, 0])
-def test_a_rewind_before_low_cannot_be_suppressed(committed: int) -> None:
-    """Before ``low`` nothing is known to be completed."""
-    plan = plan_start(STORED, committed=committed, low=committed, on_rewind="suppress")
-    assert plan.keep is False
-    assert plan.progress.high == committed
-
-
 def test_a_history_that_begins_earlier_is_folded_anew() -> None:
     """The marks of this store begin too late for it."""
     plan = plan_start(STORED, committed=45, low=5, complete=True)
@@ -137,17 +122,6 @@ def test_a_jump_and_more_progress_elsewhere() -> None:
     assert plan.progress.done == ()
 
 
-@pytest.mark.parametrize(("committed", "era"), [(70, ""), (45, ""), (45, "a1"), (5, "")])
-def test_that_something_was_given_up_stays_known(committed: int, era: str) -> None:
-    """By the store or by the commits, whichever knows of the later one, however the partition starts."""
-    stored = replace(STORED, buried=33)
-    for buried, expected in ((None, 33), (20, 33), (60, 60)):
-        plan = plan_start(stored, committed=committed, low=0, era=era, buried=buried)
-        assert plan.progress.buried == expected
-    assert plan_start(None, committed=40, low=0, buried=7).progress.buried == 7
-    assert plan_start(None, committed=40, low=0).progress.buried is None
-
-
 _offsets = st.integers(0, 100)
 
 
@@ -165,14 +139,13 @@ def _progress(draw: st.DrawFn) -> Progress:
     commit=st.tuples(_offsets, _offsets),
     era=st.sampled_from(["", "e"]),
     complete=st.booleans(),
-    on_rewind=st.sampled_from(["reprocess", "suppress"]),
 )
 def test_no_plan_claims_more_than_the_group_and_the_store_know(
-    stored: Progress | None, commit: tuple[int, int], era: str, on_rewind: OnRewind, *, complete: bool
+    stored: Progress | None, commit: tuple[int, int], era: str, *, complete: bool
 ) -> None:
     """Whatever is stored and committed: only the group's own stretch is taken for completed, and the tail is folded."""
     low, committed = sorted(commit)
-    plan = plan_start(stored, committed=committed, low=low, era=era, complete=complete, on_rewind=on_rewind)
+    plan = plan_start(stored, committed=committed, low=low, era=era, complete=complete)
     progress = plan.progress
     assert progress.low <= progress.high
     assert (progress.committed, progress.era) == (committed, era)
@@ -185,8 +158,7 @@ def test_no_plan_claims_more_than_the_group_and_the_store_know(
         assert stored is not None
         was_claimed = stored.low <= offset < stored.high or any(s <= offset < e for s, e in stored.done)
         assert was_claimed, "a completion that nobody recorded"
-    if plan.beginning != "rewound" or on_rewind == "reprocess":
-        assert progress.low >= low, "the group vouches for nothing before its low"
-        assert max(progress.high, plan.replay_to) >= committed, (
-            "the partition would deliver before it knows the tail"
-        )
+    assert progress.low >= low, "the group vouches for nothing before its low"
+    assert max(progress.high, plan.replay_to) >= committed, (
+        "the partition would deliver before it knows the tail"
+    )

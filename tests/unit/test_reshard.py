@@ -11,7 +11,6 @@ import pytest
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.marks import Marks, elsewhere
@@ -82,7 +81,7 @@ def test_a_new_partition_knows_no_more_than_what_came_to_it(tmp_path: Path) -> N
     held = engine.attach("t", 2)
     identity = Identity(cluster="", group="", topic="t", partition=2, id_spec="key")
     plan = plan_start(None, committed=5, low=5, new=True)
-    for _ in start_from_snapshot(held, plan, [str(tmp_path)], identity, GivenUp(), None):
+    for _ in start_from_snapshot(held, plan, [str(tmp_path)], identity, None):
         pass
     assert held.lane.since_ms == NOW_MS
     early, late = engine.admit(

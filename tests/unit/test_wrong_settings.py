@@ -38,7 +38,6 @@ CONSUMER: dict[str, list[Any]] = {
     "completion": NO_WORD,
     "durability": NO_WORD,
     "mode": NO_WORD,
-    "on_rewind": NO_WORD,
     "history": NO_WORD,
     "on_full_disk": NO_WORD,
     "snapshot": [5, True, b"x", "", [""], [None], [5]],

@@ -54,26 +54,6 @@ def test_transactions(broker: ModuleType, size: int, transactions: list[str], de
     assert sent(broker, size, transactions) == delivered
 
 
-def test_a_transaction_that_is_rolled_back_takes_no_slot() -> None:
-    """A message of it is given up."""
-    engine = Deduplicator(artemis.duplicate_detection(id_cache_size=1, unit=header("tx")))
-    keep = Record("orders", 0, 0, headers=[(artemis.DUPLICATE_ID, b"a")])
-    engine.complete([keep] if engine.admit([keep])[0].deliver else [])
-    size = ("dedup-unit-size", b"2")
-    gone = [
-        Record("orders", 0, at, headers=[(artemis.DUPLICATE_ID, b"%d" % at), ("tx", b"t"), size])
-        for at in (1, 2)
-    ]
-    assert [verdict.deliver for verdict in engine.admit(gone)] == [True, True]
-    engine.complete(gone[:1])
-    engine.dead_letter(gone[1:])
-    again = [
-        Record("orders", 0, at, headers=[(artemis.DUPLICATE_ID, ident)])
-        for at, ident in ((3, b"a"), (4, b"1"))
-    ]
-    assert [verdict.kind.value for verdict in engine.admit(again)] == ["duplicate", "fresh"]
-
-
 def test_the_broker_s_answer_to_repeats_is_chosen_however_the_unit_is_given() -> None:
     """Both messages with one ID are delivered."""
     for unit in (header("tx"), Unit(id=header("tx"), records=5)):

@@ -84,40 +84,23 @@ def test_a_released_record_comes_again_and_its_twins_wait() -> None:
     assert deduplicator.counters.verdicts["fresh"] == 1
 
 
-def test_a_dead_lettered_record_leaves_its_place_to_its_twin() -> None:
-    """The message was not handled, so that the first twin is, and the second waits for that one."""
+def test_duplicates_of_a_dead_lettered_record_are_duplicates() -> None:
+    """The dead letter stands for the message: what repeats it is hidden, whether it waited or comes later."""
     deduplicator = engine()
     batch = [record(0, "a"), record(1, "a"), record(2, "a")]
     deduplicator.admit(batch)
-    [settled] = deduplicator.dead_letter([batch[0]])
-    assert (settled.record, settled.verdict.kind, settled.verdict.deliver) == (
-        batch[1],
-        VerdictKind.FRESH,
-        True,
-    )
-    assert deduplicator.next_offset("t", 0) == 1
-    assert kinds(deduplicator.complete([batch[1]])) == ["duplicate"]
+    assert kinds(deduplicator.dead_letter([batch[0]])) == ["duplicate"] * 2
+    assert deduplicator.next_offset("t", 0) == 3
     assert deduplicator.counters.dead_lettered == 1
 
 
 def test_a_dead_lettered_record_is_over() -> None:
-    """It holds nothing back, does not come again, and a later record with its ID is fresh."""
+    """It holds nothing back, does not come again, and a later record with its ID is a duplicate."""
     deduplicator = engine()
     deduplicator.admit([record(0, "a")])
     deduplicator.dead_letter([record(0, "a")])
     assert deduplicator.next_offset("t", 0) == 1
-    assert kinds(deduplicator.admit([record(0, "a"), record(1, "a")])) == ["redelivered", "fresh"]
-
-
-def test_a_dead_letter_brings_back_the_mark_before_it() -> None:
-    """An ID seen before is remembered from that sighting on."""
-    deduplicator = engine(Window(milliseconds=10))
-    deduplicator.admit([record(0, "a", 1000)])
-    deduplicator.complete([record(0, "a", 1000)])
-    deduplicator.admit([record(1, "a", 5000)])
-    deduplicator.dead_letter([record(1, "a", 5000)])
-    [verdict] = deduplicator.admit([record(2, "a", 1005)])
-    assert (verdict.kind, verdict.seen_offset) == (VerdictKind.DUPLICATE, 0)
+    assert kinds(deduplicator.admit([record(0, "a"), record(1, "a")])) == ["redelivered", "duplicate"]
 
 
 def test_stale_completions_are_counted_and_change_nothing() -> None:

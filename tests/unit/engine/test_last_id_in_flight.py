@@ -20,16 +20,6 @@ def engine() -> Deduplicator:
     return Deduplicator(LastId(id=header("seq"), order=orders.integer(), window=window))
 
 
-def test_who_repeats_what_flies_longer_than_a_window_waits_for_it() -> None:
-    """Others kept the lane alive: it knows the ID, whose record may yet be given up."""
-    deduplicator = engine()
-    first, other, again = numbered(0, 1, 0), numbered(1, 2, WINDOW_MS), numbered(2, 1, WINDOW_MS + 1)
-    assert kinds(deduplicator.admit([first, other, again])) == ["fresh", "fresh", "parked"]
-    assert deduplicator.complete([other]) == []
-    settled = deduplicator.dead_letter([first])
-    assert (kinds(settled), offsets(settled)) == (["fresh"], [2])
-
-
 def test_who_repeats_what_flies_longer_than_a_window_is_a_duplicate_of_it() -> None:
     """Once it is completed."""
     deduplicator = engine()
@@ -40,25 +30,7 @@ def test_who_repeats_what_flies_longer_than_a_window_is_a_duplicate_of_it() -> N
     assert (kinds(settled), offsets(settled)) == (["duplicate"], [2])
 
 
-def test_giving_up_costs_no_pass_over_what_is_in_flight() -> None:
-    """A batch of which every record fails is over after work that grows with it, not with its square."""
-    asked = 0
-
-    def compare(last: bytes, new: bytes) -> int:
-        nonlocal asked
-        asked += 1
-        return (int(new) > int(last)) - (int(new) < int(last))
-
-    deduplicator = Deduplicator(LastId(id=header("seq"), order=compare))
-    records = [numbered(offset, offset, offset) for offset in range(200)]
-    deduplicator.admit(records)
-    asked = 0
-    deduplicator.dead_letter(records[1:])
-    assert kinds(deduplicator.admit([numbered(200, 7, 200), numbered(201, 0, 201)])) == ["fresh", "parked"]
-    assert asked < 5 * len(records)
-
-
-# --- what is in flight may be given up ---------------------------------------------------------------------------------
+# --- what is in flight is not completed yet ---------------------------------------------------------------------------------
 
 
 class Stream:
@@ -110,25 +82,6 @@ def test_what_lies_below_what_flies_is_in_doubt_where_too_little_is_known() -> N
     for number in (11, 12, 13):
         stream.send(f"B/{number}")
     assert stream.send("B/5") == "uncovered"
-
-
-def test_one_that_was_completed_out_of_order_is_known_below_what_flies() -> None:
-    """What is completed below the watermark is too old to tell of it, and what flies may have raised the floor."""
-    window = Window(milliseconds=WINDOW_MS)
-    deduplicator = Deduplicator(
-        LastId(id=header("seq"), order=orders.integer(), window=window, reorder_depth=2)
-    )
-    times = {1: 0, 2: 500, 3: 600, 4: 700, 9: 1500}
-    sent = {number: numbered(at, number, times[number]) for at, number in enumerate(times)}
-    again = numbered(5, 3, 1601)
-    deduplicator.admit([sent[1]])
-    deduplicator.complete([sent[1]])
-    deduplicator.admit([sent[2], sent[3], sent[4]])
-    deduplicator.complete([sent[3]])
-    assert kinds(deduplicator.admit([sent[9], again])) == ["fresh", "parked"]
-    assert deduplicator.dead_letter([sent[9]]) == []
-    assert deduplicator.complete([sent[4]]) == []
-    assert kinds(deduplicator.complete([sent[2]])) == ["duplicate"]
 
 
 def test_without_depth_a_lane_that_began_anew_knows_nothing_below_its_first_id() -> None:

@@ -10,7 +10,6 @@ import pytest
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, RocksStore, Window, header, orders
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.fingerprint import fingerprint
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from dedup_sdk.store.protocol import KeyStore
 
 COUNT = 40
-GIVEN_UP = 17
+DEAD_LETTERED = 17
 
 
 def strategy(*, depth: int = 2, other: str | None = "other") -> LastId:
@@ -43,11 +42,11 @@ LOG = [record(offset, str(offset), f"other-{offset}") for offset in range(COUNT)
 
 
 def live(store: KeyStore) -> Deduplicator:
-    """An engine that has lived through the log, with some of it flushed; one record was given up."""
+    """An engine that has lived through the log, with some of it flushed; one record was dead-lettered."""
     engine = Deduplicator(strategy(), store, group="g", clock=lambda: 10**6)
     for each in LOG:
         engine.admit([each])
-        (engine.dead_letter if each.offset == GIVEN_UP else engine.complete)([each])
+        (engine.dead_letter if each.offset == DEAD_LETTERED else engine.complete)([each])
         if each.offset == COUNT // 2:
             engine.partitions["t", 0].flush()
     return engine
@@ -60,11 +59,11 @@ def judge_again(engine: Deduplicator) -> list[str]:
         again = record(COUNT + each.offset, "?", f"other-{each.offset}")
         [verdict] = engine.admit([again])
         told.append(verdict.kind.value)
-        engine.dead_letter([again] if verdict.deliver else [])
+        engine.complete([again] if verdict.deliver else [])
     return told
 
 
-EXPECTED = ["fresh" if offset == GIVEN_UP else "duplicate" for offset in range(COUNT)]
+EXPECTED = ["duplicate"] * COUNT
 
 
 def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
@@ -78,10 +77,7 @@ def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
         held = taker.attach("t", 0)
         identity = Identity(cluster="", group="g", topic="t", partition=0, id_spec=str(taker.strategy.keys))
         plan = plan_start(None, committed=COUNT, low=0, complete=True)
-        letters = GivenUp()
-        _, note = outcome_of(
-            start_from_snapshot(held, plan, [str(tmp_path / "snapshot")], identity, letters, None)
-        )
+        _, note = outcome_of(start_from_snapshot(held, plan, [str(tmp_path / "snapshot")], identity, None))
         notes.append(note)
         if other is not None:
             assert judge_again(taker) == EXPECTED
@@ -99,14 +95,14 @@ def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.Log
     identity = Identity(cluster="", group="g", topic="t", partition=0, id_spec=str(taker.strategy.keys))
     plan = plan_start(None, committed=COUNT, low=0, complete=True)
     held, snapshot = taker.attach("t", 0), str(tmp_path / "snapshot")
-    _, note = outcome_of(start_from_snapshot(held, plan, [snapshot], identity, GivenUp(), None))
+    _, note = outcome_of(start_from_snapshot(held, plan, [snapshot], identity, None))
     assert note == "snapshot not taken"
     assert "nothing of what otherwise= looks up" in caplog.text
     assert "dedup backfill --otherwise header:other and the --otherwise-window of" in caplog.text
 
 
 def test_a_replay_gives_the_same() -> None:
-    """Less what was given up."""
+    """The dead letter included."""
     lived, replayed = MemoryStore(), MemoryStore()
     engine = live(lived)
     engine.partitions["t", 0].flush()
@@ -115,10 +111,7 @@ def test_a_replay_gives_the_same() -> None:
     held.start(plan_start(None, committed=COUNT, low=0, complete=True))
     for first in range(0, COUNT, 7):
         part = LOG[first : first + 7]
-        keys = [
-            None if each.offset == GIVEN_UP else key
-            for each, key in zip(part, folded.strategy.keys.digests(RecordFields(part)).digests, strict=True)
-        ]
+        keys = folded.strategy.keys.digests(RecordFields(part)).digests
         times = np.asarray([each.timestamp_ms for each in part], np.int64)
         held.fold([each.offset for each in part], times, keys, part[-1].offset + 1)
     held.flush()

@@ -12,19 +12,8 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from tests.support.records import engine, kinds, record
 
 
-def test_an_observed_duplicate_that_is_given_up_leaves_the_mark() -> None:
-    """The ID was handled before."""
-    deduplicator = engine()
-    deduplicator.admit([record(0, "a")])
-    deduplicator.complete([record(0, "a")])
-    deduplicator.partitions["t", 0].lane.reveals = True
-    assert kinds(deduplicator.admit([record(1, "a")])) == ["duplicate"]
-    deduplicator.dead_letter([record(1, "a")])
-    assert kinds(deduplicator.admit([record(2, "a")])) == ["duplicate"]
-
-
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("ending", ["given up", "in flight"])
+@pytest.mark.parametrize("ending", ["dead-lettered", "in flight"])
 def test_a_flush_writes_the_mark_behind_an_observed_duplicate(ending: str, *, together: bool) -> None:
     """Also where the duplicate is judged with others, and is in flight still."""
     store = MemoryStore()
@@ -35,7 +24,7 @@ def test_a_flush_writes_the_mark_behind_an_observed_duplicate(ending: str, *, to
     deduplicator.complete([record(0, "a")])
     more = [record(2, "b"), record(3, "c")] if together else []
     assert kinds(deduplicator.admit([record(1, "a"), *more]))[0] == "duplicate"
-    if ending == "given up":
+    if ending == "dead-lettered":
         deduplicator.dead_letter([record(1, "a")])
     for offset, name in enumerate("xyz", start=4):
         deduplicator.admit([record(offset, name)])
@@ -56,15 +45,13 @@ def watching(**settings: Any) -> Deduplicator:
 
 
 End = Callable[[Deduplicator, list[Record]], object]
-HANDLED, GIVEN_UP = Deduplicator.complete, Deduplicator.dead_letter
+HANDLED, DEAD_LETTERED = Deduplicator.complete, Deduplicator.dead_letter
 ENDINGS = [
-    pytest.param([(0, HANDLED), (1, GIVEN_UP)], id="leader handled, then twin given up"),
-    pytest.param([(1, GIVEN_UP), (0, HANDLED)], id="twin given up, then leader handled"),
-    pytest.param([(1, HANDLED), (0, GIVEN_UP)], id="twin handled, then leader given up"),
-    pytest.param([(0, GIVEN_UP), (1, HANDLED)], id="leader given up, then twin handled"),
-    pytest.param([(2, GIVEN_UP), (0, HANDLED), (1, GIVEN_UP)], id="the last twin first"),
-    pytest.param([(1, GIVEN_UP), (0, HANDLED), (2, GIVEN_UP)], id="the middle twin first"),
-    pytest.param([(0, GIVEN_UP), (1, HANDLED), (2, GIVEN_UP)], id="the middle one handled"),
+    pytest.param([(0, HANDLED), (1, DEAD_LETTERED)], id="leader handled, then its duplicate dead-lettered"),
+    pytest.param([(1, DEAD_LETTERED), (0, HANDLED)], id="duplicate dead-lettered, then the leader handled"),
+    pytest.param([(2, HANDLED), (0, DEAD_LETTERED), (1, HANDLED)], id="the last duplicate first"),
+    pytest.param([(1, HANDLED), (0, HANDLED), (2, HANDLED)], id="the middle duplicate first"),
+    pytest.param([(1, HANDLED)], id="the leader stays in flight"),
 ]
 
 
@@ -75,7 +62,7 @@ ENDINGS = [
 def test_twins_of_what_is_in_flight_end_apart(
     endings: list[tuple[int, End]], window: Window, *, together: bool, seen_before: bool
 ) -> None:
-    """Each takes along its own sighting only: what was handled is remembered, and of what was given up nothing."""
+    """In any order: what ended is remembered, and nothing else."""
     deduplicator = watching(window=window)
     before = [record(at) for at in range(6)] if not seen_before else [record(at, "a") for at in range(6)]
     deduplicator.admit(before)
@@ -89,17 +76,6 @@ def test_twins_of_what_is_in_flight_end_apart(
     assert kinds(deduplicator.admit([other])) == ["fresh"]
     deduplicator.complete([other])
     assert kinds(deduplicator.admit([record(11, "a")])) == ["duplicate"]
-    assert not deduplicator.partitions["t", 0].lane.recent.beneath
-
-
-def test_twins_that_are_all_given_up_leave_nothing() -> None:
-    """Whatever the order."""
-    deduplicator = watching()
-    twins = [record(at, "a") for at in range(4)]
-    assert kinds(deduplicator.admit(twins)) == ["fresh", *["duplicate"] * 3]
-    for at in (2, 0, 3, 1):
-        deduplicator.dead_letter([twins[at]])
-    assert kinds(deduplicator.admit([record(4, "a")])) == ["fresh"]
 
 
 def test_a_flush_writes_the_handled_leader_of_a_twin_in_flight() -> None:

@@ -20,7 +20,7 @@ def letter(**changes: object) -> DeadLetter:
     """A dead letter of that message."""
     said = {
         "topic": "orders", "partition": 3, "offset": 7, "timestamp_ms": 42, "group": "g", "attempts": 5,
-        "digest": bytes(range(16)), "error_type": "ValueError", "error": "no", "before": 5,
+        "digest": bytes(range(16)), "error_type": "ValueError", "error": "no",
     }  # fmt: skip
     return DeadLetter(**{**said, **changes})  # type: ignore[arg-type]
 
@@ -30,7 +30,7 @@ def letter(**changes: object) -> DeadLetter:
     [
         {},
         {"digest": None},
-        {"error": "", "timestamp_ms": -1, "before": 2**63 - 1},
+        {"error": "", "timestamp_ms": -1},
         {"timestamp_ms": 2**63 - 1, "offset": 2**63 - 1},
         {"topic": "ä", "group": "grüppe"},
     ],
@@ -73,15 +73,14 @@ def test_what_is_no_dead_letter_is_none(name: str, value: bytes | None) -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"soon", b"-1", b"9" * 30, b"\xff"])
 def test_what_does_not_name_the_message_may_make_no_sense(value: bytes | None) -> None:
-    """A time, a number of attempts or an offset before it that cannot be read leaves the dead letter one: its message was not handled."""
+    """A time or a number of attempts that cannot be read leaves the dead letter one."""
     told: Headers = [
         (PREFIX + "timestamp-ms", value),
         (PREFIX + "attempts", value),
-        (PREFIX + "before", value),
     ]
     sent = message([*letter().headers(message(HEADERS)), *told])
 
-    assert DeadLetter.read(sent) == letter(timestamp_ms=-1, attempts=-1 if value == b"-1" else 0, before=None)
+    assert DeadLetter.read(sent) == letter(timestamp_ms=-1, attempts=-1 if value == b"-1" else 0)
 
 
 def test_a_digest_that_is_none_is_left_out() -> None:

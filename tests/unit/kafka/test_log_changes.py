@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,14 +13,9 @@ from dedup_sdk import (
     VerdictKind,
     Window,
 )
-from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.settings import Reset
 from tests.support.machine import DAY, LOG, Listener, Machine, OutOfRange, killed, lived
 from tests.support.one_partition import TOPIC, Cluster, ids_of
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "error"])
@@ -266,32 +260,19 @@ def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
     assert not held.lane.parked
 
 
-class Letters:
-    """A dead-letter topic that says what was given up."""
-
-    def __init__(self, given_up: GivenUp) -> None:
-        self._given_up = given_up
-
-    def read(self, topic: str, partition: int, *, buried: int | None) -> Generator[None, None, GivenUp]:
-        """As `DeadLetterLog`."""
-        del topic, partition, buried
-        yield
-        return self._given_up
-
-
-def test_what_was_given_up_casts_no_doubt() -> None:
-    """A message that became a dead letter left no mark at its offset, which is no sign of another log."""
+def test_a_dead_letter_casts_no_doubt() -> None:
+    """Its message left its mark as any other."""
     cluster = Cluster([*LOG])
     first = Machine(cluster)
     held = first.up_to_date()
     offsets = list(range(6))
     held.admit(offsets, cluster.timestamps(0, 6), ids_of(cluster, 0, 6), offsets, discard_unkeyed=False)
     held.complete(offsets[:5])
-    held.bury([5])
+    held.complete([5], dead_lettered=True)
     held.persist()
     first.engine.lose(TOPIC, 0)
 
-    machine = Machine(cluster, first.memory, dead_letters=Letters(GivenUp({5: digest_one(b"f")})))
+    machine = Machine(cluster, first.memory)
     assert machine.handle_all() == []
     assert machine.listener.seen == []
 

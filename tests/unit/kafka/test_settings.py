@@ -203,7 +203,6 @@ def test_an_admin_gets_the_connection_only() -> None:
     [
         ({"completion": "later"}, "completion='later': choose on-next-call or explicit"),
         ({"mode": "dry"}, "mode='dry': choose dedup or observe"),
-        ({"on_rewind": "ask"}, "on_rewind='ask'"),
         ({"history": "all"}, "history='all'"),
         ({"dedup": "header:id"}, "dedup='header:id': give a strategy"),
         ({"store": 7}, "store=7: give a folder"),

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import VerdictKind, Window
-from dedup_sdk.kafka.dead_letter_log import GivenUp
-from dedup_sdk.lane.plan import NOTHING_KNOWN
 from tests.support.machine import Machine, lived
 from tests.support.one_partition import Cluster, ListReader
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from dedup_sdk.kafka.reader import TailReader
 
 WINDOW = Window(count=3)
@@ -30,25 +26,10 @@ class LaterReader(ListReader):
         return 4, super().bounds()[1]
 
 
-class Letters:
-    """A dead-letter topic that has lost what was sent before some time (ms)."""
-
-    def __init__(self, since_ms: int) -> None:
-        self._since_ms = since_ms
-
-    def read(
-        self, topic: str, partition: int, *, buried: int | None = None
-    ) -> Generator[None, None, GivenUp]:
-        """See `DeadLetterLog`."""
-        del topic, partition, buried
-        yield
-        return GivenUp(since_ms=self._since_ms)
-
-
 @pytest.mark.parametrize(
     "why",
-    [{"timeout_s": 0.0}, {"begins_later": True}, {"lost_ms": NOTHING_KNOWN}, {"lost_ms": 4}],
-    ids=["no time", "retention", "no dead letters", "some dead letters"],
+    [{"timeout_s": 0.0}, {"begins_later": True}],
+    ids=["no time", "retention"],
 )
 @pytest.mark.parametrize("again", [False, True])
 def test_what_may_have_left_the_window_is_not_hidden(why: dict[str, Any], *, again: bool) -> None:
@@ -58,8 +39,7 @@ def test_what_may_have_left_the_window_is_not_hidden(why: dict[str, Any], *, aga
     cluster.log += LOG[1:]
     lived(cluster, WINDOW)
 
-    letters = Letters(why["lost_ms"]) if "lost_ms" in why else None
-    machine = Machine(cluster, memory, window=WINDOW, dead_letters=letters, timeout_s=why.get("timeout_s"))
+    machine = Machine(cluster, memory, window=WINDOW, timeout_s=why.get("timeout_s"))
     if "begins_later" in why:
 
         def tail_reader(topic: str, partition: int) -> TailReader:

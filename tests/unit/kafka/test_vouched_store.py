@@ -14,7 +14,7 @@ from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.progress import Progress
 
-SETTINGS = RecoverySettings(snapshot=(), on_rewind="reprocess", history="none")
+SETTINGS = RecoverySettings(snapshot=(), history="none")
 
 
 def lines_at_start(

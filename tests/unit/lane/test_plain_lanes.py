@@ -109,9 +109,9 @@ def test_a_time_that_none_can_be_wraps_nothing_around() -> None:
     assert set(step.marks.timestamps.tolist()) == {7}
 
 
-@pytest.mark.parametrize("end", ["bury", "release", "complete"])
+@pytest.mark.parametrize("end", ["release", "complete"])
 def test_a_record_that_ends_by_itself_leaves_the_other_lanes_rows(end: str) -> None:
-    """Only the lane of a record that is given up becomes a track; what others have in flight is written when it is completed."""
+    """What others have in flight is written when it is completed."""
     held = LastLane(RULE, KEYS, Progress(low=0, high=0))
     chunk = admit(held, batch(1))
     place = held.place(LANES + 7)
@@ -119,14 +119,14 @@ def test_a_record_that_ends_by_itself_leaves_the_other_lanes_rows(end: str) -> N
     if end == "complete":
         held.complete(chunk, [place.row])
     else:
-        getattr(held, end)(place)
-    assert len(held.tracks) == (end == "bury")
+        held.release(place)
+    assert not held.tracks
     held.complete_chunk(chunk)
     if end == "release":
         held.complete(chunk, [place.row])
     lanes = written(held)
     assert len(lanes) == LANES
-    assert lanes[7] == ((7, b"1", 1) if end == "bury" else (LANES + 7, b"2", 0b11))
+    assert lanes[7] == (LANES + 7, b"2", 0b11)
 
 
 def test_where_records_are_completed_one_by_one_lanes_stay_on_tracks() -> None:

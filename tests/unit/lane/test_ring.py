@@ -10,7 +10,7 @@ def test_a_number_is_a_rank_among_accepted_records() -> None:
     ring = Ring(3)
     for offset in (5, 7, 9):
         ring.offer(b"%d" % offset, offset)
-    ring.forget(b"7", 7)
+    ring.forget(7)
     for offset in (5, 7, 9):
         ring.number(b"%d" % offset, offset)
     assert ring.numbers == {b"5": 1, b"9": 2}
@@ -36,7 +36,7 @@ def test_the_answer_waits_where_it_could_be_either() -> None:
     ring.offer(b"b", 1)
     ring.offer(b"c", 2)
     assert ring.accepted_after(b"a", 1, 3) is None
-    ring.forget(b"c", 2)
+    ring.forget(2)
     assert ring.accepted_after(b"a", 1, 3) == 1
     ring.offer(b"c", 2)
     ring.number(b"b", 1)
@@ -75,24 +75,12 @@ def test_a_record_is_considered_once() -> None:
     assert ring.accepted_after(b"a", 0, 9) == 3
 
 
-def test_a_dead_letter_leaves_the_mark_before_it_where_it_was() -> None:
-    """An ID that was accepted above the watermark, and again in vain, is still counted from the first of the two."""
-    ring = Ring(1)
-    ring.offer(b"other", 0)
-    ring.offer(b"id", 3)
-    ring.offer(b"id", 4)
-    ring.forget(b"id", 4)
-    assert ring.accepted_after(b"id", 0, 5) == 0
-    ring.number(b"other", 0)
-    assert ring.accepted_after(b"id", 0, 5) == 0
-
-
 def test_thousands_that_get_their_numbers_in_order() -> None:
     """What is gone in front is moved out now and then; what stands behind it stays where it is."""
     ring = Ring(10_000)
     for offset in range(5_000):
         ring.offer(b"%d" % offset, offset)
-    ring.forget(b"3000", 3_000)
+    ring.forget(3_000)
     for offset in range(4_000):
         ring.number(b"%d" % offset, offset)
         assert ring.accepted_after(b"0", 1, 4_500) == 4_498

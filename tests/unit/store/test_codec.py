@@ -29,7 +29,7 @@ STEPS = {
         marks(("a", 11, 10)),
     ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
-    "writer": (Progress(low=7, high=9, buried=8, writer="00c0ffee"), marks(("a", 8, 10))),
+    "writer": (Progress(low=7, high=9, writer="00c0ffee"), marks(("a", 8, 10))),
     "payload": (
         FULL,
         replace(
@@ -37,7 +37,6 @@ STEPS = {
         ),
     ),
     "floor": (replace(FULL, writer="00c0ffee", floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
-    "buried": (Progress(low=7, high=9, epoch=3, buried=2**40), marks(("a", 8, 10))),
 }
 
 

@@ -34,7 +34,7 @@ def test_a_record_without_a_unit_has_its_digest() -> None:
 @pytest.mark.parametrize(("text", "size"), [(b"1", 1), (b"007", 7), (b"999999999999999999", 10**18 - 1)])
 def test_sizes(text: bytes, size: int) -> None:
     """Decimal digits."""
-    assert read(dedup_unit=b"u", dedup_unit_size=text) == Member(None, b"u", size, False, False, False)
+    assert read(dedup_unit=b"u", dedup_unit_size=text) == Member(None, b"u", size, False, False)
 
 
 @pytest.mark.parametrize(
@@ -42,30 +42,18 @@ def test_sizes(text: bytes, size: int) -> None:
 )
 def test_sizes_that_are_none(text: bytes) -> None:
     """Are malformed, and nothing raises."""
-    assert read(dedup_unit=b"u", dedup_unit_size=text) == Member(None, b"u", None, False, True, False)
+    assert read(dedup_unit=b"u", dedup_unit_size=text) == Member(None, b"u", None, False, True)
 
 
 def test_a_member_bears_all_that_it_says() -> None:
     """A null end mark is none; a long name is told by its digest."""
     assert read(dedup_id=b"a", dedup_unit=b"\0u", dedup_unit_end=b"no") == Member(
-        digest_one(b"a"), b"\0u", None, True, False, False
+        digest_one(b"a"), b"\0u", None, True, False
     )
-    assert read(dedup_unit=b"u", dedup_unit_end=None) == Member(None, b"u", None, False, False, False)
+    assert read(dedup_unit=b"u", dedup_unit_end=None) == Member(None, b"u", None, False, False)
     long = read(dedup_unit=b"u" * (MOST_NAME_BYTES + 1))
     assert isinstance(long, Member)
     assert long.name == digest_one(b"u" * (MOST_NAME_BYTES + 1)).hex().encode()
-
-
-def test_what_was_given_up_keeps_what_it_says_of_its_unit() -> None:
-    """So that the unit still becomes whole."""
-    record = Record("t", 0, 0, headers=[("dedup-id", b"a"), ("dedup-unit", b"u"), ("dedup-unit-size", b"2")])
-    [key] = KEYS.digests(RecordFields([record])).digests
-    given_up = KEYS.members_of([KEYS.given_up(key), KEYS.given_up(digest_one(b"b")), KEYS.given_up(None)])
-    assert given_up == {
-        0: Member(digest_one(b"a"), b"u", 2, False, False, True),
-        1: Member(digest_one(b"b"), b"", None, False, False, True),
-    }
-    assert KEYS.name_of(key) == KEYS.mark_of(key or b"") == digest_one(b"a")
 
 
 def test_with_fail_every_member_needs_an_id() -> None:
