@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 from typing import Final
 
@@ -31,14 +31,13 @@ from spark_backfill.connect_files import FileColumns, file_columns, rows_of_file
 from spark_backfill.connect_layout import check_folders, check_rows, open_files
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
-from spark_backfill.hull import in_archive
 from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
 from spark_backfill.lane_spec import Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.source import with_digests
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds
 
 _NO_OFFSET: Final = 2**63 - 1
 _NO_TIME: Final = 2**63 - 1
@@ -136,11 +135,10 @@ class Archive:
         self._has_twins |= any(part.has_twins for part in parts)
         return {part.partition: part for part in parts}
 
-    def records(self, stretches: Sequence[Stretch]) -> DataFrame:
-        """Return the rows that the stretches take from an archive (`Stretch.in_archive`)."""
-        parts = {each.partition: each.in_archive() for each in stretches}
-        begins = {partition: part[0] for partition, part in parts.items() if part is not None}
-        ends = {partition: part[1] for partition, part in parts.items() if part is not None}
+    def records(self, bounds: Bounds) -> DataFrame:
+        """Return the rows inside these bounds."""
+        begins = {partition: begin for partition, (begin, _) in bounds.items()}
+        ends = {partition: end for partition, (_, end) in bounds.items()}
         offset = F.col("offset")
         # The plain bounds reach the statistics that files keep of their columns.
         coarse = (offset >= min(begins.values(), default=0)) & (offset < max(ends.values(), default=0))
@@ -149,22 +147,22 @@ class Archive:
         rows = self._rows.withColumn("topic", topic).where((topic == self._topic) & coarse & exact)
         return rows.withColumn("partition", F.col("partition").cast("int"))
 
-    def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
+    def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
         if not isinstance(self._spec, IdSpec):
             raise TypeError(f"{self._spec} reads more than IDs: its rows are dealt out")
         rows = with_digests(
-            self.records(stretches),
+            self.records(bounds),
             self._spec,
             packing.producer_header,
             with_keys=packing.reshard is not None,
         )
-        return pack_rows(rows, packing.of_archive(in_archive(stretches), twins=self._has_twins))
+        return pack_rows(rows, packing.of_archive(bounds, twins=self._has_twins))
 
-    def dealt_rows(self, stretches: Sequence[Stretch], dealer: LaneDealer) -> DataFrame:
+    def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
         """Return those rows dealt out (`spark_backfill.lane_dealer`)."""
-        dealer = dealer.of_archive(in_archive(stretches), twins=self._has_twins)
-        rows = read_columns(self.records(stretches), self._spec)
+        dealer = dealer.of_archive(bounds, twins=self._has_twins)
+        rows = read_columns(self.records(bounds), self._spec)
         return rows.mapInArrow(DealtRows(digester(text_of(self._spec)), dealer), DEALT_SCHEMA)
 
     def _normal(self, place: str) -> DataFrame:

@@ -19,7 +19,7 @@ from spark_backfill.stretch import GRACE
 _FROM_BASE: Final = ("topic", "id", "window")
 """What a base says where it is not given."""
 _OF_READING: Final = (
-    "bootstrap", "group", "whole_topic", "assume_processed", "dead_letters", "source", "format", "columns", "read_option",
+    "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns", "read_option",
     "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header", "kafka_config",
     "reader_config", "admin_config",
 )  # fmt: skip

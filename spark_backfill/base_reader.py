@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -19,7 +19,6 @@ from dedup_sdk.store.snapshot import read_file
 from dedup_sdk.store.snapshot_reader import Copy, read_files
 from dedup_sdk.store.sorted_file import SortedFile
 from spark_backfill.base import Base
-from spark_backfill.errors import BackfillError
 from spark_backfill.runs import PIECE_SCHEMA, RUN_ROWS, Piece, Tally, to_batch
 from spark_backfill.slots import SlotPlan
 from spark_backfill.stretch import Stretch
@@ -50,11 +49,10 @@ class BaseReader:
     """A function for ``mapInArrow``: numbers of tasks in, the pieces of their files out.
 
     ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks of offsets below
-    the partition's in ``floors``, and of those ``given_up``, are left out. ``ordered``: a count window is folded.
+    the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
 
     Raises in the task:
         SnapshotError: a file is not what the manifest says.
-        BackfillError: in a count window, one is to be left out: the numbers of the others would be too high.
     """
 
     place: str
@@ -62,7 +60,6 @@ class BaseReader:
     plan: SlotPlan
     ordered: bool
     floors: Mapping[int, int]
-    given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
     run_rows: int = RUN_ROWS
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,13 +91,7 @@ class BaseReader:
     def _packed(self, partition: int, marks: Marks) -> Iterator[Piece]:
         if not marks.count:
             return
-        given_up = np.isin(marks.offsets, np.asarray(self.given_up.get(partition, ()), np.int64))
-        out = given_up | (marks.offsets < self.floors[partition])
-        if self.ordered and out.any():
-            raise BackfillError(
-                f"partition {partition}: offset {int(marks.offsets[out][0])}, which the base counts as accepted, was given up since, or "
-                "may have been: rebuild in full without --base"
-            )
+        out = marks.offsets < self.floors[partition]
         forgotten_ms = int(marks.timestamps[out].max()) if out.any() else None
         kept = select_marks(marks, np.flatnonzero(~out)) if out.any() else marks
         if not self.ordered:
@@ -119,7 +110,6 @@ def read_base_pieces(
     plan: SlotPlan,
     *,
     ordered: bool,
-    given_up: Mapping[int, Sequence[int]],
 ) -> DataFrame | None:
     """Return the pieces of what the stretches take from the base, None where that is nothing."""
     floors = {each.partition: each.base.floor for each in stretches if each.base is not None}
@@ -132,9 +122,7 @@ def read_base_pieces(
     if not files:
         return None
     tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
-    reader = BaseReader(
-        place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors, given_up=given_up
-    )
+    reader = BaseReader(place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, PIECE_SCHEMA)
 
 

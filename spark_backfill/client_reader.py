@@ -6,7 +6,7 @@ Rows do not pass through the JVM one by one, no connector has to be found, and t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +27,7 @@ from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.lane_dealer import rows_batch
 from spark_backfill.lane_spec import DealtSpec
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds
 from spark_backfill.watched_spec import WatchedSpec
 
 LEAST_OFFSETS: Final = 250_000
@@ -47,17 +47,15 @@ class Range(NamedTuple):
     end: int
 
 
-def plan_ranges(stretches: Sequence[Stretch], parallelism: int) -> tuple[Range, ...]:
+def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
     """Cut what is read into ranges of about equal size, a few for each of the ``parallelism`` tasks that run at a time."""
-    total = sum(stretch.offsets for stretch in stretches)
+    total = sum(end - begin for begin, end in bounds.values())
     size = min(max(-(-total // (parallelism * _TASKS_A_CORE)), LEAST_OFFSETS), MOST_OFFSETS)
     ranges = []
-    for stretch in stretches:
-        count = -(-stretch.offsets // size)
-        edges = [stretch.begin + stretch.offsets * number // count for number in range(count)] + [
-            stretch.high
-        ]
-        ranges += [Range(stretch.partition, begin, end) for begin, end in pairwise(edges)] if count else []
+    for partition, (first, high) in bounds.items():
+        count = -(-(high - first) // size)
+        edges = [first + (high - first) * number // count for number in range(count)] + [high]
+        ranges += [Range(partition, begin, end) for begin, end in pairwise(edges)]
     return tuple(ranges)
 
 

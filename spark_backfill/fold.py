@@ -17,7 +17,6 @@ from spark_backfill.offset_twins import watch_bits
 from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import PIECE_SCHEMA, RunPacker, to_batch
-from spark_backfill.shared_runs import SharedPacker, Taker
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
@@ -32,21 +31,18 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How tasks pack what they read: the slots, whether rows are kept in order, what the group gave up; see `RunPacker`.
+    """How tasks pack what they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
-    ``reshard``: marks go to the partition of their record's key, too. ``takers``: what each of several groups takes of the rows
-    (`SharedPacker`), empty for one, which takes them all. ``twins``: some rows certainly come twice, so that they are sorted by offset and
-    each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.offset_twins`), where they may.
+    ``reshard``: marks go to the partition of their record's key, too. ``twins``: some rows certainly come twice, so that they are
+    sorted by offset and each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.offset_twins`), where they may.
     """
 
     plan: SlotPlan
     ordered: bool
-    given_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
     findings: bool = False
     producer_header: str | None = None
     reshard: Reshard | None = None
-    takers: tuple[Taker, ...] = ()
     twins: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
 
@@ -65,19 +61,11 @@ class Packing:
         )
         return replace(self, twins=twins, watch=watch)
 
-    def over(self, groups: Sequence[Bounds]) -> Packing:
-        """Return it for a source of which each group takes these offsets."""
-        takers = zip(self.takers, groups, strict=True) if self.takers else ()
-        return replace(self, takers=tuple(replace(taker, bounds=bounds) for taker, bounds in takers))
-
-    def packer(self) -> RunPacker | SharedPacker:
+    def packer(self) -> RunPacker:
         """Return a packer for one task."""
-        if self.takers:
-            return SharedPacker(self.plan, self.takers, ordered=self.ordered, watch=self.watch)
         return RunPacker(
             self.plan,
             ordered=self.ordered,
-            given_up=self.given_up,
             findings=self.findings,
             reshard=self.reshard,
             watch=self.watch,
@@ -123,7 +111,7 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
 def write_slots(
     pieces: DataFrame,
     plan: SlotPlan,
-    groups: Sequence[Sequence[Stretch]],
+    stretches: Sequence[Stretch],
     window: Window,
     folder: Path,
     *,
@@ -134,7 +122,7 @@ def write_slots(
 ) -> list[SlotOutcome]:
     """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
-    ``groups`` are the stretches of each group of the run. ``folder`` exists, is empty, and is seen by every worker under the same
+    ``folder`` exists, is empty, and is seen by every worker under the same
     path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: pieces
     may have marks of other partitions. ``around`` wraps the task, for tests that let it fail.
     """
@@ -148,14 +136,11 @@ def write_slots(
         folder=str(folder),
         slots=plan.slots,
         window=window,
-        keep_from_ms=tuple({each.partition: each.keep_from_ms for each in group} for group in groups),
+        keep_from_ms={each.partition: each.keep_from_ms for each in stretches},
         now_ms=now_ms,
         with_producers=with_producers,
         resharded=resharded,
-        # Only one group alone has a base.
-        accepted={
-            each.partition: each.base.accepted for group in groups for each in group if each.base is not None
-        },
+        accepted={each.partition: each.base.accepted for each in stretches if each.base is not None},
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

@@ -37,8 +37,8 @@ _JUDGED_OTHERWISE: Final = "units were judged by another rule when it committed:
 class History:
     """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
 
-    By partition, as the group's commits say: ``buried``, the offset before which it gave something up; ``eras``, which changes when
-    an operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
+    ``partitions``: how many the topic has, 0 where nobody asked. ``eras``: by partition, as the group's commits say, what changes when an
+    operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     """
 
     cluster: str
@@ -46,9 +46,19 @@ class History:
     topic_id: str
     stretches: tuple[Stretch, ...]
     skipped: Mapping[int, str] = field(default_factory=dict)
-    buried: Mapping[int, int] = field(default_factory=dict)
+    partitions: int = 0
     eras: Mapping[int, str] = field(default_factory=dict)
     committed: Mapping[int, int | None] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are read."""
+        return sum(stretch.offsets for stretch in self.stretches)
+
+    @property
+    def base_marks(self) -> int:
+        """How many marks are taken from the base."""
+        return sum(stretch.base.marks for stretch in self.stretches if stretch.base is not None)
 
 
 class _Claim(NamedTuple):
@@ -60,115 +70,73 @@ class _Claim(NamedTuple):
     vouched: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """What a group may be taken to have processed of a topic, by partition, before anything is read.
-
-    ``group``: None where the user vouches for the whole log. ``skipped``: partitions of which it is nothing, with the reason. ``entries``: what
-    of a base they begin with. ``told``: what its commits say.
-    """
-
-    group: str | None
-    bounds: Mapping[int, Bounds]
-    parts: Mapping[int, _Claim]
-    skipped: Mapping[int, str]
-    entries: Mapping[int, PartitionManifest]
-    told: Mapping[int, CommitMetadata]
-
-
-def claim_history(
+def resolve_history(
     log: KafkaLog,
     window: Window,
     group: str | None,
-    commits: Mapping[int, Commit] | None,
     *,
     assume_processed: bool,
+    now_ms: int,
     base: Base | None = None,
     isolation: str = "read_committed",
     judged_by: str = "",
-) -> Claims:
-    """Say which offsets of a log are the history of a group with these ``commits``.
+    survey: Survey | None = None,
+    reads_log: bool = True,
+    whole: bool = False,
+) -> History:
+    """Ask which offsets of a log are the history of a group and are to be folded, and where they are read.
 
-    Without a group the user vouches for the whole log (``commits`` None). With one the cut is what it has committed and the beginning is
-    the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our
-    metadata, or with that of another log, says nothing about what lies before it, so that its partition is skipped.
-    ``base``: what it has of a partition is not read again. ``isolation``: at which level the history is read; where that is
-    ``read_uncommitted`` it begins where the group began to handle what was aborted. ``judged_by``: the rule of the fold
-    (`dedup_sdk.units.judged.judged_by`); a partition whose commit tells another one is skipped, vouched for or not.
+    Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning is the ``low`` of its
+    commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our metadata, or with that of another
+    log, says nothing about what lies before it, so that its partition is skipped.
+
+    - ``base``: what it has of a partition is not read again.
+    - ``isolation``: at which level the history is read; where that is ``read_uncommitted`` it begins where the group began to handle what was
+      aborted.
+    - ``judged_by``: the rule of the fold (`dedup_sdk.units.judged.judged_by`); a partition whose commit tells another one is skipped, vouched
+      for or not.
+    - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches the history
+      begins with the archive. With ``reads_log`` False everything is taken from there.
+    - ``whole`` as in `plan_joined`.
 
     Raises:
-        BackfillError: nothing that the group has processed, or a base of another log.
+        BackfillError: Kafka does not answer, nothing of the history is there, or a base or an archive is of another log.
     """
     partitions = log.partitions()
     bounds = log.bounds(partitions)
     topic_id = log.topic_id()
     if base is not None:
         check_base_log(base, cluster=log.cluster, topic_id=topic_id, partitions=partitions)
+    commits = None if group is None else log.committed(group, partitions)
     name = log_name(log.cluster, topic_id)
     skipped: dict[int, str] = {}
-    claims: dict[int, _Claim] = {}
-    known_entries, entries = {} if base is None else entries_of(base.manifest), dict[int, PartitionManifest]()
-    for number in partitions:
-        claim = _claim(
+    found = {
+        number: _claim(
             number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed, isolation=isolation,
             judged_by=judged_by,
-        )  # fmt: skip
-        if claim is None:
-            continue
-        claims[number] = claim
-        entry = resumable(
-            known_entries.get(number), low=claim.low, high=claim.high, vouched=claim.vouched, window=window
         )
-        if entry is not None:
-            entries[number] = entry
+        for number in partitions
+    }  # fmt: skip
+    claims = {number: claim for number, claim in found.items() if claim is not None}
     if not claims:
+        # Before an archive is looked through.
         raise _no_history(log.topic, group, skipped)
-    return Claims(
-        group=group,
-        bounds=bounds,
-        parts=claims,
-        skipped=skipped,
-        entries=entries,
-        told=_told(commits or {}, name),
-    )
-
-
-def resolve_history(
-    log: KafkaLog,
-    claims: Claims,
-    window: Window,
-    *,
-    now_ms: int,
-    survey: Survey | None = None,
-    reads_log: bool = True,
-    whole: bool = False,
-) -> History:
-    """Ask which of these offsets are to be folded, and where they are read.
-
-    ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches
-    the history begins with the archive. With ``reads_log`` False everything is taken from there. ``whole`` as in `plan_joined`.
-
-    Raises:
-        BackfillError: Kafka does not answer, nothing of the history is there, or the archive is of another log.
-    """
-    bounds, skipped = claims.bounds, dict(claims.skipped)
+    entries = {} if base is None else _resumed(base, claims, window)
     # Read from the archive alone, a log begins where nothing is asked of it any more.
-    starts = {
-        number: bounds[number].start if reads_log else claim.high for number, claim in claims.parts.items()
-    }
+    starts = {number: bounds[number].start if reads_log else claim.high for number, claim in claims.items()}
     last_ms = {
         number: log.last_timestamp_ms(number, max(claim.low, starts[number]), claim.high)
-        for number, claim in claims.parts.items()
+        for number, claim in claims.items()
         if window.time_ms is not None
     }
     archived: Mapping[int, Archived] = {}
     if survey is not None:
-        cuts = {number: min(starts[number], claim.high) for number, claim in claims.parts.items()}
+        cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
     stretches = []
-    for number, claim in claims.parts.items():
-        known, entry = archived.get(number), claims.entries.get(number)
+    for number, claim in claims.items():
+        known, entry = archived.get(number), entries.get(number)
         if not reads_log and entry is None and (known is None or known.begin >= claim.high):
             skipped[number] = "not in the archive" if known is None else "the archive begins behind its cut"
             continue
@@ -186,16 +154,27 @@ def resolve_history(
         )
         stretches.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
     if not stretches:
-        raise _no_history(log.topic, claims.group, skipped)
+        raise _no_history(log.topic, group, skipped)
     return History(
         cluster=log.cluster,
         topic=log.topic,
-        topic_id=log.topic_id(),
+        topic_id=topic_id,
         stretches=tuple(stretches),
         skipped=skipped,
-        buried={number: each.buried for number, each in claims.told.items() if each.buried is not None},
-        eras={number: each.era for number, each in claims.told.items() if each.era},
+        eras={number: each.era for number, each in _told(commits or {}, name).items() if each.era},
     )
+
+
+def _resumed(base: Base, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:
+    """Return what of a base the partitions begin with."""
+    known = entries_of(base.manifest)
+    found = {
+        number: resumable(
+            known.get(number), low=claim.low, high=claim.high, vouched=claim.vouched, window=window
+        )
+        for number, claim in claims.items()
+    }
+    return {number: entry for number, entry in found.items() if entry is not None}
 
 
 def _no_history(topic: str, group: str | None, skipped: Mapping[int, str]) -> BackfillError:

@@ -17,7 +17,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.backfill import Watch, backfill_groups
+from spark_backfill.backfill import Watch, backfill
 from spark_backfill.client_config import without_secrets
 from spark_backfill.console import Console
 from spark_backfill.ending import EndedError, end_in_order, ending_in_order
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         session = partial(_session, options.sources.session_settings)
         with ending_in_order():
-            report = backfill_groups(options, session, say=console.say, watch=_watched(console))
+            report = backfill(options, session, say=console.say, watch=_watched(console))
     except EndedError as ended:
         console.say(str(ended))
         return ended.status

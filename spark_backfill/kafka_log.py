@@ -6,10 +6,9 @@ Everything is asked once, so that the cut is known, stays the same through retri
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -52,15 +51,13 @@ class KafkaLog:
 
     Settings that librdkafka does not take are a `ConfigurationError`.
 
-    ``settings`` are librdkafka's, on top of ``bootstrap``. What was asked before is not asked again, so that it is the same for all
-    groups of a run.
+    ``settings`` are librdkafka's, on top of ``bootstrap``.
     """
 
     def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
         self._bootstrap = bootstrap
         self.topic = topic
         self.cluster = ""
-        self._known: dict[Hashable, Any] = {}
         # librdkafka would write to stderr what is said here in one line.
         silent = logging.getLogger("spark_backfill.kafka")
         silent.disabled = True
@@ -92,9 +89,6 @@ class KafkaLog:
 
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""
-        return self._once("partitions", self._ask_partitions)
-
-    def _ask_partitions(self) -> list[int]:
         try:
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
@@ -109,9 +103,6 @@ class KafkaLog:
 
     def topic_id(self) -> str:
         """Return what tells this topic from another of its name; empty where the broker does not say."""
-        return self._once("topic_id", self._ask_topic_id)
-
-    def _ask_topic_id(self) -> str:
         try:
             described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
             return topic_id_of(described[self.topic].result(_TIMEOUT_S + 1))
@@ -124,30 +115,21 @@ class KafkaLog:
 
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         """Return the bounds of each partition's log."""
-        return {
-            number: self._once(("bounds", number), partial(self._ask_bounds, number)) for number in partitions
-        }
+        return {number: self._bounds(number) for number in partitions}
 
-    def _ask_bounds(self, number: int) -> Bounds:
+    def _bounds(self, number: int) -> Bounds:
         place = TopicPartition(self.topic, number)
         # Asked by consumers, because they try again where a leader is just being elected.
         start, stable_end = self._watermarks(self._consumer, place)
         return Bounds(start, stable_end, self._watermarks(self._plain, place)[1])
 
-    def committed(self, groups: Iterable[str], partitions: Iterable[int]) -> dict[str, dict[int, Commit]]:
-        """Return what each group has committed, for the partitions where it has; all are asked at one time."""
+    def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
+        """Return what a group has committed, for the partitions where it has."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
-        # The client takes one group a call.
-        answers = {
-            group: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
-            )[group]
-            for group in groups
-        }
-        return {group: self._commits(group, answer) for group, answer in answers.items()}
-
-    def _commits(self, group: str, answer: Future[Any]) -> dict[int, Commit]:
-        found = self._result(answer, f"the offsets of group {group!r}")
+        answer = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
+        )
+        found = self._result(answer[group], f"the offsets of group {group!r}")
         for each in found.topic_partitions:
             if each.error is not None:
                 raise self._trouble(
@@ -161,11 +143,6 @@ class KafkaLog:
 
     def first_offset_at(self, partition: int, timestamp_ms: int) -> int | None:
         """Return an offset below which every record is older than this timestamp (ms); None when all records are."""
-        return self._once(
-            ("offset at", partition, timestamp_ms), partial(self._ask_offset_at, partition, timestamp_ms)
-        )
-
-    def _ask_offset_at(self, partition: int, timestamp_ms: int) -> int | None:
         # One less: the broker's time index may pass over records of exactly the timestamp asked for.
         asked = TopicPartition(self.topic, partition, max(timestamp_ms - 1, 0))
         try:
@@ -178,12 +155,8 @@ class KafkaLog:
 
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
         """Return the timestamps (ms; -1 where one has none) of the first ``count`` delivered records in ``[begin, cut)``, or fewer."""
-
-        def ask() -> list[int]:
-            with closing(self._between(partition, begin, cut)) as found:
-                return [timestamp_ms for _, timestamp_ms in islice(found, count)]
-
-        return self._once(("first times", partition, begin, cut, count), ask)
+        with closing(self._between(partition, begin, cut)) as found:
+            return [timestamp_ms for _, timestamp_ms in islice(found, count)]
 
     def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
         """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
@@ -191,11 +164,6 @@ class KafkaLog:
         What lies directly before the cut may be the marker of a transaction, an aborted record or a hole of compaction,
         so that the search steps back in growing steps.
         """
-        return self._once(
-            ("last time", partition, floor, cut), partial(self._ask_last, partition, floor, cut)
-        )
-
-    def _ask_last(self, partition: int, floor: int, cut: int) -> int | None:
         step, upper = _FIRST_STEP, cut
         while upper > floor:
             begin = max(floor, cut - step)
@@ -204,11 +172,6 @@ class KafkaLog:
                 return last
             upper, step = begin, step * _STEP_FACTOR
         return None
-
-    def _once(self, what: Hashable, ask: Callable[[], _Answer]) -> _Answer:
-        if what not in self._known:
-            self._known[what] = ask()
-        return cast("_Answer", self._known[what])
 
     def _last_between(self, partition: int, begin: int, end: int) -> int | None:
         last: int | None = None

@@ -29,7 +29,7 @@ from spark_backfill.lane_spec import DealtSpec
 from spark_backfill.offset_twins import is_watched, watch_bits
 from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
-from spark_backfill.stretch import Bounds, Stretch
+from spark_backfill.stretch import Bounds
 from spark_backfill.unit_spec import UnitSpec
 
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
@@ -44,36 +44,6 @@ _NAMES: Final = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
 _TYPES: Final = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.binary()]
 _COUNTS: Final = struct.Struct("<qqq")
 _PREFIX_BYTES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class LaneTaker:
-    """What a group takes of the rows of a source, by partition.
-
-    Those inside its ``bounds``, without the IDs at offsets that it ``gave_up`` (ascending), and of timestamps (ms) before ``known_ms``: of
-    those nobody knows whether it did.
-    """
-
-    gave_up: Mapping[int, Sequence[int]]
-    known_ms: Mapping[int, int] = field(default_factory=dict)
-    bounds: Bounds = field(default_factory=dict)
-
-
-def takers_of(
-    groups: Sequence[Sequence[Stretch]], given_up: Sequence[Mapping[int, Sequence[int]]]
-) -> tuple[LaneTaker, ...]:
-    """Return the takers of groups with these stretches, which gave up these offsets by partition; they have no bounds yet."""
-    return tuple(
-        LaneTaker(
-            offsets,
-            {
-                each.partition: each.unknown_before_ms
-                for each in stretches
-                if each.unknown_before_ms is not None
-            },
-        )
-        for stretches, offsets in zip(groups, given_up, strict=True)
-    )
 
 
 class _Rows(NamedTuple):
@@ -97,13 +67,7 @@ class LaneDealer:
 
     spec: DealtSpec
     plan: SlotPlan
-    takers: tuple[LaneTaker, ...]
     watch: Mapping[int, int] = field(default_factory=dict)
-
-    def over(self, groups: Sequence[Bounds]) -> LaneDealer:
-        """Return it for a source of which each group takes these offsets."""
-        takers = zip(self.takers, groups, strict=True)
-        return replace(self, takers=tuple(replace(taker, bounds=bounds) for taker, bounds in takers))
 
     def of_archive(self, bounds: Bounds, *, twins: bool) -> LaneDealer:
         """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
@@ -118,15 +82,15 @@ class LaneDealer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deal out all rows; the tallies come last."""
         keys = self.spec.keys
-        tallies: dict[tuple[int, int], Tally] = {}
+        tallies: dict[int, Tally] = {}
         for batch in batches:
             if batch.num_rows:
                 yield from self._dealt(batch, keys, tallies)
-        for (group, partition), tally in tallies.items():
-            yield self._told(group, partition, tally)
+        for partition, tally in tallies.items():
+            yield self._told(partition, tally)
 
     def _dealt(
-        self, batch: pa.RecordBatch, keys: LaneKeys | UnitKeys, tallies: dict[tuple[int, int], Tally]
+        self, batch: pa.RecordBatch, keys: LaneKeys | UnitKeys, tallies: dict[int, Tally]
     ) -> Iterator[pa.RecordBatch]:
         lane_keys = bytes_list(batch.column("digest"))
         lanes, ids = _lanes_and_ids(keys, lane_keys)
@@ -140,38 +104,25 @@ class LaneDealer:
             _prefixes(lanes),
             keys.others_of(lane_keys) if isinstance(keys, LaneKeys) and keys.other is not None else [],
         )
-        for group, taker in enumerate(self.takers):
-            for partition in np.unique(rows.partitions).tolist():
-                begin, end = taker.bounds.get(partition, (0, 0))
-                inside = (rows.partitions == partition) & (rows.offsets >= begin) & (rows.offsets < end)
-                if not inside.any():
-                    continue
-                bearing = inside & rows.has_id
-                gone = bearing & np.isin(rows.offsets, taker.gave_up.get(partition, ()))
-                bearing &= ~gone
-                tally = _tally(rows, inside, bearing)
-                tallies.setdefault((group, partition), Tally()).add(tally)
-                known_ms = taker.known_ms.get(partition)
-                if known_ms is not None:
-                    gone |= bearing & (rows.timestamps < known_ms)
-                    bearing &= ~gone
-                taken = np.flatnonzero(bearing)
-                slots = self.plan.numbers(partition, rows.prefixes[taken], group)
-                yield _batch(
-                    pa.array(slots, pa.int32()),
-                    columns[0].take(pa.array(taken)),
-                    pa.array(rows.offsets[taken]),
-                    pa.array(rows.timestamps[taken]),
-                    columns[1].take(pa.array(taken)),
-                )
-                if rows.others:
-                    yield self._sighted(rows, taken, partition, group)
-                if isinstance(keys, UnitKeys) and gone.any():
-                    yield self._given_up(keys, rows, np.flatnonzero(gone), partition, group)
-                if partition in self.watch:
-                    yield self._watched(keys, rows, inside & rows.has_id, partition, group)
+        for partition in np.unique(rows.partitions).tolist():
+            inside = rows.partitions == partition
+            bearing = inside & rows.has_id
+            tallies.setdefault(partition, Tally()).add(_tally(rows, inside, bearing))
+            taken = np.flatnonzero(bearing)
+            slots = self.plan.numbers(partition, rows.prefixes[taken])
+            yield _batch(
+                pa.array(slots, pa.int32()),
+                columns[0].take(pa.array(taken)),
+                pa.array(rows.offsets[taken]),
+                pa.array(rows.timestamps[taken]),
+                columns[1].take(pa.array(taken)),
+            )
+            if rows.others:
+                yield self._sighted(rows, taken, partition)
+            if partition in self.watch:
+                yield self._watched(keys, rows, bearing, partition)
 
-    def _sighted(self, rows: _Rows, taken: Int64s, partition: int, group: int) -> pa.RecordBatch:
+    def _sighted(self, rows: _Rows, taken: Int64s, partition: int) -> pa.RecordBatch:
         """Return the last sighting of each digest in these rows."""
         sighted = [(row, digest) for row in taken.tolist() if (digest := rows.others[row]) is not None]
         places = np.asarray([row for row, _ in sighted], np.int64)
@@ -179,31 +130,18 @@ class LaneDealer:
         marks = newest_per_digest(Marks(digests, rows.offsets[places], rows.timestamps[places]))
         prefixes = np.frombuffer(marks.digests, ">u2")[:: DIGEST_BYTES // _PREFIX_BYTES].astype(np.int64)
         return _batch(
-            pa.array(self.plan.numbers(partition, prefixes, group), pa.int32()),
+            pa.array(self.plan.numbers(partition, prefixes), pa.int32()),
             pa.array(digest_list(marks.digests), pa.binary()),
             pa.array(marks.offsets),
             pa.array(marks.timestamps),
             pa.nulls(marks.count, pa.binary()),
         )
 
-    def _given_up(
-        self, keys: UnitKeys, rows: _Rows, gone: Int64s, partition: int, group: int
-    ) -> pa.RecordBatch:
-        """Return rows that must leave no mark: their units leave none either."""
-        first = self.plan.ranges(partition, group)[0]
-        return _batch(
-            pa.array([first] * len(gone), pa.int32()),
-            pa.array([IN_UNITS] * len(gone), pa.binary()),
-            pa.array(rows.offsets[gone]),
-            pa.array(rows.timestamps[gone]),
-            pa.array([keys.given_up(rows.keys[row]) for row in gone.tolist()], pa.binary()),
-        )
-
     def _watched(
-        self, keys: LaneKeys | UnitKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int, group: int
+        self, keys: LaneKeys | UnitKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int
     ) -> pa.RecordBatch:
         seen = np.flatnonzero(bearing & is_watched(rows.offsets, self.watch[partition]))
-        first = self.plan.ranges(partition, group)[0]
+        first = self.plan.ranges(partition)[0]
         return _batch(
             pa.array([first] * len(seen), pa.int32()),
             pa.array([WATCHED] * len(seen), pa.binary()),
@@ -212,9 +150,9 @@ class LaneDealer:
             pa.array([keys.name_of(rows.keys[row]) for row in seen.tolist()], pa.binary()),
         )
 
-    def _told(self, group: int, partition: int, tally: Tally) -> pa.RecordBatch:
+    def _told(self, partition: int, tally: Tally) -> pa.RecordBatch:
         """Return a tally as a row for each slot of the partition; what is counted is in the first one's alone."""
-        slots = self.plan.ranges(partition, group)
+        slots = self.plan.ranges(partition)
         counts = [
             _COUNTS.pack(tally.newest_ms, *((0, 0) if number else (tally.records, tally.unkeyed)))
             for number in range(len(slots))

@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.archive import Archive
 from spark_backfill.client_reader import ClientRows, plan_ranges
-from spark_backfill.hull import read_once
 from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.source import read_records
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds, Stretch, archive_bounds, log_bounds
 
 
 def read_dealt_rows(
     spark: SparkSession,
     options: Options,
-    groups: Sequence[Sequence[Stretch]],
+    stretches: Sequence[Stretch],
     dealer: LaneDealer,
     archive: Archive | ParquetArchive | None,
 ) -> DataFrame:
-    """Return the rows (`spark_backfill.lane_dealer`) of the stretches of all groups, of which something is to be read; each source is read once."""
-    frames = read_once(
-        groups,
-        dealer,
-        log=partial(_of_topic, spark, options),
-        archive=None if archive is None else archive.dealt_rows,
-    )
+    """Return the rows (`spark_backfill.lane_dealer`) of the stretches, of which something is to be read."""
+    frames: list[DataFrame] = []
+    if in_log := log_bounds(stretches):
+        frames.append(_of_topic(spark, options, in_log, dealer))
+    if archive is not None and (in_archive := archive_bounds(stretches)):
+        frames.append(archive.dealt_rows(in_archive, dealer))
     return reduce(DataFrame.unionByName, frames)
 
 
-def _of_topic(
-    spark: SparkSession, options: Options, stretches: Sequence[Stretch], dealer: LaneDealer
-) -> DataFrame:
+def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
     if options.sources.kafka == "kafka-jvm":
         records = read_records(
             spark,
             options.bootstrap,
             options.topic,
-            stretches,
+            bounds,
             spec=dealer.spec,
             settings=options.reader_config,
         )
@@ -53,7 +49,7 @@ def _of_topic(
         settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
         topic=options.topic,
         spec=dealer.spec,
-        ranges=plan_ranges(stretches, spark.sparkContext.defaultParallelism),
+        ranges=plan_ranges(bounds, spark.sparkContext.defaultParallelism),
     )
     count = len(reader.ranges)
     return spark.range(0, count, 1, count).mapInArrow(DealtRows(reader, dealer), DEALT_SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -34,12 +34,12 @@ _NO_TIME: Final = 2**63 - 1
 class LaneWriter:
     """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
 
-    ``stretches`` are those of each group by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
+    ``stretches`` are those of the run by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
     """
 
     folder: str
     slots: tuple[Slot, ...]
-    stretches: tuple[dict[int, Stretch], ...]
+    stretches: Mapping[int, Stretch]
     spec: LaneSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class LaneWriter:
         rule = self.spec.strategy.rule
         for number, rows in groupby(_rows(batches, rule.order), key=itemgetter(0)):
             slot = self.slots[number]
-            fold = LaneFold(rule, self.stretches[slot.group][slot.partition])
+            fold = LaneFold(rule, self.stretches[slot.partition])
             outcome = self._write(number, slot, fold, rows).to_json()
             yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
 
@@ -73,7 +73,7 @@ class LaneWriter:
 def write_dealt(
     dealt: DataFrame,
     plan: SlotPlan,
-    groups: Sequence[Sequence[Stretch]],
+    stretches: Sequence[Stretch],
     spec: DealtSpec,
     folder: Path,
     *,
@@ -82,7 +82,7 @@ def write_dealt(
 ) -> list[SlotOutcome]:
     """Fold dealt rows and write their marks below ``folder``; return, of each slot that had a row, what was written.
 
-    ``groups`` are the stretches of each group of the run; ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
+    ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
     the run began.
     """
     count = len(plan.slots)
@@ -92,19 +92,19 @@ def write_dealt(
     # Of an offset that comes twice the earlier timestamp counts, any before none.
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
     ordered = placed.sortWithinPartitions("slot", "lane", "offset", known_ms)
-    task = writer_of(spec, plan, groups, folder, now_ms=now_ms)
+    task = writer_of(spec, plan, stretches, folder, now_ms=now_ms)
     written = ordered.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]
 
 
 def writer_of(
-    spec: DealtSpec, plan: SlotPlan, groups: Sequence[Sequence[Stretch]], folder: Path, *, now_ms: int
+    spec: DealtSpec, plan: SlotPlan, stretches: Sequence[Stretch], folder: Path, *, now_ms: int
 ) -> LaneWriter | UnitWriter:
     """Return the task that folds and writes; all as in `write_dealt`."""
-    stretches = tuple({each.partition: each for each in group} for group in groups)
+    by_partition = {each.partition: each for each in stretches}
     if isinstance(spec, LaneSpec):
-        return LaneWriter(folder=str(folder), slots=plan.slots, stretches=stretches, spec=spec)
-    return UnitWriter(folder=str(folder), slots=plan.slots, stretches=stretches, spec=spec, now_ms=now_ms)
+        return LaneWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec)
+    return UnitWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec, now_ms=now_ms)
 
 
 def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]:

@@ -16,8 +16,6 @@ from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
-from spark_backfill.group_folder import group_folder
-from spark_backfill.group_options import add_group_options, read_groups
 from spark_backfill.lane_options import add_lane_options, read_lanes
 from spark_backfill.lane_spec import DealtSpec, LaneSpec, Spec
 from spark_backfill.places import check_places
@@ -48,7 +46,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
-    ``lanes``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without ``groups`` it is the history of nobody in particular.
+    ``lanes``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of nobody in particular.
     ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only that is, and no snapshot stays.
     """
 
@@ -59,9 +57,8 @@ class Options:
     output: Path | None
     url: str
     scratch: Path | None
-    groups: tuple[str, ...]
+    group: str | None
     assume_processed: bool
-    dead_letters: str | None
     overwrite: bool
     report: Path | None
     producer_header: str | None
@@ -91,17 +88,12 @@ class Options:
 
     @property
     def vouched(self) -> bool:
-        """Whether the user vouches for the history, instead of the groups' own commits."""
-        return not self.groups or self.assume_processed
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The folders of the groups' snapshots in the output, empty where there is only one: that is the output itself."""
-        return tuple(map(group_folder, self.groups)) if len(self.groups) > 1 else ()
+        """Whether the user vouches for the history, instead of the group's own commits."""
+        return self.group is None or self.assume_processed
 
     @property
     def shown_output(self) -> str:
-        """Where the snapshots go, without what may be a secret of a URL; empty where none stays."""
+        """Where the snapshot goes, without what may be a secret of a URL; empty where none stays."""
         return shown(self.url) if self.url else str(self.output or "")
 
     @property
@@ -142,7 +134,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         "topic",
         "output",
         "scratch",
-        "dead_letters",
         "cluster_id",
         "topic_id",
         "report",
@@ -151,7 +142,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         if getattr(given, option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
-        groups, shared = read_groups(given), read_shared_options(given)
+        group, shared = _group(given), read_shared_options(given)
         spec, window = id_spec(given.id), _window(given.window)
         if shared is not None:
             check_window(window)
@@ -177,9 +168,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         output=None if given.output is None else Path(given.output),
         url=url,
         scratch=None if given.scratch is None else Path(given.scratch),
-        groups=groups,
+        group=group,
         assume_processed=given.assume_processed,
-        dead_letters=given.dead_letters,
         overwrite=given.overwrite,
         producer_header=given.producer_header,
         report=None if given.report is None else Path(given.report),
@@ -192,6 +182,31 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         units=units,
         shared=shared,
     )
+
+
+def _group(given: argparse.Namespace) -> str | None:
+    """Read whose history it is; None where the user vouches for all of the topic."""
+    groups: list[str] = given.group or []
+    if len(groups) > 1:
+        raise ConfigurationError(
+            f"--group is given {len(groups)} times, the last time as {groups[-1]!r}: a run makes the snapshot of one group; run once for each"
+        )
+    if not groups and not given.whole_topic and not given.compact:
+        raise ConfigurationError(
+            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch that whoever "
+            "installs the snapshot has processed all of the topic)"
+        )
+    if groups and given.whole_topic:
+        raise ConfigurationError(
+            f"--whole-topic and --group {groups[0]} exclude each other: give --group, or vouch for all of the topic"
+        )
+    if given.assume_processed and not groups:
+        raise ConfigurationError(
+            "--assume-processed needs --group; with --whole-topic you vouch for everything anyway"
+        )
+    if groups == [""]:
+        raise ConfigurationError("--group is empty; give a value, see --help")
+    return groups[0] if groups else None
 
 
 def _dealt(parser: _Parser, given: argparse.Namespace) -> tuple[LaneSpec | None, UnitSpec | None]:
@@ -272,7 +287,22 @@ def _parser() -> _Parser:
         help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared (default: the temporary folder); "
         "on a cluster a folder that driver and workers share",
     )
-    add_group_options(add)
+    add(
+        "--group",
+        metavar="GROUP",
+        action="append",
+        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
+    )
+    add(
+        "--whole-topic",
+        action="store_true",
+        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
+    )
+    add(
+        "--assume-processed",
+        action="store_true",
+        help="with --group: you vouch that the group processed everything before its committed offsets",
+    )
     add_source_options(add)
     add_base_options(add)
     add_reshard_options(add)

@@ -1,4 +1,4 @@
-"""The folder of a snapshot, or of several: built beside its place, and put there whole or not at all.
+"""The folder of a snapshot: built beside its place, and put there whole or not at all.
 
 Beside ``DIR`` lies, while a run goes on, ``.DIR.partial``: a lock, which the kernel gives back however the run ends, and a
 folder of that run alone. Tasks that are still at work when the run is over (speculative copies, or those of a driver that was
@@ -32,13 +32,12 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 _PLACE_FIELD: Final = 4
 
 
-def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) -> None:
-    """Refuse a place that a snapshot, or the folders ``members`` with one each, must not take.
+def check_output(output: Path, *, overwrite: bool) -> None:
+    """Refuse a place that a snapshot must not take.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; a snapshot where several are to
-            be, or one that is not among the members; or the place is a link or where a file system is mounted, which no rename can
-            replace.
+        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; or the place is a link
+            or where a file system is mounted, which no rename can replace.
     """
     what = "a symbolic link" if output.is_symlink() else "a mount point" if _is_mount(output) else ""
     if what:
@@ -46,9 +45,6 @@ def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) 
             f"output {str(output)!r} is {what}, and the snapshot comes into place by a rename: name "
             + ("the folder itself" if output.is_symlink() else "a folder inside it")
         )
-    if members:
-        _check_folder(output, members, overwrite=overwrite)
-        return
     try:
         empty = not output.exists() or not any(output.iterdir())
         snapshot = not empty and (output / MANIFEST_NAME).is_file()
@@ -63,31 +59,6 @@ def check_output(output: Path, *, overwrite: bool, members: Sequence[str] = ()) 
     raise BackfillError(
         f"output {str(output)!r} holds files that are no snapshot: choose an empty or a new folder"
     )
-
-
-def _check_folder(output: Path, members: Sequence[str], *, overwrite: bool) -> None:
-    try:
-        there = sorted(output.iterdir()) if output.exists() else []
-        strange = [each.name for each in there if not (each / MANIFEST_NAME).is_file()]
-    except OSError as error:
-        raise BackfillError(
-            f"output {str(output)!r} cannot be used: {error.strerror}; choose another"
-        ) from None
-    if strange:
-        raise BackfillError(
-            f"output {str(output)!r} is to hold a snapshot for each group, and holds {strange[0]!r}, which is none: choose an empty or a "
-            "new folder"
-        )
-    others = [each.name for each in there if each.name not in members]
-    if there and not overwrite:
-        raise BackfillError(
-            f"output {str(output)!r} holds snapshots of groups: choose another, or give --overwrite"
-        )
-    if others:
-        raise BackfillError(
-            f"output {str(output)!r} holds {others[0]!r}, the snapshot of a group that is not named now, and --overwrite would remove it: "
-            "name all of its groups, or choose another"
-        )
 
 
 def _is_mount(output: Path) -> bool:
@@ -109,8 +80,6 @@ def _is_mount(output: Path) -> bool:
 class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
 
-    With ``members``, names of folders, it becomes a folder with a snapshot in each of them, all at once.
-
     A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
     putting it there is one rename; what a killed run left there is put right by the next one. One run at a time.
 
@@ -118,10 +87,9 @@ class Output:
         BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
     """
 
-    def __init__(self, output: Path, *, overwrite: bool, members: Sequence[str] = ()) -> None:
+    def __init__(self, output: Path, *, overwrite: bool) -> None:
         self._output = Path(os.path.abspath(output))  # noqa: PTH100 (``..`` has no name to put something beside)
         self._overwrite = overwrite
-        self._members = tuple(members)
         self._check()
         self._work = self._output.with_name(f".{self._output.name}.partial")
         try:
@@ -139,8 +107,6 @@ class Output:
             self.folder = self._run / "snapshot"
             self.attempts.mkdir()
             self.folder.mkdir(mode=0o700)
-            for member in self._members:
-                (self.folder / member).mkdir(mode=0o700)
         except OSError as error:
             self._discard_all()
             self._leave()
@@ -162,12 +128,8 @@ class Output:
         finally:
             self._leave()
 
-    def snapshot(self, group: int) -> Path:
-        """Return the folder that becomes the snapshot of a group, by its place in the run."""
-        return self.folder / self._members[group] if self._members else self.folder
-
     def take(self, plan: SlotPlan, outcomes: Sequence[SlotOutcome]) -> None:
-        """Move the files of successful attempts to their place in the snapshot of their group.
+        """Move the files of successful attempts to their place in the snapshot.
 
         Raises:
             BackfillError: the driver does not see what a task says it wrote.
@@ -175,8 +137,7 @@ class Output:
         for outcome in outcomes:
             if outcome.file is None:
                 continue
-            slot = plan.slots[outcome.slot]
-            place = self.snapshot(slot.group) / str(slot.partition)
+            place = self.folder / str(plan.slots[outcome.slot].partition)
             place.mkdir(mode=0o700, exist_ok=True)
             for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                 name = f"{outcome.file.name}{suffix}"
@@ -207,7 +168,7 @@ class Output:
             ) from None
 
     def _check(self) -> None:
-        check_output(self._output, overwrite=self._overwrite, members=self._members)
+        check_output(self._output, overwrite=self._overwrite)
 
     def _discard_all(self) -> None:
         """Remove what runs before this one, or a beginning of this one, have left."""

@@ -19,7 +19,6 @@ from dedup_sdk.strategy import Keys
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows
-from spark_backfill.hull import in_archive
 from spark_backfill.id_batches import digests_of
 from spark_backfill.lane_dealer import DEALT_SCHEMA, ROWS_SCHEMA, DealtRows, LaneDealer
 from spark_backfill.lane_spec import Spec, SpecText, keys_of, text_of
@@ -27,7 +26,7 @@ from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
-from spark_backfill.stretch import Bounds, Stretch
+from spark_backfill.stretch import Bounds
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
 _NOWHERE: Final = 2**63 - 1
@@ -182,9 +181,8 @@ class ParquetArchive:
         self._has_twins |= any(part.has_twins for part in parts.values())
         return parts
 
-    def pieces(self, stretches: Sequence[Stretch], packing: Packing) -> DataFrame:
+    def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
         """See `spark_backfill.archive.Archive.pieces`."""
-        bounds = in_archive(stretches)
         rows = self._taken(bounds)
         packing = packing.of_archive(bounds, twins=self._has_twins)
         if not packing.twins:
@@ -192,9 +190,8 @@ class ParquetArchive:
         task = RowsTask(rows, with_keys=packing.reshard is not None)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
-    def dealt_rows(self, stretches: Sequence[Stretch], dealer: LaneDealer) -> DataFrame:
+    def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
         """See `spark_backfill.archive.Archive.dealt_rows`."""
-        bounds = in_archive(stretches)
         rows = RowsTask(self._taken(bounds), with_keys=False)
         task = DealtRows(rows, dealer.of_archive(bounds, twins=self._has_twins))
         return self._numbers().mapInArrow(task, DEALT_SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,49 +12,39 @@ from spark_backfill.base import Base
 from spark_backfill.base_reader import read_base_pieces
 from spark_backfill.client_reader import ClientReader, plan_ranges, read_pieces
 from spark_backfill.fold import Packing, pack_rows_in_order
-from spark_backfill.hull import read_once
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.source import read_digests
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds, Stretch, archive_bounds, log_bounds
 
 
 def read_all_pieces(
     spark: SparkSession,
     options: Options,
-    groups: Sequence[Sequence[Stretch]],
+    stretches: Sequence[Stretch],
     packing: Packing,
     archive: Archive | ParquetArchive | None,
     base: Base | None = None,
 ) -> DataFrame:
-    """Return the pieces (`spark_backfill.runs`) of the stretches of all groups, of which something is to be read.
-
-    Each source is read once. Only one group alone has a base.
-    """
-    frames = read_once(
-        groups,
-        packing,
-        log=partial(_of_topic, spark, options),
-        archive=None if archive is None else archive.pieces,
-    )
+    """Return the pieces (`spark_backfill.runs`) of the stretches, of which something is to be read."""
+    frames: list[DataFrame] = []
+    if in_log := log_bounds(stretches):
+        frames.append(_of_topic(spark, options, in_log, packing))
+    if archive is not None and (in_archive := archive_bounds(stretches)):
+        frames.append(archive.pieces(in_archive, packing))
     if base is not None:
-        (alone,) = groups
-        kept = read_base_pieces(
-            spark, base, alone, packing.plan, ordered=packing.ordered, given_up=packing.given_up
-        )
+        kept = read_base_pieces(spark, base, stretches, packing.plan, ordered=packing.ordered)
         frames += [] if kept is None else [kept]
     return reduce(DataFrame.unionByName, frames)
 
 
-def _of_topic(
-    spark: SparkSession, options: Options, stretches: Sequence[Stretch], packing: Packing
-) -> DataFrame:
+def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, packing: Packing) -> DataFrame:
     if options.sources.kafka == "kafka-jvm":
         rows = read_digests(
             spark,
             options.bootstrap,
             options.topic,
-            stretches,
+            bounds,
             spec=options.id,
             settings=options.reader_config,
             producer_header=options.producer_header,
@@ -65,7 +55,7 @@ def _of_topic(
         settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
         topic=options.topic,
         spec=str(options.id),
-        ranges=plan_ranges(stretches, spark.sparkContext.defaultParallelism),
+        ranges=plan_ranges(bounds, spark.sparkContext.defaultParallelism),
         packing=packing,
     )
     return read_pieces(spark, reader)

@@ -1,9 +1,9 @@
-"""Snapshots that are to lie behind a URL: made in a folder on this machine, uploaded when all are whole, manifests last."""
+"""A snapshot behind a URL: made in a folder on this machine, uploaded when it is whole, its manifest last."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,22 +23,18 @@ from spark_backfill.report_page.document import FINDINGS_NAME
 
 @contextmanager
 def open_output(options: Options) -> Generator[Output, None, None]:
-    """Open where the options say that snapshots go, a folder or a URL, or one that is gone at the end.
+    """Open where the options say that the snapshot goes, a folder or a URL, or one that is gone at the end.
 
     Raises:
-        BackfillError: the folder, or the one where snapshots for a URL are made, cannot be used.
+        BackfillError: the folder, or the one where a snapshot for a URL is made, cannot be used.
         SnapshotError: the URL holds a snapshot, or cannot be written.
     """
     if options.output is not None and not options.url:
-        with Output(options.output, overwrite=options.overwrite, members=options.members) as output:
+        with Output(options.output, overwrite=options.overwrite) as output:
             yield output
         return
-    targets: list[UrlTarget] = []
-    if options.url:
-        # One that lies at the URL itself would hide those below it.
-        whole = UrlTarget(options.url)
-        targets = [UrlTarget(options.url, member) for member in options.members] or [whole]
-    for target in targets:
+    target = UrlTarget(options.url) if options.url else None
+    if target is not None:
         target.try_out()
     scratch = Path(tempfile.gettempdir()) if options.scratch is None else options.scratch
     with ExitStack() as stack:
@@ -48,7 +44,7 @@ def open_output(options: Options) -> Generator[Output, None, None]:
             raise BackfillError(
                 f"scratch folder {str(scratch)!r} cannot be used: {error.strerror}; choose another with --scratch"
             ) from None
-        yield stack.enter_context(_RemoteOutput(folder / "snapshot", targets, options.members))
+        yield stack.enter_context(_RemoteOutput(folder / "snapshot", target))
 
 
 def check_shared(options: Options, spark: SparkSession) -> None:
@@ -75,39 +71,33 @@ def check_shared(options: Options, spark: SparkSession) -> None:
 
 
 class _RemoteOutput(Output):
-    """Is published at URLs, a snapshot each: all files of all of them go up first, and then the manifests. Without URLs nowhere."""
+    """Is published at a URL: all files go up first, and then the manifest. Without a target nowhere."""
 
-    def __init__(self, output: Path, targets: Sequence[UrlTarget], members: Sequence[str]) -> None:
-        self._targets = targets
-        super().__init__(output, overwrite=False, members=members)
+    def __init__(self, output: Path, target: UrlTarget | None) -> None:
+        self._target = target
+        super().__init__(output, overwrite=False)
 
     def publish(self) -> None:
-        """Upload what was made.
+        """Upload the snapshot.
 
         Raises:
             SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest, or the
-                error names the snapshots that are there nevertheless.
+                error says that the snapshot is there nevertheless.
         """
-        sources = [self._upload(group, target) for group, target in enumerate(self._targets)]
-        begun: list[UrlTarget] = []
-        try:
-            for target, source in zip(self._targets, sources, strict=True):
-                begun.append(target)
-                target.finish(source)
-        except BaseException as error:
-            stay = [target.place for target in begun if not target.take_back()]
-            if stay and isinstance(error, SnapshotError):
-                raise SnapshotError(
-                    f"{error}; of the same run {', '.join(stay)} may be there and whole: remove them, or choose another URL"
-                ) from error
-            raise
-
-    def _upload(self, group: int, target: UrlTarget) -> Source:
-        folder = self.snapshot(group)
-        source = Source(place=str(folder), manifest=read_manifest(folder))
+        target = self._target
+        if target is None:
+            return
+        source = Source(place=str(self.folder), manifest=read_manifest(self.folder))
         for _ in target.upload(source):
             pass
         for extra in (REPORT_NAME, FINDINGS_NAME):
-            if (folder / extra).exists():
-                target.put(folder / extra)
-        return source
+            if (self.folder / extra).exists():
+                target.put(self.folder / extra)
+        try:
+            target.finish(source)
+        except BaseException as error:
+            if not target.take_back() and isinstance(error, SnapshotError):
+                raise SnapshotError(
+                    f"{error}; {target.place} may be there and whole: remove it, or choose another URL"
+                ) from error
+            raise

@@ -1,4 +1,4 @@
-"""What a run tells when it is done: one JSON object on stdout, and one a snapshot in its folder."""
+"""The report of a run: one JSON object on stdout, and the same in the snapshot's folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dedup_sdk.store.manifest import Manifest
 class Report:
     """The figures of a snapshot that a run made; ``output`` is empty where it was made for a shared memory alone.
 
-    - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``given_up``: records that the
-      group's dead letters name; ``unkeyed``: records without an ID, and those given up; ``marks``: IDs remembered at the cut;
+    - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``:
+      records without an ID; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
     - ``malformed``: where IDs are compared, records whose ID the order cannot read.
@@ -42,7 +42,6 @@ class Report:
     offsets: int
     records: int
     unkeyed: int
-    given_up: int
     marks: int
     files: int
     bytes: int
@@ -61,25 +60,6 @@ class Report:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """The reports of a run, ``groups``: one a group, or the one of whoever vouches.
-
-    ``output`` is where their folders are, ``offsets`` what was read, once for all groups; ``spark_start_seconds`` and ``seconds`` as
-    in each of them.
-    """
-
-    groups: tuple[Report, ...]
-    output: str
-    offsets: int
-    spark_start_seconds: float
-    seconds: float
-
-    def __str__(self) -> str:
-        """One line of JSON: the report where there is one, else an object with all of them as ``groups``."""
-        return str(self.groups[0]) if len(self.groups) == 1 else json.dumps(asdict(self), sort_keys=True)
-
-
 def make_report(
     manifest: Manifest,
     *,
@@ -91,7 +71,6 @@ def make_report(
     offsets: int,
     records: int,
     unkeyed: int,
-    given_up: int,
     spark_start_seconds: float,
     seconds: float,
     keyless: int = 0,
@@ -119,7 +98,6 @@ def make_report(
         offsets=offsets,
         records=records,
         unkeyed=unkeyed,
-        given_up=given_up,
         marks=sum(file.marks for file in files),
         files=len(files),
         bytes=sum(file.bytes for file in files),

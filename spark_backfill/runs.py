@@ -115,15 +115,6 @@ class Rows(NamedTuple):
             moved=0 if self.targets is None else int(is_moved(self.targets, partition).sum()),
         )
 
-    def without(self, offsets: Int64s) -> Rows:
-        """Take the IDs from the rows at these offsets."""
-        named = np.isin(self.offsets, offsets)
-        if not named.any():
-            return self
-        keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
-        stay = np.flatnonzero(~named[keyed])
-        return self._replace(digests=take_digests(self.digests, stay), keyed=keyed & ~named)
-
     def once(self, *, after: int) -> Rows:
         """Return each offset's row once, and only those above ``after``; the offsets have to ascend."""
         new = np.diff(self.offsets, prepend=after) > 0
@@ -193,8 +184,7 @@ class _Pending:
 class RunPacker:
     """Takes rows, gives pieces. For one task; rows of several partitions may come in turns.
 
-    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``given_up``:
-    offsets by partition, ascending, of records that the group gave up: they count as records without an ID. ``findings``: a report was
+    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``findings``: a report was
     asked for, so that rows have to come as in a count window, and what is found in each run goes with its pieces.
     ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows
     may come from two logs.
@@ -205,7 +195,6 @@ class RunPacker:
         plan: SlotPlan,
         *,
         ordered: bool,
-        given_up: Mapping[int, Sequence[int]] | None = None,
         findings: bool = False,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
@@ -214,9 +203,6 @@ class RunPacker:
         self._plan = plan
         self._ordered = ordered
         self._watch = watch or {}
-        self._given_up = {
-            partition: np.asarray(offsets, np.int64) for partition, offsets in (given_up or {}).items()
-        }
         self._findings = findings
         self._reshard = reshard
         self._run_rows = run_rows
@@ -227,9 +213,6 @@ class RunPacker:
         """Take rows; yields pieces when a run is long enough."""
         if not len(rows.offsets):
             return
-        given_up = self._given_up.get(partition)
-        if given_up is not None:
-            rows = rows.without(given_up)
         pending = self._pending.setdefault(partition, _Pending())
         pending.tally.add(rows.tally(partition))
         pending.marks.append(rows.marks())

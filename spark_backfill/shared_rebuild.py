@@ -1,6 +1,6 @@
-"""Into a memory that consumers share: the marks of the snapshots of a run, loaded by Spark's tasks.
+"""Into a memory that consumers share: the marks of a run's snapshot, loaded by Spark's tasks.
 
-It is done when all files are written and before any is published: what is wrong with a history is found before, so that nothing of it is
+It is done when all files are written and before the snapshot is published: what is wrong with a history is found before, so that nothing of it is
 shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared.protocol`).
 """
 
@@ -47,14 +47,6 @@ _FARTHEST_MS: Final = 2**52
 
 
 Answer = TypeVar("Answer")
-
-
-class GroupSnapshot(NamedTuple):
-    """What is loaded of a group: its snapshot, which lies in ``folder``."""
-
-    group: str
-    folder: Path
-    manifest: Manifest
 
 
 class SharedFile(NamedTuple):
@@ -166,17 +158,19 @@ def check_store(shared: SharedOptions | None, say: Callable[[str], None]) -> Non
         say(f"warning: {line}")
 
 
-def load_snapshots(
+def load_snapshot(
     session: LazySession,
     shared: SharedOptions,
-    snapshots: Sequence[GroupSnapshot],
+    folder: Path,
+    manifest: Manifest,
+    group: str,
     *,
     window_ms: int,
     now_ms: int,
     say: Callable[[str], None],
     around: Callable[[Task], Task] = lambda task: task,
-) -> list[int]:
-    """Load the marks of snapshots, which all workers see at their folders; return how many those were of each.
+) -> int:
+    """Load the marks of the group's snapshot, which all workers see at its folder; return how many those were.
 
     What a server was told before it was started anew it may have forgotten, so that all is loaded again then. ``around`` wraps the task, for tests
     that let it fail.
@@ -185,18 +179,25 @@ def load_snapshots(
         BackfillError: the server cannot be asked, or is started anew again and again.
         PySparkException: a task failed.
     """
-    if not any(entry.files for snapshot in snapshots for entry in snapshot.manifest.partitions):
-        return [0] * len(snapshots)
+    files = [
+        SharedFile(
+            str(folder / str(entry.partition)),
+            file,
+            shared.scope_of(group, manifest.topic, entry.partition),
+            min(entry.newest_ms, now_ms),
+        )
+        for entry in manifest.partitions
+        for file in entry.files
+    ]
+    if not files:
+        return 0
     where = f"the shared memory at {shared.server.shown}"
     with _told():
         before = patiently(shared.server.incarnation)
         for number in range(LOADS):
             if number:
                 say(f"{where} was started anew, and may have forgotten what it was told: all is loaded again")
-            loaded = [
-                _load(session.get(), shared, snapshot, window_ms=window_ms, now_ms=now_ms, around=around)
-                for snapshot in snapshots
-            ]
+            loaded = _load(session.get(), shared, files, window_ms=window_ms, around=around)
             after = patiently(shared.server.incarnation)
             if after == before:
                 return loaded
@@ -209,24 +210,11 @@ def load_snapshots(
 def _load(
     spark: SparkSession,
     shared: SharedOptions,
-    snapshot: GroupSnapshot,
+    files: Sequence[SharedFile],
     *,
     window_ms: int,
-    now_ms: int,
     around: Callable[[Task], Task],
 ) -> int:
-    files = [
-        SharedFile(
-            str(snapshot.folder / str(entry.partition)),
-            file,
-            shared.scope_of(snapshot.group, snapshot.manifest.topic, entry.partition),
-            min(entry.newest_ms, now_ms),
-        )
-        for entry in snapshot.manifest.partitions
-        for file in entry.files
-    ]
-    if not files:
-        return 0
     tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
     loader = SharedLoader(shared=shared, tasks=tasks, window_ms=window_ms)
     loaded = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(around(loader), "loaded long").collect()

@@ -7,7 +7,7 @@ the folders that successful tasks name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -38,7 +38,7 @@ _CERTAIN_TIMES = 16
 class SlotWriter:
     """A function for ``mapInArrow``: pieces in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` has of each group the horizon of each partition. With a count window the pieces have to come in offset order, and ``accepted``
+    ``keep_from_ms`` has the horizon of each partition. With a count window the pieces have to come in offset order, and ``accepted``
     has how many IDs were accepted in what the base has of a partition. A last sighting beyond ``now_ms`` counts as one at that time
     in what is found out for a report. ``resharded``: there may be marks of other partitions.
     """
@@ -46,7 +46,7 @@ class SlotWriter:
     folder: str
     slots: tuple[Slot, ...]
     window: Window
-    keep_from_ms: tuple[dict[int, int | None], ...]
+    keep_from_ms: Mapping[int, int | None]
     now_ms: int = 0
     with_producers: bool = False
     resharded: bool = False
@@ -65,7 +65,7 @@ class SlotWriter:
             yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.string())], ["outcome"])
 
     def _fold(self, slot: Slot) -> TimeFold | CountFold | ReshardFold:
-        keep_from_ms = self.keep_from_ms[slot.group][slot.partition]
+        keep_from_ms = self.keep_from_ms[slot.partition]
         if self.resharded:
             return ReshardFold(keep_from_ms)
         if self.window.count is None:

@@ -1,4 +1,4 @@
-"""Slots: the units of the one shuffle, each a digest range of one partition of one group, each one sorted file.
+"""Slots: the units of the one shuffle, each a digest range of one partition, each one sorted file.
 
 Digests are uniform (they are SHA-256), so that ranges of equal size are known in advance to be of equal load, without a
 pass over the data to find bounds. A count window depends on the order of a whole partition: there a partition is one slot.
@@ -28,15 +28,11 @@ _PREFIX_VALUES: Final = 65_536
 
 
 class Slot(NamedTuple):
-    """A digest range of a partition; ``range`` counts them, ascending, of ``ranges`` equal ones.
-
-    ``group``: in whose snapshot it is, by its place among the groups of the run.
-    """
+    """A digest range of a partition; ``range`` counts them, ascending, of ``ranges`` equal ones."""
 
     partition: int
     range: int
     ranges: int
-    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,13 +41,13 @@ class SlotPlan:
 
     slots: tuple[Slot, ...]
 
-    def cut(self, partition: int, digests: bytes, group: int = 0) -> Iterator[tuple[int, int, int]]:
+    def cut(self, partition: int, digests: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield slot, start and end of the stretches of digests that lie in one slot, the partition's first slot in any case.
 
         ``digests`` are ``16 * n`` bytes, ascending where the partition has more than one slot. The range is found from the
-        first two bytes of a digest. Raises `KeyError` where the plan does not have the partition of that group.
+        first two bytes of a digest. Raises `KeyError` where the plan does not have the partition.
         """
-        first = self._first[group, partition]
+        first = self._first[partition]
         ranges = self.slots[first].ranges
         count = len(digests) // DIGEST_BYTES
         if ranges == 1:
@@ -64,33 +60,19 @@ class SlotPlan:
             if end > start or not index:
                 yield first + index, start, end
 
-    def numbers(self, partition: int, prefixes: Int64s, group: int = 0) -> Int64s:
+    def numbers(self, partition: int, prefixes: Int64s) -> Int64s:
         """Return the slot of each digest, told by its first two bytes (as a big-endian number); `KeyError` as in `cut`."""
-        first = self._first[group, partition]
+        first = self._first[partition]
         return first + prefixes * self.slots[first].ranges // _PREFIX_VALUES
 
-    def ranges(self, partition: int, group: int = 0) -> range:
+    def ranges(self, partition: int) -> range:
         """Return all slots of a partition; `KeyError` as in `cut`."""
-        first = self._first[group, partition]
+        first = self._first[partition]
         return range(first, first + self.slots[first].ranges)
 
     @functools.cached_property
-    def _first(self) -> dict[tuple[int, int], int]:
-        return {
-            (slot.group, slot.partition): number for number, slot in enumerate(self.slots) if slot.range == 0
-        }
-
-
-def plan_group_slots(
-    groups: Sequence[Sequence[Stretch]], *, split: bool, parallelism: int, arriving: int = 0
-) -> SlotPlan:
-    """Do as `plan_slots` with the stretches of each group of a run."""
-    parallelism = -(-parallelism // max(len(groups), 1))
-    slots: list[Slot] = []
-    for number, stretches in enumerate(groups):
-        plan = plan_slots(stretches, split=split, parallelism=parallelism, arriving=arriving)
-        slots += [slot._replace(group=number) for slot in plan.slots]
-    return SlotPlan(tuple(slots))
+    def _first(self) -> dict[int, int]:
+        return {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
 
 
 def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int, arriving: int = 0) -> SlotPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
@@ -28,12 +28,11 @@ def make_manifest(
     isolation: str,
     created_ms: int,
     reshard: Reshard | None = None,
-    left_out: Mapping[int, Sequence[int]] | None = None,
 ) -> Manifest:
     """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history.
 
     ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have marks of any other, so that
-    all know as much as the one that knows least. ``left_out``: by partition the offsets of what the group gave up, where the manifest names them.
+    all know as much as the one that knows least.
     """
     by_partition: dict[int, list[SlotOutcome]] = {stretch.partition: [] for stretch in history.stretches}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.slot):
@@ -72,7 +71,6 @@ def make_manifest(
                 else None,
                 era=history.eras.get(stretch.partition, "") if group is not None else "",
                 weakest_ms=weakest_ms,
-                left_out=tuple((left_out or {}).get(stretch.partition, ())),
             )
             for stretch in history.stretches
         ),
@@ -91,7 +89,6 @@ def _partition(
     committed: int | None = None,
     era: str = "",
     weakest_ms: int | None = None,
-    left_out: tuple[int, ...] = (),
 ) -> PartitionManifest:
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
     newest_ms = _newest_ms(outcomes)
@@ -118,7 +115,6 @@ def _partition(
         committed=committed,
         era=era,
         gaps=tuple(Gap(begin=begin, end=end) for begin, end in gaps),
-        left_out=left_out,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
@@ -12,7 +12,7 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill import id_batches, id_columns
 from spark_backfill.lane_spec import Spec
 from spark_backfill.reshard import KEY_COLUMN
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Bounds
 
 _WORTH_SPLITTING = 200_000
 
@@ -21,19 +21,19 @@ def read_digests(
     spark: SparkSession,
     bootstrap: str,
     topic: str,
-    stretches: Sequence[Stretch],
+    bounds: Bounds,
     *,
     spec: IdSpec,
     settings: Mapping[str, str],
     producer_header: str | None = None,
     with_keys: bool = False,
 ) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record of the stretches.
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record inside the bounds.
 
     ``settings`` are the Java client's; ``producer_header`` and ``with_keys`` as in `with_digests`. Records of aborted transactions are not among the rows.
     """
     records = read_records(
-        spark, bootstrap, topic, stretches, spec=spec, settings=settings, headers=producer_header is not None
+        spark, bootstrap, topic, bounds, spec=spec, settings=settings, headers=producer_header is not None
     )
     return with_digests(records, spec, producer_header, with_keys=with_keys)
 
@@ -42,15 +42,15 @@ def read_records(
     spark: SparkSession,
     bootstrap: str,
     topic: str,
-    stretches: Sequence[Stretch],
+    bounds: Bounds,
     *,
     spec: Spec,
     settings: Mapping[str, str],
     headers: bool = False,
 ) -> DataFrame:
-    """Return every committed record of the stretches, with Kafka's columns and ``timestamp_ms``; ``headers``: they are wanted whatever ``spec`` reads."""
+    """Return every committed record inside the bounds, with Kafka's columns and ``timestamp_ms``; ``headers``: they are wanted whatever ``spec`` reads."""
     wants_headers = headers or _reads_headers(spec)
-    records = _records(spark, bootstrap, topic, stretches, settings, headers=wants_headers)
+    records = _records(spark, bootstrap, topic, bounds, settings, headers=wants_headers)
     return records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
 
 
@@ -81,23 +81,24 @@ def _records(
     spark: SparkSession,
     bootstrap: str,
     topic: str,
-    stretches: Sequence[Stretch],
+    bounds: Bounds,
     settings: Mapping[str, str],
     *,
     headers: bool,
 ) -> DataFrame:
-    busy = [stretch for stretch in stretches if stretch.offsets]
     options = {
         **{f"kafka.{name}": value for name, value in settings.items()},
         "kafka.bootstrap.servers": bootstrap,
         # The Java client's own default is read_uncommitted: IDs of aborted records would count as seen.
         "kafka.isolation.level": "read_committed",
-        "assign": json.dumps({topic: [stretch.partition for stretch in busy]}),
-        "startingOffsets": json.dumps({topic: {str(each.partition): each.begin for each in busy}}),
-        "endingOffsets": json.dumps({topic: {str(each.partition): each.high for each in busy}}),
+        "assign": json.dumps({topic: list(bounds)}),
+        "startingOffsets": json.dumps(
+            {topic: {str(partition): begin for partition, (begin, _) in bounds.items()}}
+        ),
+        "endingOffsets": json.dumps({topic: {str(partition): end for partition, (_, end) in bounds.items()}}),
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
     }
-    if sum(stretch.offsets for stretch in busy) > _WORTH_SPLITTING:
-        options["minPartitions"] = str(max(spark.sparkContext.defaultParallelism, len(busy)))
+    if sum(end - begin for begin, end in bounds.values()) > _WORTH_SPLITTING:
+        options["minPartitions"] = str(max(spark.sparkContext.defaultParallelism, len(bounds)))
     return spark.read.format("kafka").options(**options).load()

@@ -118,6 +118,17 @@ class Stretch:
         )
 
 
+def log_bounds(stretches: Sequence[Stretch]) -> Bounds:
+    """Return which offsets the stretches take from the topic itself."""
+    parts = [each.in_log() for each in stretches]
+    return {part.partition: (part.begin, part.high) for part in parts if part.offsets}
+
+
+def archive_bounds(stretches: Sequence[Stretch]) -> Bounds:
+    """Return which offsets the stretches take from an archive."""
+    return {each.partition: part for each in stretches if (part := each.in_archive()) is not None}
+
+
 def expire(stretches: Sequence[Stretch], before_ms: int | None) -> tuple[Stretch, ...]:
     """Return the stretches, so that no mark is kept that was last seen before this timestamp (ms; None: whatever its age)."""
     if before_ms is None:

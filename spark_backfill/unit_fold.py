@@ -21,6 +21,7 @@ import pyarrow as pa
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import Marks, select_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.paths import list_partitions
@@ -147,10 +148,22 @@ class UnitFold:
         offsets: list[int] = part.column("offset").to_pylist()
         keys: list[bytes | None] = part.column("key").to_pylist()
         if ends.unfinished:
-            for row, offset in enumerate(offsets):
-                if offset in ends.unfinished:
-                    keys[row] = self._keys.given_up(self._keys.name_of(keys[row]))
+            self._pass_unfinished(held, part, keys, ends)
         held.fold(offsets, part.column("timestamp_ms").to_numpy(), keys, offsets[-1] + 1)
+
+    def _pass_unfinished(
+        self, held: Partition, part: pa.RecordBatch, keys: list[bytes | None], ends: Ends
+    ) -> None:
+        """Take the keys from records whose unit never ends: each may have been handled by itself, or not, so that it leaves doubt and no mark."""
+        lane = held.lane
+        if not isinstance(lane, UnitLane):
+            raise TypeError(f"{lane} is not a lane of units")
+        columns = part.column("offset").to_pylist(), part.column("timestamp_ms").to_pylist()
+        for row, (offset, timestamp_ms) in enumerate(zip(*columns, strict=True)):
+            if offset in ends.unfinished:
+                digest = self._keys.name_of(keys[row])
+                lane.note_maybe([] if digest is None else [digest], timestamp_ms)
+                keys[row] = None
 
     def _note_progress(self, progress: Progress) -> None:
         if progress.since_ms is not None:

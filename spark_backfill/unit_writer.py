@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -26,13 +26,13 @@ from spark_backfill.unit_spec import UnitSpec
 class UnitWriter:
     """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
 
-    ``stretches`` are those of each group by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
+    ``stretches`` are those of the run by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
     folders of this attempt, its own store as well, so that nothing stays elsewhere if it is killed.
     """
 
     folder: str
     slots: tuple[Slot, ...]
-    stretches: tuple[dict[int, Stretch], ...]
+    stretches: Mapping[int, Stretch]
     spec: UnitSpec
     now_ms: int
 
@@ -44,7 +44,7 @@ class UnitWriter:
 
     def _write(self, number: int, slot: Slot, rows: Iterable[UnitRow]) -> SlotOutcome:
         folder = Path(tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder))
-        stretch = self.stretches[slot.group][slot.partition]
+        stretch = self.stretches[slot.partition]
         room = folder / "store"
         room.mkdir()
         fold = UnitFold(self.spec, stretch, room, now_ms=self.now_ms)

@@ -73,23 +73,20 @@ def _to_url(source: Source, url: str) -> Iterator[None]:
 class UrlTarget:
     """A place behind a URL where there is no snapshot yet; ``place`` is how messages name it.
 
-    ``below``: the name of a folder there that is meant instead.
-
     Raises:
         ConfigurationError: no driver for the URL.
         SnapshotError: there is a snapshot, or nobody can tell.
     """
 
-    def __init__(self, url: str, below: str = "") -> None:
+    def __init__(self, url: str) -> None:
         require_driver(url)
         from fsspec.core import url_to_fs
 
-        beneath = f"/{below}" if below else ""
-        self._url, self.place = url, f"{shown(url).rstrip('/')}{beneath}"
+        self._url, self.place = url, shown(url).rstrip("/")
         try:
             filesystem, path = url_to_fs(url)
             filesystem.invalidate_cache()
-            self._filesystem, self._path = filesystem, f"{path.rstrip('/')}{beneath}"
+            self._filesystem, self._path = filesystem, path.rstrip("/")
             there = filesystem.exists(f"{self._path}/{MANIFEST_NAME}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(f"{self.place} cannot be looked at: {told(error, url)}") from None

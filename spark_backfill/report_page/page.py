@@ -110,7 +110,6 @@ def _tables(document: Document) -> dict[str, Any]:
     return {
         "window": _window(document),
         "keyed": keyed,
-        "given_up": document.facts.get("given_up", 0),
         "partitions": sorted(partitions[:MOST_PARTITIONS]),
         "partitions_left_out": max(len(partitions) - MOST_PARTITIONS, 0),
         "producer_header": document.producer_header,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import IdSpec, digest_one
+from dedup_sdk.ids import digest_one
+from dedup_sdk.store.words import digest_list
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
 from spark_backfill.runs import Piece, from_batch
-from spark_backfill.shared_runs import Taker
 from spark_backfill.slots import Slot, SlotPlan
-from spark_backfill.stretch import Stretch
+from spark_backfill.stretch import Stretch, log_bounds
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -24,60 +24,29 @@ if TYPE_CHECKING:
 PLAN = SlotPlan((Slot(0, 0, 1), Slot(1, 0, 1)))
 
 
-def read(
-    kafka: MockKafka,
-    *ranges: Range,
-    given_up: dict[int, list[int]] | None = None,
-    packing: Packing | None = None,
-) -> list[Piece]:
+def read(kafka: MockKafka, *ranges: Range) -> list[Piece]:
     """The pieces of the ranges, read one after the other in one task."""
     reader = ClientReader(
         settings={"bootstrap.servers": kafka.bootstrap},
         topic="pairs",
         spec="header:dedup-id",
         ranges=ranges,
-        packing=packing or Packing(PLAN, ordered=False, given_up=given_up or {}),
+        packing=Packing(PLAN, ordered=False),
     )
     numbers = pa.RecordBatch.from_arrays([pa.array(range(len(ranges)), pa.int64())], ["id"])
     return [piece for batch in reader([numbers]) for piece in from_batch(batch)]
 
 
 def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
-    """Of each ID the last record inside the range, and a count of what was read; what was given up has no ID."""
+    """Of each ID the last record inside the range, and a count of what was read."""
     send("a", "b", "a", "c", topic="pairs")
     send("z", topic="pairs", partition=1)
-    first, second, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1), given_up={0: [1]})
-    assert (first.tally.records, first.tally.unkeyed, first.tally.first_offset) == (3, 1, 0)
-    assert (first.marks.digests, first.marks.offsets.tolist()) == (digest_one(b"a"), [2])
+    first, second, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1))
+    assert (first.tally.records, first.tally.unkeyed, first.tally.first_offset) == (3, 0, 0)
+    found = zip(digest_list(first.marks.digests), first.marks.offsets.tolist(), strict=True)
+    assert dict(found) == {digest_one(b"a"): 2, digest_one(b"b"): 1}
     assert (second.marks.digests, second.marks.offsets.tolist()) == (digest_one(b"c"), [3])
     assert (third.slot, third.marks.digests) == (1, digest_one(b"z"))
-
-
-def test_what_groups_share_is_read_and_digested_once(
-    kafka: MockKafka, send: Send, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each group has the records between its own offsets, and of none the digest is computed twice."""
-    send("a", "b", "a", "c", topic="pairs")
-    digested: list[int] = []
-    digests_of = IdSpec.digests
-
-    def counting(spec: IdSpec, fields: Any) -> Any:
-        found = digests_of(spec, fields)
-        digested.append(len(found.digests))
-        return found
-
-    monkeypatch.setattr(IdSpec, "digests", counting)
-    plan = SlotPlan((Slot(0, 0, 1, 0), Slot(0, 0, 1, 1)))
-    takers = (Taker({}, {0: (0, 3)}), Taker({0: [1]}, {0: (1, 4)}))
-    pieces = read(kafka, Range(0, 0, 4), packing=Packing(plan, ordered=False, takers=takers))
-    found = {
-        number: sorted(
-            offset for each in pieces if each.slot == number for offset in each.marks.offsets.tolist()
-        )
-        for number in range(2)
-    }
-    assert found == {0: [0, 1, 2], 1: [2, 3]}
-    assert sum(digested) == 4
 
 
 def test_a_log_that_ends_too_early_is_an_error(kafka: MockKafka, send: Send) -> None:
@@ -117,9 +86,9 @@ def test_ranges_cover_every_stretch_once() -> None:
         Stretch(partition=number, low=0, begin=begin, high=high, complete=True)
         for number, (begin, high) in enumerate([(5, 9_000_000), (7, 7), (0, 3)])
     ]
-    ranges = plan_ranges(stretches, parallelism=2)
+    ranges = plan_ranges(log_bounds(stretches), parallelism=2)
     assert [each.partition for each in ranges] == [0, 0, 0, 0, 2]
     assert [(ranges[0].begin, ranges[3].end)] == [(5, 9_000_000)]
     assert all(one.end == other.begin for one, other in pairwise(ranges[:4]))
     assert ranges[-1] == Range(2, 0, 3)
-    assert plan_ranges([stretches[1]], parallelism=2) == ()
+    assert plan_ranges(log_bounds(stretches[1:2]), parallelism=2) == ()

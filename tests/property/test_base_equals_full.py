@@ -20,7 +20,6 @@ from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill import slots
 from spark_backfill.base_stretch import alone
-from spark_backfill.errors import BackfillError
 from spark_backfill.stretch import expire
 from tests.support.naive_fold import Row, digest_of, naive_fold
 from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
@@ -203,24 +202,6 @@ def test_timestamps_in_no_order_cost_no_mark(
 
 
 @settings(max_examples=40, deadline=None)
-@given(logs(0), st.integers(0, 60), st.data())
-def test_what_was_given_up_since_leaves_the_base_too(rows: list[Row], cut: int, data: st.DataObject) -> None:
-    """No mark of a record given up stays, and where an earlier sighting of its ID may be missing, coverage begins behind it."""
-    end = rows[-1].offset + 1
-    given_up = sorted(data.draw(st.sets(st.sampled_from([row.offset for row in rows]), max_size=5)))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rebuild(rows, HOUR, folder / "base", high=min(cut, end))
-        grown = rebuild(rows, HOUR, folder / "grown", high=end, base=folder / "base", given_up={0: given_up})
-        rebuild(rows, HOUR, folder / "full", high=end, given_up={0: given_up})
-        ours, theirs = marks_of(folder / "grown"), marks_of(folder / "full")
-    since_ms = entry_of(grown).since_ms or 0
-    assert not {mark.offset for mark in ours.values()} & set(given_up)
-    assert ours.items() <= theirs.items()
-    assert {d for d, mark in theirs.items() if mark.timestamp_ms >= since_ms} <= set(ours)
-
-
-@settings(max_examples=40, deadline=None)
 @given(logs(0), st.sampled_from([HOUR, *COUNTS]), st.none() | st.integers(0, 1_000))
 def test_written_again_it_remembers_the_same(rows: list[Row], window: Window, before_ms: int | None) -> None:
     """Nothing is added: the marks are the same but for those that were to expire, and coverage tells of these."""
@@ -261,20 +242,3 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=r"00000.sst has SHA-256 .*, its manifest says"):
         rebuild(rows, HOUR, tmp_path / "grown", high=8, base=tmp_path / "base")
     assert [each.name for each in tmp_path.iterdir()] == ["base"]
-
-
-def test_a_number_that_was_given_up_since_is_refused(tmp_path: Path) -> None:
-    """A window by count cannot take an accepted record back: later numbers would be too high."""
-    rows = log_of([(name, 0, 1, 0) for name in range(8)])
-    rebuild(rows, COUNTS[0], tmp_path / "base", high=4)
-    with pytest.raises(BackfillError, match="partition 0: offset 2, which the base counts as accepted, was"):
-        rebuild(rows, COUNTS[0], tmp_path / "grown", high=8, base=tmp_path / "base", given_up={0: [2]})
-
-
-def test_an_earlier_sighting_of_what_was_given_up_is_not_claimed(tmp_path: Path) -> None:
-    """The base has only the last record of an ID: where that one goes, nobody knows of those before it, and coverage says so."""
-    rows = [Row(0, offset, 10 + offset, digest_of(name)) for offset, name in enumerate("abac")]
-    rebuild(rows, HOUR, tmp_path / "base", high=3)
-    grown = rebuild(rows, HOUR, tmp_path / "grown", high=4, base=tmp_path / "base", given_up={0: [2]})
-    assert set(marks_of(tmp_path / "grown")) == {digest_of("b"), digest_of("c")}
-    assert entry_of(grown).since_ms == 13

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -238,15 +237,14 @@ def verdicts(engine: Deduplicator, tail: list[Record]) -> list[Verdict]:
 def test_the_backfill_leaves_the_lanes_of_a_life(
     order: str, lane: str | None, data: st.DataObject, seed: int, depth: int, ranges: int
 ) -> None:
-    """From the same log, minus dead letters, all three leave the same lanes; from each of them the next records get the same verdicts."""
+    """From the same log all three leave the same lanes; from each of them the next records get the same verdicts."""
     whole = data.draw(logs(order))
     at = data.draw(st.integers(1, len(whole)))
     log, tail = whole[:at], whole[at:]
     spec = spec_of(order, lane, depth)
-    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
     recent_marks = st.sampled_from([1, 2, 1000])
-    life, dead = lived(log, poison, spec, data.draw(recent_marks), seed)
-    replay = replayed(log, dead, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
+    life, _ = lived(log, set(), spec, data.draw(recent_marks), seed)
+    replay = replayed(log, set(), spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
@@ -255,7 +253,6 @@ def test_the_backfill_leaves_the_lanes_of_a_life(
             stretch_of(log),
             spec,
             folder,
-            given_up={0: sorted(dead)},
             ranges=ranges if lane else 1,
             task_records=data.draw(st.integers(1, 50)),
             watched=data.draw(st.booleans()),
@@ -266,11 +263,8 @@ def test_the_backfill_leaves_the_lanes_of_a_life(
         assert manifest.id_spec == str(spec.keys)
         assert manifest.partitions[0].newest_ms == newest_ms
         taken = engine_over(MemoryStore(), spec, 1000)
-        note = start(taken, log, spec, folder, dead)
+        note = start(taken, log, spec, folder, set())
         assert note.startswith("snapshot of")
-        one_more = {*dead, data.draw(st.sampled_from([each.offset for each in log]))}
-        note = start(engine_over(MemoryStore(), spec, 1000), log, spec, folder, one_more)
-        assert note.startswith("snapshot of" if one_more == dead else "snapshot not taken")
     assert verdicts(taken, tail) == verdicts(engine_over(life, spec, 1000), tail)
 
 
@@ -298,19 +292,6 @@ def test_a_history_that_begins_late_is_doubted_alike(order: str, data: st.DataOb
 def record(offset: int, lane: str, ident: str, timestamp_ms: int = 1_000) -> Record:
     """A record of partition 0."""
     return Record("t", 0, offset, timestamp_ms, headers=[("lane", lane.encode()), ("seq", ident.encode())])
-
-
-def test_what_may_have_been_given_up_leaves_nothing(tmp_path: Path) -> None:
-    """Records from before the beginning of the dead-letter topic are not folded, also into lanes that went on since."""
-    spec = spec_of("integer", "header:lane", 9)
-    log = [record(0, "x", "5", 1_000), record(1, "x", "6", 1_100), record(2, "y", "1", 1_010)]
-    stretch = replace(stretch_of(log), complete=False, keep_from_ms=1_050, unknown_before_ms=1_050)
-    manifest = rebuild_lanes(log, stretch, spec, tmp_path / "snapshot")
-    without = rebuild_lanes(log[1:2], stretch, spec, tmp_path / "without")
-    [page] = in_snapshot(tmp_path / "snapshot")
-    assert page.offsets.tolist() == [1]
-    assert manifest.fingerprint == without.fingerprint
-    assert manifest.partitions[0].since_ms == 1_050
 
 
 def test_two_records_at_one_offset_are_refused(tmp_path: Path) -> None:

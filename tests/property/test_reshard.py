@@ -163,7 +163,7 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
         folder=str(attempts),
         slots=plan.slots,
         window=window,
-        keep_from_ms=({each.partition: each.keep_from_ms for each in history.stretches},),
+        keep_from_ms={each.partition: each.keep_from_ms for each in history.stretches},
         resharded=True,
     )
     written = [text for batch in writer(map(to_batch, pieces)) for text in batch.column(0).to_pylist()]

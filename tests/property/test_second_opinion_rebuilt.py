@@ -14,7 +14,7 @@ from dedup_sdk import Record
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.memory import MemoryStore
 from spark_backfill.errors import BackfillError
-from spark_backfill.lane_dealer import LaneDealer, takers_of
+from spark_backfill.lane_dealer import LaneDealer
 from spark_backfill.lane_spec import LaneSpec
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.stretch import Stretch
@@ -90,15 +90,14 @@ def remembered(pages: list[Marks], newest_ms: int, second_ms: int) -> tuple[Kept
 def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
     order: str, lane: str | None, data: st.DataObject, seed: int, depth: int, second_ms: int
 ) -> None:
-    """From the same log, minus dead letters, life, replay and backfill leave the same marks; from each the next records get the same verdicts."""
+    """From the same log life, replay and backfill leave the same marks; from each the next records get the same verdicts."""
     whole = data.draw(with_others(order))
     at = data.draw(st.integers(1, len(whole)))
     log, tail = whole[:at], whole[at:]
     spec = spec_of(order, lane, depth, second_ms)
-    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
     recent_marks = st.sampled_from([1, 2, 1000])
-    life, dead = lived(log, poison, spec, data.draw(recent_marks), seed, midway=True)
-    replay = replayed(log, dead, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
+    life, _ = lived(log, set(), spec, data.draw(recent_marks), seed, midway=True)
+    replay = replayed(log, set(), spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
@@ -107,7 +106,6 @@ def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
             stretch_of(log, window=spec.reach),
             spec,
             folder,
-            given_up={0: sorted(dead)},
             ranges=data.draw(st.integers(1, 3)),
             task_records=data.draw(st.integers(1, 50)),
             watched=data.draw(st.booleans()),
@@ -120,7 +118,7 @@ def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
             # Nothing has left the longer window, so that all is known from the beginning on.
             assert manifest.partitions[0].since_ms is None
         taken = engine_over(MemoryStore(), spec, 1000)
-        note = start(taken, log, spec, folder, dead)
+        note = start(taken, log, spec, folder, set())
         assert note.startswith("snapshot of")
     assert verdicts(taken, tail) == verdicts(engine_over(life, spec, 1000), tail)
 
@@ -199,15 +197,12 @@ def test_an_id_on_most_records_is_a_row_a_batch() -> None:
     """Of what is looked up only the last sighting goes through the shuffle, from where a task read it."""
     spec = spec_of("integer", None, 9, WINDOW_MS)
     records = [record(at, str(at), "hot" if at % 10 else "cold", 1_000 + at) for at in range(100)]
-    stretch = stretch_of(records, window=spec.reach)
     slots = SlotPlan((Slot(0, 0, 1),))
-    dealer = LaneDealer(spec=spec, plan=slots, takers=takers_of([[stretch]], [{0: [99]}])).over(
-        [{0: (0, 100)}]
-    )
+    dealer = LaneDealer(spec=spec, plan=slots)
     rows = [
         (row["offset"], row["timestamp_ms"])
         for batch in dealer([rows_of(records[:50], spec), rows_of(records[50:], spec)])
         for row in batch.to_pylist()
         if row["id"] is None
     ]
-    assert sorted(rows) == [(at, 1_000 + at) for at in (40, 49, 90, 98)]
+    assert sorted(rows) == [(at, 1_000 + at) for at in (40, 49, 90, 99)]

@@ -63,7 +63,6 @@ def rebuilt(
     high: int,
     low: int = 0,
     complete: bool = True,
-    dead: set[int] = frozenset(),  # type: ignore[assignment]  # not changed
     task_records: int = 7,
 ) -> PartitionManifest:
     """Make a snapshot of ``[low, high)``, and return its entry."""
@@ -78,10 +77,7 @@ def rebuilt(
         keep_from_ms=horizon_ms(window, inside[-1].timestamp_ms, NOW_MS),
     )
     records = [record_of(entry) for entry in inside]
-    given_up = {0: sorted(offset for offset in dead if low <= offset < high)}
-    manifest = rebuild_lanes(
-        records, stretch, spec, folder, given_up=given_up, task_records=task_records, now_ms=NOW_MS
-    )
+    manifest = rebuild_lanes(records, stretch, spec, folder, task_records=task_records, now_ms=NOW_MS)
     assert manifest.id_spec == str(spec.keys)
     entry = manifest.partition(0)
     assert entry is not None
@@ -133,21 +129,16 @@ def test_the_fold_is_that_of_a_list(seed: int, mode: Any, window: Window, repeat
     high = draw.choice(log).offset + 1
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
-        # Elsewhere what was given up may have been handled when it came again, which is doubt that a list does not have.
-        dead = {each.offset for each in log if mode == "members" and draw.random() < 0.1}
         entry = rebuilt(
             log,
             spec_of(window, mode, repeats),
             folder,
             high=high,
-            dead=dead,
             task_records=draw.randrange(1, 50),
         )
         events = events_of([each for each in log if each.offset < entry.high])
         clock_ms = max(each.timestamp_ms for each in log)
-        known, accepted = told_by_list(
-            events, window, clock_ms, members=mode == "members", repeats=repeats, given_up=frozenset(dead)
-        )
+        known, accepted = told_by_list(events, window, clock_ms, members=mode == "members", repeats=repeats)
         assert (remembered(folder, window, clock_ms), entry.accepted) == (known, accepted)
     # Nothing crosses the cut, and it is the highest such place.
     places = {each.offset: [other.offset for other in log if other.unit is not None and other.unit == each.unit] for each in log}  # fmt: skip
@@ -160,7 +151,7 @@ def test_the_fold_is_that_of_a_list(seed: int, mode: Any, window: Window, repeat
 @given(seed=SEEDS, mode=st.sampled_from(MODES))
 @settings(max_examples=60, deadline=None)
 def test_the_backfill_leaves_what_a_life_did(seed: int, mode: Any) -> None:
-    """Of a group that gave some up, and of one that crashed or had units that failed: what a replay of its history gives."""
+    """Of a group, and of one that crashed or had units that failed: what a replay of its history gives."""
     draw = Random(seed)
     window = draw.choice(WINDOWS)
     faults = draw.random() < 0.5
@@ -173,7 +164,7 @@ def test_the_backfill_leaves_what_a_life_did(seed: int, mode: Any) -> None:
             broken=faults and draw.random() < 0.5,
         )
     )
-    names = ["admit", "admit", "handle", "handle", "release", "commit", "give_up"]
+    names = ["admit", "admit", "handle", "handle", "release", "commit"]
     names += ["crash", "wait"] if faults else []
     world.play(
         [(draw.choice(names), draw.randrange(8), draw.randrange(6)) for _ in range(draw.randrange(40))]
@@ -192,7 +183,6 @@ def test_the_backfill_leaves_what_a_life_did(seed: int, mode: Any) -> None:
             high=commit.offset,
             low=commit.low,
             complete=commit.complete,
-            dead=world.dead,
             task_records=draw.randrange(1, 50),
         )
         found = remembered(folder, window, clock_ms)

@@ -94,11 +94,10 @@ def shared_history(
     broker: Broker, spark: SparkSession, make_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> Callable[[str], SharedHistory]:
     """Makes the history of a group of this test's own, whose memory lies at a URL."""
-    from tests.spark.test_given_up import letter
 
     def make(url: str) -> SharedHistory:
         topic = make_topic(2)
-        return SharedHistory(broker, spark, topic, group, url, tmp_path, letter(topic, 2, "given-up", group))
+        return SharedHistory(broker, spark, topic, group, url, tmp_path)
 
     return make
 

@@ -18,7 +18,6 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.archived import Archived
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
-from spark_backfill.stretch import Stretch
 from tests.support.archives import write_parquet
 
 if TYPE_CHECKING:
@@ -51,11 +50,11 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
 
 def records(archive: Archive, *partitions: int) -> list[Record]:
     """All records of an archive, by coordinates."""
-    stretches = [
-        Stretch(partition=number, low=0, begin=0, high=10**9, complete=True, archived=(0, 10**9))
-        for number in partitions or (0,)
-    ]
-    rows = archive.records(stretches).orderBy("partition", "offset").collect()
+    rows = (
+        archive.records(dict.fromkeys(partitions or (0,), (0, 10**9)))
+        .orderBy("partition", "offset")
+        .collect()
+    )
     return [
         Record(
             row["topic"],
@@ -174,9 +173,7 @@ def test_connect_parquet_is_indexed_and_made_json(archive: Callable[..., Archive
             partition=[9, 9],
         )
     opened = archive("parquet", "timestamp=-,value=*:json", spec="json:/id")
-    rows = opened.records(
-        [Stretch(partition=3, low=0, begin=0, high=200, complete=True, archived=(0, 200))]
-    ).collect()
+    rows = opened.records({3: (0, 200)}).collect()
     assert [(row["offset"], json.loads(row["value"])["id"]) for row in rows] == [(100, "a"), (101, "b")]
 
 

@@ -18,7 +18,6 @@ from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.source import with_digests
-from spark_backfill.stretch import Stretch
 from tests.support.archives import write_json_lines, write_parquet
 
 if TYPE_CHECKING:
@@ -81,14 +80,10 @@ def digests(
         columns=parse_columns([columns]) if columns else {},
         isolation="read_committed",
     )
-    stretches = [
-        Stretch(partition=number, low=0, begin=0, high=count, complete=True, archived=(0, count))
-        for number in range(3)
-    ]
     frames = []
     for text in SPECS:
         spec = id_spec(text)
-        rows = Archive(spark, options, topic="orders", spec=spec).records(stretches)
+        rows = Archive(spark, options, topic="orders", spec=spec).records(dict.fromkeys(range(3), (0, count)))
         frames.append(with_digests(rows, spec).withColumn("spec", F.lit(text)))
     found = {
         (row["spec"], row["offset"]): row["digest"] and bytes(row["digest"])

@@ -14,7 +14,6 @@ from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
 from spark_backfill.base import Base
 from spark_backfill.base_stretch import on_base, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
-from spark_backfill.given_up import GivenUpRecords
 from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, expire
 
 DAY = Window(days=1)
@@ -163,28 +162,6 @@ def test_offsets_that_do_not_fit_are_refused(given: dict[str, Any], says: str) -
 def test_a_vouched_history_begins_with_the_base() -> None:
     """What the log has lost since, the base still has, and whoever vouches does so for that, too."""
     assert resumable(entry(), low=60, high=80, vouched=True, window=COUNT) == entry()
-
-
-def test_records_that_may_have_been_given_up_leave_the_base() -> None:
-    """Where nobody knows what was given up before an offset, the base's marks below it are left out, or all of it is."""
-    stretch = on_base(above(), entry(), low=10, counted=False)
-    (inside,) = GivenUpRecords({}, known_from={3: 30}).known([stretch])
-    assert inside.base is not None
-    assert (inside.base.floor, inside.begin) == (30, 50)
-    (beyond,) = GivenUpRecords({}, known_from={3: 70}).known([stretch])
-    assert (beyond.base, beyond.begin, beyond.complete) == (None, 70, False)
-    (cut,) = GivenUpRecords({}, since_ms=750).cut([stretch])
-    assert (cut.keep_from_ms, cut.since_ms(first_ms=1_000, forgotten_ms=None)) == (750, 750)
-    (later,) = GivenUpRecords({}, since_ms=650).cut([stretch])
-    assert later.since_ms(first_ms=1_000, forgotten_ms=None) == 700
-
-
-def test_dead_letters_do_not_know_more_than_the_history() -> None:
-    """A history that begins with its first record is not known from an earlier time because its dead letters are."""
-    (cut,) = GivenUpRecords({}, since_ms=70).cut(
-        [Stretch(partition=0, low=5, begin=5, high=9, complete=False)]
-    )
-    assert cut.since_ms(first_ms=100, forgotten_ms=None) == 100
 
 
 def test_a_time_to_forget_before_only_raises_the_horizon() -> None:

@@ -110,7 +110,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=(dict.fromkeys(partitions),), now_ms=NOW_MS,
+        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
         with_producers=True,
     )  # fmt: skip
     outcomes = [
@@ -132,18 +132,6 @@ def test_without_a_report_nothing_travels() -> None:
     [read] = from_batch(to_batch(piece))
     assert (read.sightings, read.findings) == (None, None)
     assert read.marks.digests == piece.marks.digests
-
-
-def test_what_the_group_gave_up_counts_as_without_an_id() -> None:
-    """A record that the group's dead letters name is no sighting of its ID."""
-    _, plan = plan_of(range(1), 2, split=True)
-    packer = RunPacker(plan, ordered=False, given_up={0: [3]}, findings=True)
-    log = [Sighting(0, 3 * place, place, digest_of("a"), CODES[b"app"]) for place in range(2)]
-    for partition, rows in rows_of_batch(batch_of(log)):
-        list(packer.add(partition, rows))
-    [piece] = packer.finish()
-    assert piece.findings is not None
-    assert (piece.findings.records, piece.findings.unkeyed, piece.findings.duplicates) == (2, 1, 0)
 
 
 def test_a_reader_of_ids_tells_producers_on_the_way() -> None:
@@ -173,6 +161,6 @@ def test_rows_in_any_order_find_the_same(
     rows = spark.createDataFrame(scattered, schema).repartition(3)
     pieces = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
     outcomes = write_slots(
-        pieces, plan, [stretches], Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+        pieces, plan, stretches, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

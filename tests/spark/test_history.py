@@ -15,7 +15,7 @@ from dedup_sdk.units.judged import judged_by
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.history import History, claim_history, resolve_history
+from spark_backfill.history import History, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.stretch import Stretch
 from tests.support.producing import Outgoing
@@ -55,14 +55,10 @@ def resolve(broker: Broker) -> Callable[..., History]:
 
     def history(topic: str, window: Window, **given: Any) -> History:
         group, vouched = given.pop("group", None), given.pop("assume_processed", False)
-        said = {
-            "isolation": given.pop("isolation", "read_committed"),
-            "judged_by": given.pop("judged_by", ""),
-        }
         with KafkaLog(broker.bootstrap, topic, {}) as log:
-            commits = None if group is None else log.committed([group], log.partitions())[group]
-            claims = claim_history(log, window, group, commits, assume_processed=vouched, **said)
-            return resolve_history(log, claims, window, now_ms=BASE_MS + 10**9, **given)
+            return resolve_history(
+                log, window, group, assume_processed=vouched, now_ms=BASE_MS + 10**9, **given
+            )
 
     return history
 

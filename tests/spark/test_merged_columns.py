@@ -15,7 +15,6 @@ from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import one_line
-from spark_backfill.stretch import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +38,8 @@ def keys(spark: SparkSession) -> Callable[..., dict[int, bytes | None]]:
             read_options=options,
         )
         archive = Archive(spark, described, topic="orders", spec=id_spec("key"))
-        stretch = Stretch(partition=0, low=0, begin=0, high=99, complete=True, archived=(0, 99))
         return {
-            row["offset"]: row["key"] and bytes(row["key"]) for row in archive.records([stretch]).collect()
+            row["offset"]: row["key"] and bytes(row["key"]) for row in archive.records({0: (0, 99)}).collect()
         }
 
     return read

@@ -79,7 +79,7 @@ def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
     window = Window(count=9) if ordered else Window(days=30)
     plan = plan_slots(STRETCHES, split=not ordered, parallelism=2)
     pieces = pack_rows(rows, Packing(plan, ordered=ordered))
-    return [each.newest_ms for each in write_slots(pieces, plan, [STRETCHES], window, folder)]
+    return [each.newest_ms for each in write_slots(pieces, plan, STRETCHES, window, folder)]
 
 
 @pytest.mark.spark
@@ -110,7 +110,7 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
         pieces = pack_rows(
             frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
         )
-        (written,) = write_slots(pieces, plan, [STRETCHES], Window(count=9), attempts)
+        (written,) = write_slots(pieces, plan, STRETCHES, Window(count=9), attempts)
         assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=True)

@@ -22,7 +22,6 @@ from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
-from spark_backfill.stretch import Stretch
 from tests.support.archives import kafka_table, write_parquet
 
 if TYPE_CHECKING:
@@ -329,7 +328,7 @@ def test_times_before_1970_are_rounded_down(
     (batch,) = reader.read(0)
     by_spark = (
         Archive(spark, described, topic="orders", spec=id_spec("key"))
-        .records([Stretch(partition=0, low=0, begin=0, high=99, complete=True, archived=(0, 99))])
+        .records({0: (0, 99)})
         .orderBy("offset")
         .collect()
     )

@@ -115,19 +115,18 @@ def test_nothing_is_half_published(
 def test_what_cannot_be_taken_back_is_named(
     bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may write and not remove learns which snapshots of a failed run are there."""
+    """Who may write and not remove learns that the snapshot of a failed run is there."""
     finish = UrlTarget.finish
 
     def failing(target: UrlTarget, source: Any) -> None:
-        if target.place.endswith("c"):
-            raise SnapshotError(f"{target.place} cannot be written")
         finish(target, source)
         # The methods of this driver are each instance's own.
         monkeypatch.setattr(target._filesystem, "rm_file", _refused)
+        raise SnapshotError(f"{target.place} cannot be written")
 
     monkeypatch.setattr(UrlTarget, "finish", failing)
-    with pytest.raises(SnapshotError, match=r"c cannot be written; of the same run s3://\S+b may be there"):
-        publish_both(tmp_path)
+    with pytest.raises(SnapshotError, match=r"today cannot be written; s3://\S+today may be there and whole"):
+        publish(tmp_path)
     assert bucket.find("snapshots")
 
 
@@ -152,73 +151,6 @@ def test_what_cannot_be_written_is_known_before_anything_is_read(
     ):
         pass
     assert bucket.find("snapshots") == []
-
-
-def of_groups(folder: Path, url: str = "s3://snapshots/today") -> Options:
-    """The options of a run for two groups."""
-    usual = ["--bootstrap", "b:9092", "--topic", "orders", "--id", "key", "--window", "1d"]
-    groups = ["--group", "a/b", "--group", "c"]
-    return parse_options([*usual, *groups, "--output", url, "--scratch", str(folder)], print)
-
-
-def publish_both(folder: Path) -> None:
-    """Publish a snapshot of some marks for each of two groups as a run does."""
-    with open_output(of_groups(folder)) as output:
-        for number in range(2):
-            output.snapshot(number).rmdir()
-            write_snapshot(output.snapshot(number), random_marks(3_000, number), high=3_000)
-        output.publish()
-
-
-def test_manifests_of_all_groups_go_up_last(
-    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All files of all groups are there before the first manifest; then each is found where its group's name says."""
-    seen = seen_before_manifests(bucket, monkeypatch)
-    publish_both(tmp_path)
-    places = ["snapshots/today/a%2Fb", "snapshots/today/c"]
-    files = [f"{place}/3/0000.{suffix}" for place in places for suffix in ("filter", "sst")]
-    assert seen == [files, sorted([*files, f"{places[0]}/{MANIFEST_NAME}"])]
-    assert [each.place for each in find_snapshots(["s3://snapshots/today"])[0]] == [
-        f"s3://{place}" for place in places
-    ]
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SnapshotError, match=r"s3://snapshots/today/a%2Fb holds a snapshot"):
-        publish_both(tmp_path)
-
-
-def test_no_group_is_half_published(
-    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the second manifest does not arrive the first one goes again, and nothing else does."""
-    finish = UrlTarget.finish
-
-    def second_fails(target: UrlTarget, source: Any) -> None:
-        finish(target, source)
-        if target.place.endswith("/c"):
-            raise SnapshotError(f"{target.place} cannot be written")
-
-    bucket.pipe_file("snapshots/today/d/manifest.json", b"{}")
-    monkeypatch.setattr(UrlTarget, "finish", second_fails)
-    with pytest.raises(SnapshotError, match="today/c cannot be written"):
-        publish_both(tmp_path)
-    assert [name for name in bucket.find("snapshots") if name.endswith(MANIFEST_NAME)] == [
-        f"snapshots/today/d/{MANIFEST_NAME}"
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_snapshot_at_the_url_itself_would_hide_those_of_groups(
-    bucket: s3fs.S3FileSystem, tmp_path: Path
-) -> None:
-    """Whoever looks there finds that one alone, so that the run is refused before it begins."""
-    bucket.pipe_file(f"snapshots/today/{MANIFEST_NAME}", b"{}")
-    with (
-        pytest.raises(SnapshotError, match="s3://snapshots/today holds a snapshot"),
-        open_output(of_groups(tmp_path)),
-    ):
-        pass
-    assert bucket.find("snapshots") == [f"snapshots/today/{MANIFEST_NAME}"]
 
 
 @pytest.mark.parametrize(("master", "shared", "refused"), [

@@ -17,16 +17,14 @@ from dedup_sdk import ClaimKind, MemoryClaimStore, SharedStoreError
 from dedup_sdk.marks import Marks
 from dedup_sdk.shared.scope import scoped_ids
 from spark_backfill import shared_rebuild
-from spark_backfill.backfill import backfill_groups
 from spark_backfill.errors import BackfillError, one_line
-from spark_backfill.options import parse_options
 from spark_backfill.shared_rebuild import (
     BATCH_IDS,
     LOADS,
-    GroupSnapshot,
+    SharedFile,
     SharedLoader,
     load_marks,
-    load_snapshots,
+    load_snapshot,
     patiently,
 )
 from tests.support.databases import PostgreSQL
@@ -133,7 +131,7 @@ def test_who_refuses_is_not_asked_again() -> None:
 
 
 class StartedAnew:
-    """Starts a server anew before the loading of some groups (by the number of the load, from 0)."""
+    """Starts a server anew before some loads (by their number, from 0)."""
 
     def __init__(self, server: RedisServer, before: Callable[[int], bool]) -> None:
         self._server, self._before = server, before
@@ -152,16 +150,12 @@ class StartedAnew:
 def test_what_a_server_forgot_in_the_middle_is_loaded_again(
     redis: RedisServer, shared_history: Callable[[str], SharedHistory]
 ) -> None:
-    """It was started anew when the first of two groups was loaded. Where that happens each time the run ends, and says so."""
+    """All of it, once more, and it is said."""
     history = shared_history(redis.url)
-    other = f"{history.group}/other"
-    history.commit(other, {0: 4})
-    options = parse_options(history.arguments("--group", other), print)
     said: list[str] = []
-    around = StartedAnew(redis, lambda load: load == 1)
-    run = backfill_groups(options, lambda: history.spark, say=said.append, around=around)
-    assert [each.shared_marks for each in run.groups] == [5, 2]
-    assert around.loads == 4
+    around = StartedAnew(redis, lambda load: load == 0)
+    assert history.run(say=said.append, around=around)["shared_marks"] == 5
+    assert around.loads == 2
     assert (
         sum(
             "was started anew, and may have forgotten what it was told: all is loaded again" in line
@@ -176,7 +170,7 @@ def test_what_a_server_forgot_in_the_middle_is_loaded_again(
 
 def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line: nobody knows what it has forgotten."""
-    lives, loads = count(), list[str]()
+    lives, loads = count(), list[int]()
 
     class Server:
         """Is another one whenever it is asked."""
@@ -187,22 +181,22 @@ def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytes
             """See `SharedServer`."""
             return str(next(lives))
 
-    def load(_spark: object, _shared: object, snapshot: GroupSnapshot, **_: object) -> int:
-        loads.append(snapshot.group)
+    def load(_spark: object, _shared: object, files: Sequence[SharedFile], **_: object) -> int:
+        loads.append(len(files))
         return 1
 
     monkeypatch.setattr(shared_rebuild, "_load", load)
     said: list[str] = []
-    shared: Any = SimpleNamespace(server=Server())
+    shared: Any = SimpleNamespace(server=Server(), scope_of=lambda *_: b"scope")
     session: Any = SimpleNamespace(get=lambda: None)
-    manifest: Any = SimpleNamespace(partitions=[SimpleNamespace(files=["a"])])
-    snapshots = [GroupSnapshot(group, Path(), manifest) for group in ("g", "h")]
+    entry = SimpleNamespace(partition=0, files=["a"], newest_ms=1)
+    manifest: Any = SimpleNamespace(topic="t", partitions=[entry])
     with pytest.raises(
         BackfillError, match=f"was started anew whenever it was loaded, {LOADS} times"
     ) as caught:
-        load_snapshots(session, shared, snapshots, window_ms=1, now_ms=1, say=said.append)
+        load_snapshot(session, shared, Path(), manifest, "g", window_ms=1, now_ms=1, say=said.append)
     assert "run it again" in one_line(caught.value)
-    assert loads == ["g", "h"] * LOADS
+    assert loads == [1] * LOADS
     assert len(said) == LOADS - 1
 
 

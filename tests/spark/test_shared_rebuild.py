@@ -15,7 +15,7 @@ from dedup_sdk import ClaimKind, MemoryClaimStore
 from dedup_sdk.marks import Marks
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import MANIFEST_NAME
-from spark_backfill.backfill import backfill, backfill_groups
+from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options
 from spark_backfill.shared_rebuild import STEPS, left_ms, load_marks
@@ -90,8 +90,8 @@ def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> N
     """Last sightings over all partitions; not what is old, given up, or not committed. Beside it lies a snapshot."""
     said: list[str] = []
     report = rebuilt.run("--output", str(rebuilt.folder / "snapshot"), say=said.append)
-    names = (*HANDLED, b"old", b"given-up", b"beyond")
-    assert rebuilt.known(*names) == {**expected(), b"old": None, b"given-up": None, b"beyond": None}
+    names = (*HANDLED, b"old", b"beyond")
+    assert rebuilt.known(*names) == {**expected(), b"old": None, b"beyond": None}
     assert len(rebuilt.all()) == len(HANDLED)
     assert (report["shared_marks"], report["marks"]) == (5, 5)
     assert (rebuilt.folder / "snapshot" / MANIFEST_NAME).exists()
@@ -131,7 +131,7 @@ def test_once_and_twice_it_answers_as_after_a_life(rebuilt: Rebuilt, redis: Redi
         (claim,) = lived.claim([key], "lived", 1_000, **times)
         if claim.kind is ClaimKind.FRESH:
             lived.complete([key], [claim.token], "lived", **times)
-    names = (b"old", *HANDLED, b"new", b"given-up", b"beyond")
+    names = (b"old", *HANDLED, b"new", b"beyond")
     for hour in (40, 45, 55, 70):
         times = {"timestamps_ms": [BASE_MS + hour * HOUR_MS] * len(names), "window_ms": DAY_MS}
         answers = [
@@ -162,11 +162,11 @@ def test_scopes_and_groups(rebuilt: Rebuilt) -> None:
     """Each group's history is found where its consumers look: by scope, prefix and origin."""
     other = f"{rebuilt.group}/other"
     rebuilt.history.commit(other, {0: 4})
-    options = parse_options(
-        rebuilt.arguments("--group", other, "--shared-scope", "partition", "--shared-prefix", "test"), print
-    )
-    run = backfill_groups(options, lambda: rebuilt.spark)
-    assert [report.shared_marks for report in run.groups] == [5, 2]
+    where = ("--shared-scope", "partition", "--shared-prefix", "test")
+    assert rebuilt.run(*where)["shared_marks"] == 5
+    rebuilt.history.group = other
+    assert rebuilt.run(*where)["shared_marks"] == 1
+    rebuilt.history.group = rebuilt.group
     inside: dict[str, Any] = {"scope": "partition", "prefix": "test"}
     assert rebuilt.known(b"a", b"c", **inside) == {b"a": NEWEST_MS, b"c": None}
     assert rebuilt.known(b"a", b"c", partition=1, **inside) == {

@@ -162,41 +162,6 @@ def test_what_a_consumers_units_left_is_rebuilt(
         assert consumer.counters.verdicts["duplicate"] > 0
 
 
-def test_what_was_given_up_leaves_nothing(
-    broker: Broker,
-    run: Callable[..., Manifest],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    tmp_path: Path,
-) -> None:
-    """A member that is dead-lettered rolls its unit back, and the manifest names it, so that a consumer that knows of it takes the snapshot."""
-    topic = make_topic(1)
-    ends = [("dedup-unit-end", b"")]
-    records = [
-        Record("", 0, offset, BASE_MS + offset, value=f"{offset}".encode(), headers=[("dedup-id", ident), ("dedup-unit", unit), *more])
-        for offset, (ident, unit, more) in enumerate(
-            [(b"a", b"u", []), (b"b", b"v", []), (b"c", b"u", ends), (b"d", b"v", ends)]
-        )
-    ]  # fmt: skip
-    produce(topic, outgoing(records))
-    group, store = f"{topic}-group", tmp_path / "store"
-    broker.create_topic(f"{group}.dead-letters")
-
-    def handle(message: Any) -> None:
-        if message.value() == b"2":
-            raise ValueError("no")
-
-    options: dict[str, Any] = {"dedup": strategy("1h")}
-    with make_consumer(broker.bootstrap, group, store, idle_timeout=IDLE_S, **options) as consumer:
-        consumer.subscribe([topic])
-        run_through(consumer, topic, handle, on_error="dead-letter", attempts=1)
-        assert consumer.counters.dead_lettered == 1
-    own = snapshot_store(list_partitions(store), store, tmp_path / "own")
-    rebuilt = run(topic, "--group", group, *said("1h"))
-    assert rebuilt.fingerprint == own.fingerprint
-    assert (rebuilt.marks, rebuilt.partitions[0].left_out) == (2, (2,))
-
-
 @pytest.mark.parametrize("form", ["parquet", "twice", "json"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_an_archive_has_what_the_units_of_a_life_left(

@@ -32,4 +32,4 @@ def fold_to_files(
         stretches, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
     )
     pieces = pack_rows(rows, Packing(plan, ordered))
-    return plan, write_slots(pieces, plan, [stretches], window, folder, around=around)
+    return plan, write_slots(pieces, plan, stretches, window, folder, around=around)

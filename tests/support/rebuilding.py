@@ -24,7 +24,7 @@ from spark_backfill.stretch import Stretch
 from tests.support.naive_fold import Row, as_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dedup_sdk.decision import Mark
     from dedup_sdk.window import Window
@@ -68,7 +68,6 @@ def rebuild(
     high: int,
     low: int = 0,
     base: Path | None = None,
-    given_up: Mapping[int, Sequence[int]] | None = None,
     run_rows: int = 7,
     start: int = 0,
 ) -> Manifest:
@@ -80,7 +79,6 @@ def rebuild(
         window,
         folder,
         base=base,
-        given_up=given_up,
         run_rows=run_rows,
     )
 
@@ -92,25 +90,24 @@ def write(
     folder: Path,
     *,
     base: Path | None = None,
-    given_up: Mapping[int, Sequence[int]] | None = None,
     run_rows: int = 7,
 ) -> Manifest:
     """Make the snapshot of one stretch."""
     ordered = window.count is not None
     slots = plan_slots([stretch], split=not ordered, parallelism=2)
-    packer = RunPacker(slots, ordered=ordered, given_up=given_up, run_rows=run_rows)
+    packer = RunPacker(slots, ordered=ordered, run_rows=run_rows)
     read = [row for row in rows if stretch.begin <= row.offset < stretch.high]
     pieces = [piece for row in read for piece in packer.add(0, _columns(row))]
     pieces += packer.finish()
     if stretch.base is not None and base is not None:
-        pieces += _of_base(base, slots, stretch, given_up or {}, ordered=ordered, run_rows=run_rows)
+        pieces += _of_base(base, slots, stretch, ordered=ordered, run_rows=run_rows)
     pieces.sort(key=lambda piece: (piece.slot, piece.tally.first_offset))
     with Output(folder, overwrite=True) as output:
         writer = SlotWriter(
             folder=str(output.attempts),
             slots=slots.slots,
             window=window,
-            keep_from_ms=({0: stretch.keep_from_ms},),
+            keep_from_ms={0: stretch.keep_from_ms},
             accepted={} if stretch.base is None else {0: stretch.base.accepted},
         )
         written = list(writer(map(to_batch, pieces)))
@@ -150,7 +147,6 @@ def _of_base(
     base: Path,
     plan: SlotPlan,
     stretch: Stretch,
-    given_up: Mapping[int, Sequence[int]],
     *,
     ordered: bool,
     run_rows: int,
@@ -162,7 +158,6 @@ def _of_base(
         plan=plan,
         ordered=ordered,
         floors={0: stretch.base.floor},
-        given_up=given_up,
         run_rows=run_rows,
     )
     entry = read_manifest(base).partition(0)

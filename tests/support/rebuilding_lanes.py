@@ -12,7 +12,7 @@ from dedup_sdk.ids import RecordFields
 from dedup_sdk.store.manifest import Manifest, write_manifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
-from spark_backfill.lane_dealer import DEALT_SCHEMA, LaneDealer, rows_batch, takers_of
+from spark_backfill.lane_dealer import DEALT_SCHEMA, LaneDealer, rows_batch
 from spark_backfill.lane_writer import writer_of
 from spark_backfill.output import Output
 from spark_backfill.slot_outcome import SlotOutcome
@@ -20,7 +20,7 @@ from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dedup_sdk.record import Record
     from spark_backfill.lane_spec import DealtSpec
@@ -60,7 +60,6 @@ def rebuild_lanes(
     spec: DealtSpec,
     folder: Path,
     *,
-    given_up: Mapping[int, Sequence[int]] | None = None,
     ranges: int = 1,
     task_records: int = 7,
     batch_rows: int = 5,
@@ -70,7 +69,7 @@ def rebuild_lanes(
     """Make the snapshot of one stretch, read by tasks of so many records, in any order; ``watched``: as an archive with twins."""
     slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
     bounds = {stretch.partition: (stretch.begin, stretch.high)}
-    dealer = LaneDealer(spec=spec, plan=slots, takers=takers_of([[stretch]], [given_up or {}])).over([bounds])
+    dealer = LaneDealer(spec=spec, plan=slots)
     if watched:
         dealer = dealer.of_archive(bounds, twins=True)
     dealt = [
@@ -79,7 +78,7 @@ def rebuild_lanes(
         for batch in dealer([rows_of(records[start : start + task_records], spec)])
     ]
     with Output(folder, overwrite=True) as output:
-        writer = writer_of(spec, slots, [[stretch]], output.attempts, now_ms=now_ms)
+        writer = writer_of(spec, slots, [stretch], output.attempts, now_ms=now_ms)
         rows = dealt_and_sorted(dealt)
         cut = [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)]
         outcomes = [
@@ -95,7 +94,6 @@ def rebuild_lanes(
             group="g",
             isolation="read_committed",
             created_ms=1,
-            left_out=given_up,
         )
         write_manifest(output.folder, manifest)
         output.publish()

@@ -64,7 +64,7 @@ def sample_document(findings: Findings, window: str = "7d", topic: str = "orders
         "cluster": "MkU3OEVBNTcwNTJENDM2Qk", "topic": topic, "topic_id": "", "group": "billing", "vouched": False,
         "id_spec": "header:dedup-id", "digest": "sha256/16", "isolation": "read_committed", "window": window,
         "created_ms": START_MS + 10 * 24 * HOUR_MS, "partitions": partitions, "skipped": {"4": "never committed"},
-        "offsets": findings.records, "records": findings.records, "unkeyed": findings.unkeyed, "given_up": 3,
+        "offsets": findings.records, "records": findings.records, "unkeyed": findings.unkeyed,
         "marks": sum(tally.ids for tally in findings.partitions.values()), "files": len(partitions), "bytes": 350_000,
         "spark_start_seconds": 6.1, "seconds": 12.4, "records_per_second": findings.records / 12.4,
     }  # fmt: skip

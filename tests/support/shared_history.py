@@ -35,7 +35,7 @@ def at(name: bytes | None, hour: int, partition: int) -> Outgoing:
 
 
 class SharedHistory:
-    """A topic of two partitions with everything that may not be shared: what is old (``old``), given up (``given-up``), or not committed (``beyond``)."""
+    """A topic of two partitions with everything that may not be shared: what is old (``old``) or not committed (``beyond``)."""
 
     def __init__(
         self,
@@ -45,16 +45,14 @@ class SharedHistory:
         group: str,
         url: str,
         folder: Path,
-        letter: Outgoing,
     ) -> None:
         self.topic, self.group, self.folder = topic, group, folder
         self.spark = spark
         self.broker, self.url = broker, url
-        self.send(at(b"old", 1, 0), at(b"b", 2, 0), at(b"given-up", 20, 0), at(b"b", 30, 0), at(None, 31, 0))
+        self.send(at(b"old", 1, 0), at(b"b", 2, 0), at(b"old", 3, 0), at(b"b", 30, 0), at(None, 31, 0))
         self.send(at(b"a", 40, 0), at(b"beyond", 40, 0), at(b"a", 40, 0))
         self.send(at(b"a", 19, 1), at(b"c", 20, 1), at(b"d", 39, 1), at(b"beyond", 39, 1))
         self.commit(group, {0: 6, 1: 3})
-        produce(broker.bootstrap, broker.create_topic(f"{group}.dead-letters", 1, None), [letter])
 
     def send(self, *records: Outgoing) -> None:
         """Send records to the topic."""

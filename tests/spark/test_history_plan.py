@@ -1,19 +1,17 @@
-"""What several groups have in common is asked of Kafka once, and what is wrong with one is told before anything is read for another."""
+"""The history of a run: what is wrong with it is told before anything is read, and how far it reaches."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 
 from dedup_sdk.kafka.metadata import CommitMetadata
-from spark_backfill import share
+from spark_backfill import history_plan
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.given_up import NONE_GIVEN_UP
 from spark_backfill.kafka_log import Bounds, Commit
-from spark_backfill.options import Options, parse_options
+from spark_backfill.options import parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,9 +21,8 @@ NOW_MS = 1_700_000_000_000
 
 
 class _OneLog:
-    """A log of two partitions and a record an hour, and who asked what of it."""
+    """A log of two partitions and a record an hour."""
 
-    asked: ClassVar[Counter[str]] = Counter()
     commits: ClassVar[Mapping[str, int]] = {}
     topic, cluster = "orders", "c"
 
@@ -47,13 +44,9 @@ class _OneLog:
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         return dict.fromkeys(partitions, Bounds(10, 100, 100))
 
-    def committed(self, groups: Iterable[str], _: Iterable[int]) -> dict[str, dict[int, Commit]]:
-        self.asked["committed"] += 1
+    def committed(self, group: str, _: Iterable[int]) -> dict[int, Commit]:
         text = str(CommitMetadata(low=0, complete=True))
-        return {
-            group: {at: Commit(self.commits[group], text) for at in (0, 1)} if group in self.commits else {}
-            for group in groups
-        }
+        return {at: Commit(self.commits[group], text) for at in (0, 1)} if group in self.commits else {}
 
     def last_timestamp_ms(self, _: int, __: int, cut: int) -> int:
         return NOW_MS + (cut - 100) * HOUR_MS
@@ -77,9 +70,11 @@ class _OneArchive:
         return {at: Archived(at, 0, 20, 20, old_ms, old_ms, 0, -1, old_ms) for at in (0, 1)}
 
 
-def options(*groups: str) -> Options:
-    """The options of a run over archive and topic."""
-    named = [text for group in groups for text in ("--group", group)]
+def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its line comes at once."""
+    monkeypatch.setattr(history_plan, "KafkaLog", _OneLog)
     usual = [
         "--bootstrap",
         "h:1",
@@ -93,39 +88,15 @@ def options(*groups: str) -> Options:
         "nowhere",
     ]
     sources = ["--source", "kafka-client", "--source", "a.parquet", "--archive-isolation", "read_committed"]
-    return parse_options([*usual, *sources, *named], print)
-
-
-@pytest.fixture
-def find(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Finds the shares of groups that have committed these offsets: ``find(archive, {"a": 50}, "a", "b")``."""
-    monkeypatch.setattr(share, "KafkaLog", _OneLog)
-    monkeypatch.setattr(share, "read_given_up", lambda *_, **__: NONE_GIVEN_UP)
-    _OneLog.asked.clear()
-
-    def found(archive: Any, commits: Mapping[str, int], *groups: str) -> tuple[share.Share, ...]:
-        _OneLog.commits = commits
-        return share.find_shares(options(*groups), archive, None, now_ms=NOW_MS, say=print)
-
-    return found
-
-
-def test_the_commits_of_all_groups_are_asked_at_one_time(find: Any) -> None:
-    """So that none is a minute older than another, by a survey in between."""
-    found = find(_OneArchive(), {"a": 50, "b": 40}, "a", "b")
-    assert [[each.high for each in one.stretches] for one in found] == [[50, 50], [40, 40]]
-    assert _OneLog.asked == {"committed": 1}
-
-
-def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_through(find: Any) -> None:
-    """Its line comes at once, whichever of the groups it is."""
-    archive = _OneArchive()
+    options = parse_options([*usual, *sources, "--group", "b"], print)
+    archive: Any = _OneArchive()
     with pytest.raises(
         BackfillError, match=r"^group 'b' has no history in topic 'orders' to fold \(nothing committed\)"
     ):
-        find(archive, {"a": 50}, "a", "b")
-    with pytest.raises(BackfillError, match=r"^group 'b': partition 0: committed offset 101 lies beyond"):
-        find(archive, {"a": 50, "b": 101}, "a", "b")
+        history_plan.plan_history(options, archive, None, now_ms=NOW_MS, say=print)
+    monkeypatch.setattr(_OneLog, "commits", {"b": 101})
+    with pytest.raises(BackfillError, match=r"^partition 0: committed offset 101 lies beyond"):
+        history_plan.plan_history(options, archive, None, now_ms=NOW_MS, say=print)
     assert archive.looked == 0
 
 
@@ -137,17 +108,16 @@ def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
     window: str, second: str, reach_hours: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where comparing has a second opinion: offsets 0 to 9, from before the last 90 hours, are missed by five days alone, whichever of the windows that is."""
-    monkeypatch.setattr(share, "KafkaLog", _OneLog)
-    monkeypatch.setattr(share, "read_given_up", lambda *_, **__: NONE_GIVEN_UP)
+    monkeypatch.setattr(history_plan, "KafkaLog", _OneLog)
     monkeypatch.setattr(_OneLog, "commits", {"a": 100})
     usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "a", "--id", "key", "--output", "nowhere"]
     compared = ["--order", "integer", "--window", window, "--otherwise", "key", "--otherwise-window", second]
     asked = parse_options([*usual, *compared], print)
     if reach_hours is None:
         with pytest.raises(BackfillError, match=r"orders\[0\] lacks offsets 0 to 9"):
-            share.find_shares(asked, None, None, now_ms=NOW_MS, say=print)
+            history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)
         return
-    [found] = share.find_shares(asked, None, None, now_ms=NOW_MS, say=print)
+    found = history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)
     # With a sixteenth more, as the consumer keeps them.
     keep_from_ms = NOW_MS - reach_hours * HOUR_MS * 17 // 16
     assert [(each.begin, each.high, each.keep_from_ms) for each in found.stretches] == [

@@ -1,0 +1,71 @@
+"""The history of a run: asked of Kafka, of an archive, or of an earlier snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dedup_sdk.units.judged import judged_by
+from spark_backfill.archive import Archive
+from spark_backfill.archive_history import archived_history
+from spark_backfill.archived import check_gaps
+from spark_backfill.base import Base
+from spark_backfill.history import History, kept_history, resolve_history
+from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.options import Options
+from spark_backfill.parquet_archive import ParquetArchive
+from spark_backfill.stretch import expire
+
+
+def plan_history(
+    options: Options,
+    archive: Archive | ParquetArchive | None,
+    base: Base | None,
+    *,
+    now_ms: int,
+    say: Callable[[str], None],
+) -> History:
+    """Ask Kafka, and look through the archive: return what is read and folded.
+
+    Raises:
+        BackfillError: as `resolve_history`, or a gap that was not allowed.
+    """
+    history = _found(options, archive, base, now_ms=now_ms)
+    history = replace(history, partitions=len(history.stretches) + len(history.skipped))
+    if options.reshard is not None:
+        history = options.reshard.widened(history)
+    for line in check_gaps(options.topic, history.stretches, allowed=options.sources.allow_gap):
+        say(f"{line}: coverage begins behind them")
+    return replace(history, stretches=expire(history.stretches, options.base.expire_before_ms))
+
+
+def _found(
+    options: Options, archive: Archive | ParquetArchive | None, base: Base | None, *, now_ms: int
+) -> History:
+    if base is not None and options.base.compact:
+        return kept_history(base.manifest, options.window, now_ms)
+    if not options.bootstrap and archive is not None:
+        return archived_history(
+            archive.survey,
+            options.reach,
+            cluster=options.sources.cluster_id,
+            topic=options.topic,
+            topic_id=options.sources.topic_id,
+            now_ms=now_ms,
+            base=base,
+            whole=options.dealt is not None,
+        )
+    with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
+        return resolve_history(
+            log,
+            options.reach,
+            options.group,
+            assume_processed=options.assume_processed,
+            now_ms=now_ms,
+            base=base,
+            isolation=options.sources.isolation,
+            judged_by=judged_by(None if options.units is None else options.units.keys, options.window),
+            survey=None if archive is None else archive.survey,
+            reads_log=bool(options.sources.kafka),
+            whole=options.dealt is not None,
+        )
