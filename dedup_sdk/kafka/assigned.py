@@ -71,6 +71,8 @@ class Start:
     """The broker says that the log is another one before this offset, or ends there."""
     same_until: int | None = None
     """Up to where the broker says, by the leader epoch, that the log is the one that was read; None where nobody asked."""
+    contradicted_at: int | None = None
+    """The first offset that counts as completed and has another record by now: the log is another one from there on."""
     reopened: bool = False
     """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None

@@ -80,7 +80,7 @@ class Judge:
                 continue
             other = held.contradiction(part.offsets, part.timestamps, part.ids)
             if other is not None:
-                self._session.doubt(run.topic, run.partition, other)
+                self._session.doubt(run.topic, run.partition, contradicted_at=other)
                 doubted.add((run.topic, run.partition))
                 continue
             held.lane.reveals = self._observing

@@ -75,6 +75,9 @@ def start_in_the_log(
                 "truncated or made anew? Reset the group's offsets"
             )
         common = first if same_until is None else same_until
+    elif start.contradicted_at is not None:
+        common = min(max(start.contradicted_at, first), end)
+        held.loaded = _cut_back(held, loaded, common)
     else:
         common = yield from _common_end(
             held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until

@@ -129,10 +129,12 @@ class Session(Holdings):
                 assigned.unanswered = None
         return due
 
-    def doubt(self, topic: str, partition: int, same_until: int | None = None) -> None:
+    def doubt(
+        self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
+    ) -> None:
         """Recover an active partition anew: what comes is not what was completed there.
 
-        ``same_until``: up to where it is, as far as the broker says.
+        ``same_until``: up to where it is, as far as the broker says. ``contradicted_at``: from where on it is not, as the marks say.
         """
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
@@ -140,7 +142,7 @@ class Session(Holdings):
             # Of a topic that was made anew the broker has the same leader epochs, and says that its log is the old one.
             self._client.forget_topic_ids()
             start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
-            self._begin_again(assigned, start)
+            self._begin_again(assigned, replace(start, contradicted_at=contradicted_at))
 
     def doubt_topics_made_anew(self) -> list[Coordinates]:
         """Recover anew what is read of topics that are others by now, from their beginning; return which partitions these are."""

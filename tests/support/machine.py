@@ -17,8 +17,11 @@ from dedup_sdk import (
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka.assigned import State
 from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
+from dedup_sdk.rule_fingerprint import rule_digits
+from dedup_sdk.store.protocol import DIGEST_NAME
 from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.support.events import Events
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
@@ -78,6 +81,7 @@ class Machine:
         self.client, self.guard = ListClient(cluster), Guard()
         chosen = RecoverySettings(snapshot=(), history="none", timeout_s=timeout_s)
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
+        self._epoch = 0
         self.session.take([TopicPartition(TOPIC, 0)])
 
     def up_to_date(self) -> Partition:
@@ -101,10 +105,18 @@ class Machine:
         """Handle what is to be delivered up to the end of the log; return the offsets and verdicts."""
         held, delivered = self.up_to_date(), []
         start, end = held.lane.position, len(self.cluster.log)
+        assigned = self.session.assigned[TOPIC, 0]
+        if assigned.epoch != self._epoch and assigned.start is not None:
+            # The client reads from where the group stands, also below what the store knows.
+            self._epoch, start = assigned.epoch, min(start, assigned.start.offset)
         if start < end:
             offsets = list(range(start, end))
             ids = ids_of(self.cluster, start, end)
             timestamps = self.cluster.timestamps(start, end)
+            other = held.contradiction(offsets, timestamps, ids)
+            if other is not None:
+                self.session.doubt(TOPIC, 0, contradicted_at=other)
+                return self.handle_all()
             chunks: list[Any] = held.admit(offsets, timestamps, ids, offsets, discard_unkeyed=False)
             for chunk in chunks:
                 verdicts = [(offset, chunk.verdict(row)) for row, offset in enumerate(chunk.offsets)]
@@ -115,6 +127,12 @@ class Machine:
     def leave(self) -> None:
         """Hand the partition over in order."""
         self.session.give_back([TopicPartition(TOPIC, 0)])
+
+
+def text_at(offset: int, *, epoch: int | None = None) -> str:
+    """The text of a commit of this offset by a group that was new at offset 0, as a `Machine` commits it."""
+    rule = rule_digits(key(), DAY, digest=DIGEST_NAME, isolation="read_committed")
+    return CommitMetadata(low=0, complete=True, epoch=epoch, rule=rule).text(offset)
 
 
 def lived(cluster: Cluster, window: Window = DAY) -> MemoryStore:

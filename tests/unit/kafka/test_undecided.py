@@ -10,9 +10,8 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import VerdictKind
 from dedup_sdk.kafka import undecided
 from dedup_sdk.kafka.assigned import State
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.kafka.status import status_of
-from tests.support.machine import LOG, Machine, lived
+from tests.support.machine import LOG, Machine, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def test_a_group_that_was_set_into_an_open_transaction_waits_for_its_end(
 def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_ended() -> None:
     """On another machine: the group's records are known then, and the rest is handled."""
     cluster = Cluster([*LOG, b"d", b"g"], undecided_from=3)
-    cluster.committed = TopicPartition(TOPIC, 0, 5, str(CommitMetadata(low=0, complete=True, log="")))
+    cluster.committed = TopicPartition(TOPIC, 0, 5, text_at(5))
 
     machine = Machine(cluster)
     assert waits(machine)
@@ -77,7 +76,7 @@ def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_en
 def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
     """With recovery_timeout the partition starts, in doubt of what the group had before, and says so."""
     cluster = Cluster([*LOG], undecided_from=3)
-    cluster.committed = TopicPartition(TOPIC, 0, 5, str(CommitMetadata(low=0, complete=True)))
+    cluster.committed = TopicPartition(TOPIC, 0, 5, text_at(5))
 
     machine = Machine(cluster, timeout_s=0.0)
     assert machine.handle_all() == [(5, VerdictKind.UNVERIFIED)]

@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import NO_MARKS, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.progress import Progress, Witness
 from dedup_sdk.store.codec import decode_step, decode_values, encode_step, encode_values
 from tests.support.marks import marks, progress
 
@@ -29,14 +29,14 @@ STEPS = {
         marks(("a", 11, 10)),
     ),
     "delta": (Progress(low=7, high=9, done=((11, 12),), delta=True), marks(("a", 11, 10))),
-    "writer": (Progress(low=7, high=9, writer="00c0ffee"), marks(("a", 8, 10))),
+    "witness": (Progress(low=7, high=9, witness=Witness(8, -1, "00c0ffee" * 2)), marks(("a", 8, 10))),
     "payload": (
         FULL,
         replace(
             marks(("a", 1, 10), ("b", 2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
         ),
     ),
-    "floor": (replace(FULL, writer="00c0ffee", floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
+    "floor": (replace(FULL, epoch=7, floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
 }
 
 
@@ -88,8 +88,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 8
-    with pytest.raises(StoreCorruptError, match="its format is 8, this version reads up to 7"):
+    body[2] = 9
+    with pytest.raises(StoreCorruptError, match="its format is 9, this version reads 8"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 
@@ -120,10 +120,9 @@ LENGTHS_AT = len(encode_step(FULL, STEPS["payload"][1])) - 4 - 49 - 12
         # More marks than there are lengths, and so many that their lengths would not fit in memory.
         (4, struct.pack("<I", 4)),
         (4, struct.pack("<I", 2**32 - 1)),
-        # Numbers, which a mark with a payload has not.
+        # Numbers, which a mark with a payload has not, and no payloads.
         (3, b"\xff"),
-        # The format before, where nothing follows the marks.
-        (2, b"\x05"),
+        (3, b"\x3e"),
     ],
 )
 def test_hostile_payload_lengths_are_damage(place: int, value: bytes) -> None:
