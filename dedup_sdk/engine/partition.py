@@ -78,6 +78,7 @@ class Partition(Counted):
         self.begun = True
         self.is_claimed_elsewhere: Callable[[bytes], bool] = _nowhere
         """Whether another partition has records of a unit of that name."""
+        self._handled_from = self._handled_end = -1
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -295,10 +296,24 @@ class Partition(Counted):
         self._count(chunk)
         return chunk
 
+    def handled_since(self, committed: int) -> int | None:
+        """Return the first offset, from ``committed`` on, that the application may have ended, None where it ended none there."""
+        if self._handled_end <= committed:
+            self._handled_from = self._handled_end = -1
+            return None
+        self._handled_from = max(self._handled_from, committed)
+        return self._handled_from
+
+    def _note_handled(self, first: int, last: int) -> None:
+        """Note what the application ends, as one range: what lies between counts as handled, too."""
+        self._handled_from = first if self._handled_from < 0 else min(self._handled_from, first)
+        self._handled_end = max(self._handled_end, last + 1)
+
     def complete_chunk(self, chunk: Chunk) -> list[Place]:
         """Complete all of a chunk that the application has; return what is to be delivered next."""
         if self._refuses(chunk.open):
             return []
+        self._note_handled(chunk.offsets[0], chunk.offsets[-1])
         return self._settled(self.lane.complete_chunk(chunk))
 
     def complete(
@@ -321,6 +336,7 @@ class Partition(Counted):
             rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
         offered: list[Place] = []
         for chunk, indexes in rows.values():
+            self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
             offered += self.lane.complete(chunk, indexes)
         return self._settled(offered)
 
@@ -350,6 +366,7 @@ class Partition(Counted):
                 continue
             if place.chunk.states[place.row] not in (OFFERED, APART):
                 continue
+            self._note_handled(offset, offset)
             promoted = self._bury(place)
             offered += promoted
             if self.claims is not None and not promoted:

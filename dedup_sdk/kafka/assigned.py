@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from confluent_kafka import OFFSET_INVALID, OFFSET_STORED
+
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.lane.state import LaneState
@@ -125,6 +127,8 @@ class Assigned:
     """Whether its recovery waits for a broker that does not answer."""
     requested: int = -1
     """The last offset that a commit was asked for."""
+    confirmed: int = -1
+    """The offset that the broker has confirmed last as the group's, -1: none. Where the user said where to start, a commit of theirs."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
@@ -149,6 +153,16 @@ class Assigned:
     """What recovery did, for the line in the log."""
     replayed: int = 0
     seconds: float = field(default=0.0)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the user said where to start, and so may keep offsets elsewhere."""
+        return self.wanted not in (OFFSET_STORED, OFFSET_INVALID)
+
+    def stands_at(self, offset: int) -> None:
+        """Take note of what the group has committed, as far as that is not the user's to say."""
+        self.requested = offset
+        self.confirmed = -1 if self.is_placed else offset
 
     def start_again(self, start: Start) -> None:
         """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""
