@@ -141,8 +141,6 @@ class Assigned:
     """By which rule records in units are judged here (`judged_by`); empty until recovery has begun, and without units."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
-    beside: bool = False
-    """Whether another process keeps its store open, so that it recovers in one beside it."""
     waits_for_lock: bool = False
     """Whether its recovery waits for the owner of its store to let it go."""
     undecided: bool = False
