@@ -121,11 +121,10 @@ class Deduplicator(Upkeep, News):
         *,
         topic_id: str = "",
         cluster: str | None = None,
-        beside: bool = False,
     ) -> Partition:
         """Open the partition's store without deciding yet how it starts; see `dedup_sdk.lane.plan`.
 
-        ``beside``: where somebody has it open, another one. Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
+        Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
         """
         if (topic, partition) in self.partitions:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
@@ -136,7 +135,7 @@ class Deduplicator(Upkeep, News):
             left.close()
         window = self.strategy.window_of(topic)
         claims = None if self.claims is None else self.claims.of(topic, partition, window)
-        store = self._store.open(identity, window, beside=beside)
+        store = self._store.open(identity, window)
         self._opened[topic, partition] = store
         try:
             held = Partition(

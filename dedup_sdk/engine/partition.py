@@ -86,6 +86,7 @@ class Partition(Counted):
         read. Until then they count for nothing: the watermark stops before them."""
         self._handed_over_waiting: set[int] = set()
         """Those of them that were read and wait for a record in flight with the same ID."""
+        self._handled_from = self._handled_end = -1
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -401,10 +402,24 @@ class Partition(Counted):
         self._count(chunk)
         return chunk
 
+    def handled_since(self, committed: int) -> int | None:
+        """Return the first offset, from ``committed`` on, that the application may have ended, None where it ended none there."""
+        if self._handled_end <= committed:
+            self._handled_from = self._handled_end = -1
+            return None
+        self._handled_from = max(self._handled_from, committed)
+        return self._handled_from
+
+    def _note_handled(self, first: int, last: int) -> None:
+        """Note what the application ends, as one range: what lies between counts as handled, too."""
+        self._handled_from = first if self._handled_from < 0 else min(self._handled_from, first)
+        self._handled_end = max(self._handled_end, last + 1)
+
     def complete_chunk(self, chunk: Chunk) -> list[Place]:
         """Complete all of a chunk that the application has; return what is to be delivered next."""
         if self._refuses(chunk.open):
             return []
+        self._note_handled(chunk.offsets[0], chunk.offsets[-1])
         return self._settled(self.lane.complete_chunk(chunk))
 
     def complete(
@@ -435,6 +450,7 @@ class Partition(Counted):
         for chunk, indexes in rows.values():
             # One that is named twice ends once.
             self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
+            self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
             offered += self.lane.complete(chunk, indexes)
         return self._settled(offered)
 

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_INVALID, OFFSET_STORED, TopicPartition
 
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.completed_above import CompletedAbove, fitting
@@ -132,6 +132,8 @@ class Assigned:
     """The last offset that a commit was asked for."""
     done_asked: str = ""
     """What that commit, or the one that the group had before, says of offsets completed above it (`done_part`)."""
+    confirmed: int = -1
+    """The offset that the broker has confirmed last as the group's, -1: none. Where the user said where to start, a commit of theirs."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group knows where its history begins."""
     log: str = ""
@@ -146,8 +148,6 @@ class Assigned:
     """Whether the broker takes texts as long as `dedup_sdk.kafka.metadata.MOST_CHARACTERS`."""
     set_aside: bool = False
     """Whether its store was damaged, so that recovery began with an empty one."""
-    beside: bool = False
-    """Whether another process keeps its store open, so that it recovers in one beside it."""
     waits_for_lock: bool = False
     """Whether its recovery waits for the owner of its store to let it go."""
     undecided: bool = False
@@ -158,6 +158,16 @@ class Assigned:
     """What recovery did, for the line in the log."""
     replayed: int = 0
     seconds: float = field(default=0.0)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the user said where to start, and so may keep offsets elsewhere."""
+        return self.wanted not in (OFFSET_STORED, OFFSET_INVALID)
+
+    def stands_at(self, offset: int) -> None:
+        """Take note of what the group has committed, as far as that is not the user's to say."""
+        self.requested = offset
+        self.confirmed = -1 if self.is_placed else offset
 
     def start_again(self, start: Start) -> None:
         """Start elsewhere, if that is not where it was to start: what was asked for lies behind it, and is to be committed again."""

@@ -25,9 +25,14 @@ _TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
 class Commits:
     """Commits of the partitions in ``assigned``."""
 
-    def __init__(self, assigned: Mapping[Coordinates, Assigned], client: Client) -> None:
+    def __init__(
+        self, assigned: Mapping[Coordinates, Assigned], client: Client, *, only_hidden: bool = False
+    ) -> None:
         self._assigned = assigned
         self._client = client
+        self._only_hidden = only_hidden
+        self.by_transactions = False
+        """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
         self._owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
 
@@ -36,9 +41,15 @@ class Commits:
     ) -> None:
         """Commit what is completed and was not asked for yet; raises `KafkaException` or `StoreError`.
 
+        Where only the user commits these are the hidden records directly behind the committed offset: nobody else can commit them,
+        and the lag would count them for ever.
+
         ``until``: when (monotonic seconds) nobody waits for the answer any more.
         """
-        ready = [offset for offset in map(_completed_prefix, partitions) if offset is not None]
+        if self._only_hidden and self.by_transactions:
+            return
+        prefix = _hidden_prefix if self._only_hidden else _completed_prefix
+        ready = [offset for offset in map(prefix, partitions) if offset is not None]
         due = [
             tp
             for tp in ready
@@ -221,7 +232,10 @@ class Commits:
                 logger.warning(
                     "%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error
                 )
-            elif assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
+                continue
+            if not (assigned.is_placed and self._is_beginning(tp)):
+                assigned.confirmed = tp.offset
+            if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
                 # Above that it is the late answer to a commit from before a seek.
                 lane = assigned.held.lane
                 if lane.committed is not None and tp.offset < lane.committed <= lane.high:
@@ -256,3 +270,18 @@ def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     # First the store, then the broker: what is committed has to be known after a crash.
     assigned.held.persist()
     return assigned.commit_of(assigned.held, assigned.held.lane.high)
+
+
+def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
+    """Return the end of the hidden records directly behind the committed offset, with metadata; None where there are none."""
+    start, held, confirmed = assigned.start, assigned.held, assigned.confirmed
+    # Before a start that is not committed lies what the user jumped over. In observe mode the application sees every record.
+    if start is None or held is None or start.offset > confirmed or held.lane.reveals:
+        return None
+    handled = held.handled_since(confirmed)
+    if held.lane.high <= confirmed or handled == confirmed:
+        return None
+    prefix = _completed_prefix(assigned)
+    if prefix is None or handled is None or prefix.offset <= handled:
+        return prefix
+    return assigned.commit_of(held, handled)

@@ -63,8 +63,9 @@ class DedupConsumer(Offsets):
         `close` does too, because it cannot know whether the last message was handled.
 
     Args:
-        config: what `confluent_kafka.Consumer` takes. With ``enable.auto.commit=false`` only `commit` commits, and only it
-            (or `complete`) completes: what was gathered and not committed comes again. With
+        config: what `confluent_kafka.Consumer` takes. With ``enable.auto.commit=false`` only `commit` commits messages, and only it
+            (or `complete`) completes them: what was gathered and not committed comes again; hidden records directly behind are committed
+            on ``auto.commit.interval.ms``. With
             ``enable.auto.offset.store=false`` only `store_offsets` and a `commit` that names messages or offsets do. Else
             completed messages are committed on ``auto.commit.interval.ms``, asynchronously.
         dedup: how duplicates are recognised.
@@ -189,7 +190,6 @@ class DedupConsumer(Offsets):
         self._turns = Turns()
         self._lock = self._turns.lock
         self._put_off, self._seeks, self._fetched = set(), {}, []
-        self._warned_of_transactions = False
         self._tidy_at = self._heard_at = 0.0
         self._gone, self._dropped = set(), set()
         self._assigning = self._crew = None
@@ -304,7 +304,7 @@ class DedupConsumer(Offsets):
     def close(self) -> None:
         """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
 
-        With ``enable.auto.commit=false`` nothing is committed. Where the group's coordinator does not answer, the commit of partitions
+        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
         assigned by hand is waited for ``revoke_deadline`` at most; then the client closes, which takes as long as the plain client takes.
         """
         with self._turns.alone():

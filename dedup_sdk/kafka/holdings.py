@@ -48,7 +48,7 @@ class Holdings:
     def __init__(self, engine: Deduplicator, client: Client, settings: ClientSettings) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
-        self.commits = Commits(self.assigned, client)
+        self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
         self.placed = False
         """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
         self.closing = False
@@ -85,7 +85,7 @@ class Holdings:
             for tp, start in zip(partitions, starts, strict=True):
                 assigned = self._assigned(tp.topic, tp.partition, start, wanted=tp.offset)
                 assigned.by_hand = by_hand
-                assigned.requested = committed_already(start)
+                assigned.stands_at(committed_already(start))
                 self.assigned[tp.topic, tp.partition] = assigned
         self.log.came((tp.topic, tp.partition) for tp in partitions)
 
@@ -218,6 +218,7 @@ class Holdings:
         fresh.by_hand = assigned.by_hand
         fresh.user_paused = assigned.user_paused
         fresh.requested = assigned.requested if requested is None else requested
+        fresh.confirmed = assigned.confirmed
         fresh.stopped = assigned.stopped
         self.assigned[topic, partition] = fresh
         self._end(assigned, write=write and assigned.held is not None)
@@ -286,7 +287,7 @@ class Holdings:
                 self.reading.again(self.assigned[coordinates])
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write, commit (unless only the user does) and close: the partitions go to another member in order.
+        """Write, commit and close: the partitions go to another member in order.
 
         All of it within one deadline, or the group would put this member out. What does not fit is abandoned: its next owner
         sees again what was neither written nor committed. Those that belong to others already are lost, as by `lose`.
@@ -298,10 +299,10 @@ class Holdings:
         for assigned in mine:
             assigned.enter(State.REVOKING)
         try:
-            if not self._settings.only_user_commits:
-                self.commits.completed(mine, asynchronous=False, until=None if self.closing else until)
-            else:
-                self.commits.pay(asynchronous=False, until=None if self.closing else until)
+            answer_by = None if self.closing else until
+            if self._settings.only_user_commits:
+                self.commits.pay(asynchronous=False, until=answer_by)
+            self.commits.completed(mine, asynchronous=False, until=answer_by)
         except (KafkaException, DedupError) as error:
             logger.warning(
                 "commit on revoke failed (%s): the next owner sees again what was not committed", error

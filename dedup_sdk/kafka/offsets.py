@@ -15,8 +15,6 @@ logger = logging.getLogger("dedup_sdk")
 class Offsets(Running):
     """The plain client's methods for offsets; they complete what they name, and commit only what is completed."""
 
-    _warned_of_transactions: bool
-
     def commit(  # type: ignore[override]  # the stub's overloads cannot be repeated on one implementation
         self,
         message: Any = None,
@@ -62,8 +60,8 @@ class Offsets(Running):
         Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so that what came
         before is unverified after a restart.
         """
-        if not self._warned_of_transactions:
-            self._warned_of_transactions = True
+        if not self._session.commits.by_transactions:
+            self._session.commits.by_transactions = True
             logger.warning(
                 "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no history; call "
                 "store_offsets() when the transaction is committed, and expect unverified messages after a restart"

@@ -109,9 +109,8 @@ class Placement(Consumer):
 
     def _commit_in_group(self) -> None:
         """Commit before leaving, while the group still takes it."""
-        if not self._settings.only_user_commits:
-            with self._turns.inside_client():
-                commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
+        with self._turns.inside_client():
+            commit_in_group(self._session, self._client, self._lock, self._settings.revoke_deadline_s)
 
     def _go_on_by_hand(self) -> None:
         """Have partitions that no group assigned read on: while the group took its commit, what came of them was dropped."""

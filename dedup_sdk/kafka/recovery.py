@@ -34,7 +34,9 @@ logger = logging.getLogger("dedup_sdk")
 LOCK_NEWS_S = 1.0
 """Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
 LOCK_LOOK_S = 0.01
-"""Seconds between two looks whether another process has let a store go."""
+"""Seconds between two looks whether another process has let a store go, at first."""
+MAX_LOCK_LOOK_S = 1.0
+"""The same after a long wait."""
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
@@ -194,8 +196,6 @@ def _tell_if_late(held: Partition, start: Start, plan: StartPlan) -> None:
 def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:
     """Return what the log says of a store that is not the one the partition had, and let it not pass for a new group's."""
     notes = ["damaged store set aside"] if assigned.set_aside else []
-    if assigned.beside:
-        notes.append("in a store beside a locked one")
     if notes and plan.beginning == "new" and not held.forgets:
         # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
         held.lane.forget_all()
@@ -267,27 +267,20 @@ _OF_THE_RULE = ("format", "id_spec", "digest", "isolation", "window")
 
 
 def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
-    began, told = time.monotonic(), False
+    began, waited_s = time.monotonic(), -1.0
     topic_id = client.topic_id(assigned.topic)
     while True:
         try:
             held = engine.attach(
-                assigned.topic,
-                assigned.partition,
-                topic_id=topic_id,
-                cluster=client.cluster_id(),
-                beside=assigned.beside,
+                assigned.topic, assigned.partition, topic_id=topic_id, cluster=client.cluster_id()
             )
         except StoreLockedError as error:
-            if assigned.beside:
-                raise
-            if time.monotonic() < began + engine.lock_wait_s:
-                # Meanwhile others recover.
-                assigned.ask_at = time.monotonic() + LOCK_LOOK_S
-                told = _note_lock(assigned, error, began, engine.lock_wait_s, told=told)
-            else:
-                assigned.beside = True
-                _tell_of_the_lock(assigned, engine, error)
+            # Meanwhile others recover.
+            now, before_s = time.monotonic(), waited_s
+            waited_s = now - began
+            assigned.waits_for_lock = True
+            assigned.ask_at = now + min(MAX_LOCK_LOOK_S, max(LOCK_LOOK_S, waited_s / 10))
+            _tell_of_the_lock(assigned, engine, error, waited_s, before_s)
             yield
         except StoreCorruptError as error:
             _set_aside(assigned, engine, client, error)
@@ -305,28 +298,21 @@ def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generat
             return held
 
 
-def _note_lock(
-    assigned: Assigned, error: StoreLockedError, began: float, lock_wait_s: float, *, told: bool
-) -> bool:
-    """Note that a partition waits for its store; a line in the log says it once, where that is more than a hand-over."""
-    assigned.waits_for_lock = True
-    if told or time.monotonic() < began + LOCK_NEWS_S:
-        return told
-    logger.info(
-        "%s[%d] waits for its store, for up to %g s: %s",
-        assigned.topic,
-        assigned.partition,
-        lock_wait_s,
-        error,
-    )
-    return True
+def _tell_of_the_lock(
+    assigned: Assigned, engine: Deduplicator, error: StoreLockedError, waited_s: float, before_s: float
+) -> None:
+    """Say once that a partition waits for its store, where that takes longer than a hand-over, and once more, as a warning, later.
 
-
-def _tell_of_the_lock(assigned: Assigned, engine: Deduplicator, error: StoreLockedError) -> None:
-    """Say that a process which has lost the partition still keeps its store: it recovers in another one."""
-    offset = -1 if assigned.start is None else assigned.start.offset
-    detail = f"after {engine.lock_wait_s:g} s {error}; recovering in a store beside it"
-    engine.tell(PartitionEvent("store-locked", assigned.topic, assigned.partition, offset, detail))
+    ``before_s``: how long it had waited at the last look.
+    """
+    topic, partition, limit_s = assigned.topic, assigned.partition, engine.lock_wait_s
+    if before_s < limit_s <= waited_s:
+        detail = f"waited {limit_s:g} s and goes on waiting; nothing is delivered meanwhile: {error}"
+        logger.warning("%s[%d]: store-locked: %s", topic, partition, detail)
+        offset = -1 if assigned.start is None else assigned.start.offset
+        engine.count(PartitionEvent("store-locked", topic, partition, offset, detail))
+    elif before_s < LOCK_NEWS_S <= waited_s < limit_s:
+        logger.info("%s[%d] waits for its store: %s", topic, partition, error)
 
 
 def _set_aside_foreign(

@@ -325,7 +325,7 @@ class Session(Holdings):
         try:
             [(_, committed)] = self._stand([wanted], self._client.readers.answer_s)
             assigned.start = replace(self._start(wanted, committed), seek=True)
-            assigned.requested = committed_already(assigned.start)
+            assigned.stands_at(committed_already(assigned.start))
             assigned.asked_from = 0.0
         except KafkaException as error:
             now = time.monotonic()

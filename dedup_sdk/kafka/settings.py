@@ -53,7 +53,7 @@ class ClientSettings:
     session_s: float
     """Seconds after which the group gives up a member whose process stands still."""
     only_user_commits: bool
-    """Whether only `commit` commits, also when a partition goes."""
+    """Whether delivered messages are committed by `commit` only, also when a partition goes; hidden records behind them are by us."""
     only_stored: bool
     """Whether what is handled is said by `store_offsets`, or named by `commit`: a commit of everything takes nothing else along."""
     incremental: bool
@@ -155,7 +155,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         group=str(client["group.id"]),
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
-        commit_interval_s=float("inf") if auto_commit is False or interval_ms <= 0 else interval_ms / 1000,
+        commit_interval_s=float("inf") if interval_ms <= 0 else interval_ms / 1000,
         revoke_deadline_s=poll_interval_ms / 5_000,
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         session_s=session_ms / 1_000,

@@ -208,7 +208,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     if sizes_bytes and len(record) >= payloads_at + sizes_bytes:
         sizes = np.frombuffer(record, _SIZE, count, payloads_at).tolist()
     expected = payloads_at + sizes_bytes + sum(sizes) + _CRC.size
-    if len(record) != expected or flags & _PAYLOADS and flags & _NUMBERS:
+    if len(record) != expected or (flags & _PAYLOADS and flags & _NUMBERS):
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
         raise _corrupt(record, "its checksum differs")

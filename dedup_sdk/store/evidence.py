@@ -13,7 +13,7 @@ from dedup_sdk.errors import StoreError, StoreLockedError
 from dedup_sdk.store.rocks_errors import translated
 
 MOST_KEPT: Final = 3
-_DAMAGED: Final = re.compile(r"(\d+(?:\.\d)?)\.damaged-(\d{1,18})")
+_DAMAGED: Final = re.compile(r"(\d+)\.damaged-(\d{1,18})")
 
 
 def set_aside(folder: Path) -> Path:
@@ -21,7 +21,7 @@ def set_aside(folder: Path) -> Path:
 
     Raises `StoreLockedError` while somebody has it open, and `StoreError` when it cannot be renamed.
     """
-    refuse_open(folder)
+    _refuse_open(folder)
     kept = list_evidence(folder)
     number = 1 + max((_number(path) for path in kept), default=0)
     target = folder.with_name(f"{folder.name}.damaged-{number}")
@@ -49,7 +49,7 @@ def _number(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
-def refuse_open(folder: Path) -> None:
+def _refuse_open(folder: Path) -> None:
     """Raise `StoreLockedError` when somebody has a store open; RocksDB itself says so, which asks before it reads anything."""
     options = Options(raw_mode=True)
     options.create_if_missing(False)

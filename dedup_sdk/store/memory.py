@@ -272,8 +272,8 @@ class MemoryStore:
         self._partitions: dict[tuple[str, str, str, int], _Memory] = {}
         self._open: list[MemoryPartition] = []
 
-    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> MemoryPartition:  # noqa: ARG002
-        """See `KeyStore.open`; there is one memory of a partition, and none ``beside`` it."""
+    def open(self, identity: Identity, window: Window) -> MemoryPartition:
+        """See `KeyStore.open`."""
         numbered = window.count is not None
         key = (identity.cluster, identity.group, identity.topic, identity.partition)
         memory = self._partitions.setdefault(key, _Memory(identity, numbered))

@@ -160,12 +160,11 @@ class KeyStore(Protocol):
 
     @property
     def lock_wait_s(self) -> float:
-        """Seconds to wait for the previous owner on this host before a store is opened ``beside`` the one that it keeps."""
+        """Seconds to wait for the previous owner on this host, which keeps a store open, before that is a warning."""
 
-    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> PartitionStore:
+    def open(self, identity: Identity, window: Window) -> PartitionStore:
         """Open or create the partition's store.
 
-        ``beside``: or another one of the partition, where somebody has that one open and there is another place.
         Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
         """
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from dedup_sdk.checks import flag, seconds, whole
-from dedup_sdk.errors import StoreCorruptError, StoreLockedError
-from dedup_sdk.store.beside import holding_still, places_beside, tidy_beside
+from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.evidence import set_aside
 from dedup_sdk.store.options import shared_memory
 from dedup_sdk.store.paths import make_private, partition_folder, usable
@@ -27,7 +25,7 @@ class RocksStore:
     are open here may take together; above it their oldest marks are dropped, ``generation_marks`` or more at a time, and the
     window is as long as what remains (default None: no limit). Journals of recent marks count, a merge of files may take the size of
     a generation for a moment. ``lock_wait``: seconds for which a consumer waits for another process on this host that keeps a
-    partition's store open, before it makes one beside it (``<partition>.2``) and recovers there.
+    partition's store open, before it warns of that; it goes on waiting.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class RocksStore:
         self._generation_marks = generation_marks
         self._memory = shared_memory(block_cache_bytes)
         self._open: list[RocksPartition] = []
-        self._places: dict[Identity, Path] = {}
         self._damaged: dict[Path, tuple[int, str]] = {}
 
     @property
@@ -61,35 +58,9 @@ class RocksStore:
         """The folder of this store."""
         return self._root
 
-    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> RocksPartition:
+    def open(self, identity: Identity, window: Window) -> RocksPartition:
         """See `KeyStore.open`."""
         folder = partition_folder(self._root, identity)
-        make_private(self._root, folder.parent)
-        tidy_beside(folder)
-        opened = None
-        try:
-            with holding_still(folder):
-                opened = self._open_one(
-                    [folder, *places_beside(folder)] if beside else [folder], identity, window
-                )
-        except BaseException:
-            # Interrupted on its way out: nobody else would close it.
-            if opened is not None:
-                opened.close()
-            raise
-        return opened
-
-    def _open_one(self, folders: Sequence[Path], identity: Identity, window: Window) -> RocksPartition:
-        """The first that nobody has open."""
-        *places, last = folders
-        for place in places:
-            with contextlib.suppress(StoreLockedError):
-                return self._open_at(place, identity, window)
-        return self._open_at(last, identity, window)
-
-    def _open_at(self, folder: Path, identity: Identity, window: Window) -> RocksPartition:
-        # Also where it does not open: what is damaged is set aside from there.
-        self._places[identity] = folder
         self._refuse_damaged(folder)
         make_private(self._root, folder)
         self._open = [other for other in self._open if not other.closed]
@@ -114,7 +85,7 @@ class RocksStore:
 
     def set_aside(self, identity: Identity) -> str:
         """See `KeyStore.set_aside`: the folder is renamed, e.g. to ``0.damaged-1``; the newest three stay."""
-        folder = self._places.pop(identity, None) or partition_folder(self._root, identity)
+        folder = partition_folder(self._root, identity)
         kept = set_aside(folder)
         self._damaged.pop(folder, None)
         return str(kept)

@@ -104,9 +104,9 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
     second = make("orders", store=store, recent_marks=100)
     real = store.open
 
-    def fills_up(identity: Identity, window: Window, *, beside: bool = False) -> FullPartition:
+    def fills_up(identity: Identity, window: Window) -> FullPartition:
         """A store whose disk is full once something was folded."""
-        held = real(identity, window, beside=beside)
+        held = real(identity, window)
         append = held.append
 
         def once(progress: Progress, marks: Marks) -> None:

@@ -27,7 +27,7 @@ class FullStore(MemoryStore):
 
     full = False
 
-    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> FullPartition:  # noqa: ARG002
+    def open(self, identity: Identity, window: Window) -> FullPartition:
         """See `KeyStore.open`."""
         super().open(identity, window).close()
         held = self._partitions[identity.cluster, identity.group, identity.topic, identity.partition]

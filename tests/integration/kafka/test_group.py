@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.consuming import PATIENCE_S, poll_some, values
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -131,3 +131,25 @@ def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str
     assert sum(taken.values()) == 1
     first.close()
     assert set(taken.values()) == {0}
+
+
+def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) -> None:
+    """10 messages, then 2,000 duplicates: all of them are committed, on the interval and at the end, but none behind a message in hand."""
+    ids = [f"{number:03}" for number in range(10)]
+    world.send(*ids, *(ids * 200))
+    by_user = {"enable.auto.commit": False, "auto.commit.interval.ms": 100}
+    with world.consumer(config=by_user) as consumer:
+        for message in poll_some(consumer, 10):
+            consumer.commit(message=message, asynchronous=False)
+        wait_for(consumer, lambda: world.committed().offset == 2_010, "a commit of the duplicates")
+        world.send("new", *ids)
+        (message,) = poll_some(consumer, 1)
+        poll_quiet(consumer)
+        assert world.committed().offset == 2_010
+    assert world.committed().offset == 2_010
+
+    with world.consumer(config={**by_user, "auto.commit.interval.ms": 600_000}) as consumer:
+        (message,) = poll_some(consumer, 1)
+        consumer.commit(message=message, asynchronous=False)
+        assert poll_quiet(consumer) == []
+    assert world.committed().offset == 2_021

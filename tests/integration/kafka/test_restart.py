@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from dedup_sdk.store.rocks import RocksStore
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from tests.integration.kafka.conftest import World
@@ -92,13 +92,16 @@ def test_a_store_in_use_is_waited_for(world: World) -> None:
     assert values(poll_some(second, 1)) == ["c"]
 
 
-def test_a_store_that_stays_in_use_is_left_alone(world: World) -> None:
-    """After the wait the partition goes on in a store beside it, with one event; what was not committed comes again."""
+def test_a_store_that_stays_in_use_is_waited_for_with_a_warning(world: World) -> None:
+    """After `lock_wait` there is one event, and the wait goes on until the owner closes it."""
     world.send("a", "b")
     owner = world.consumer()
     poll_some(owner, 1)
     other = world.idle_consumer(store=RocksStore(world.disk(), lock_wait=0.3))
     other.assign([TopicPartition(world.topic, 0)])
+    assert wait_for(other, lambda: other.counters.events == {"store-locked": 1}, "the event") == []
+    assert other.poll(1) is None
+    owner.close()
     assert values(poll_some(other, 2)) == ["a", "b"]
     assert other.counters.events == {"store-locked": 1}
 

@@ -63,9 +63,9 @@ class DiskStore:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def open(self, identity: Identity, window: Window, *, beside: bool = False) -> PartitionStore:
+    def open(self, identity: Identity, window: Window) -> PartitionStore:
         """See `KeyStore.open`."""
-        return DiskPartition(self._disk, self._disk.inner.open(identity, window, beside=beside))
+        return DiskPartition(self._disk, self._disk.inner.open(identity, window))
 
     def excess_bytes(self) -> int:
         """See `KeyStore.excess_bytes`."""
