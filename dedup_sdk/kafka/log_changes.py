@@ -192,7 +192,7 @@ def _is_another(
     )
     strange: set[int] = set()
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
-        for piece in reader.slices(begin, min(end, decided), engine.strategy.keys):
+        for piece in reader.slices(begin, min(end, decided), engine.keys):
             if piece is not None:
                 proven = search.look(piece)
                 strange = strange if proven is None else set()
@@ -236,7 +236,7 @@ def _common_end(
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
             search.over(start)
-            for piece in reader.slices(start, stop, engine.strategy.keys):
+            for piece in reader.slices(start, stop, engine.keys):
                 if piece is not None:
                     search.look(piece)
                 yield

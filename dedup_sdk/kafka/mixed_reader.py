@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from dedup_sdk.ids.redrive import ReadsKeys
 from dedup_sdk.kafka.assigned import Start
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.strategy import Keys
 
 _DECIDED = "read_committed"
 
@@ -45,7 +45,7 @@ class MixedReader(TailReader):
         decided = self._committed.bounds()[1]
         return first, end if decided >= self._aborted_from else decided
 
-    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """See `TailReader`."""
         middle = min(max(start, self._aborted_from), end)
         position = start
