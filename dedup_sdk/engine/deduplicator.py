@@ -21,6 +21,7 @@ from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk.engine.upkeep import Upkeep
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
+from dedup_sdk.ids.redrive import GroupKeys
 from dedup_sdk.lane.chunk import Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.plan import plan_start
@@ -87,6 +88,8 @@ class Deduplicator(Upkeep, News):
         )
         News.__init__(self, callables("observers", observers))
         self.strategy = strategy
+        self.keys = GroupKeys(strategy.keys, group)
+        """Reads the keys of records, redrives of this group's dead letters among them."""
         self._cluster = cluster
         self._group = group
         self._isolation = isolation
@@ -253,7 +256,7 @@ class Deduplicator(Upkeep, News):
         for indexes in lanes.values():
             indexes.sort(key=offsets.__getitem__)
             batch = [records[index] for index in indexes]
-            ids = self.strategy.keys.digests(RecordFields(batch))
+            ids = self.keys.digests(RecordFields(batch))
             self.refuse_missing(
                 ids, batch[0].topic, batch[0].partition, [offsets[index] for index in indexes]
             )

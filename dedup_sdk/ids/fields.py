@@ -7,13 +7,17 @@ the headers of a Kafka message costs about as much as reading the message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     from dedup_sdk.record import Record
 
 Need = Literal["headers", "key", "value", "record"]
 Headers = Sequence[tuple[str, bytes | None]]
+
+_name_of = itemgetter(0)
 
 
 class Fields(Protocol):
@@ -67,8 +71,15 @@ class RecordFields:
 class ReadOnce:
     """Fields that several parts of a spec share: each column is read from the source at most once."""
 
+    @classmethod
+    def of(cls, fields: Fields) -> ReadOnce:
+        """Return these fields, shared: themselves where they are that already."""
+        return fields if isinstance(fields, cls) else cls(fields)
+
     def __init__(self, source: Fields) -> None:
         self._source = source
+        self._only: tuple[str, list[bytes | None]] | None = None
+        self._by_name: list[dict[str, bytes | None]] | None = None
         self._headers: list[Headers | None] | None = None
         self._keys: list[bytes | None] | None = None
         self._values: list[bytes | None] | None = None
@@ -84,6 +95,34 @@ class ReadOnce:
         if self._headers is None:
             self._headers = self._source.headers()
         return self._headers
+
+    def header(self, wanted: str) -> list[bytes | None]:
+        """Return the value of each record's last header of exactly this name, None where there is none.
+
+        Most records have one header, or all of a batch have the same few: first the shape that costs next to nothing,
+        then a dictionary, in which the last of several wins as well.
+        """
+        if self._only is not None and self._only[0] == wanted:
+            return self._only[1]
+        if self._by_name is None:
+            headers = self.headers()
+            try:
+                values = [value for [(name, value)] in cast("list[Headers]", headers) if name == wanted]
+            except (TypeError, ValueError):
+                values = []
+            if len(values) == len(headers):
+                self._only = wanted, values
+                return values
+            self._by_name = [dict(pairs or ()) for pairs in headers]
+        return [each.get(wanted) for each in self._by_name]
+
+    def has_header(self, wanted: str) -> bool:
+        """Whether any record has a header of exactly this name; as cheap as what was read before allows."""
+        if self._only is not None:
+            return wanted == self._only[0] and self.count > 0
+        if self._by_name is not None:
+            return any([wanted in each for each in self._by_name])  # noqa: C419 (half the time of a generator)
+        return wanted in map(_name_of, chain.from_iterable(filter(None, self.headers())))
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""

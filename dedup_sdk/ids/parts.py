@@ -6,10 +6,11 @@ import pkgutil
 import re
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.digest import Column
+from dedup_sdk.ids.fields import ReadOnce
 from dedup_sdk.ids.pointer import Tokens, pointer_tokens, resolve
 from dedup_sdk.ids.scalar import NoIdError, scalar_column
 from dedup_sdk.ids.strict_json import read_json
@@ -17,7 +18,7 @@ from dedup_sdk.ids.strict_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dedup_sdk.ids.fields import Fields, Headers, Need
+    from dedup_sdk.ids.fields import Fields, Need
     from dedup_sdk.record import Record
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -81,20 +82,8 @@ class HeaderPart:
         return (Leaf("header", self.argument),)
 
     def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the header's values.
-
-        Most records have one header, or all of a batch have the same few: first the shape that costs next to nothing,
-        then a dictionary, in which the last of several wins as well.
-        """
-        wanted = self.argument
-        headers = fields.headers()
-        try:
-            values = [value for [(name, value)] in cast("list[Headers]", headers) if name == wanted]
-        except (TypeError, ValueError):
-            values = []
-        if len(values) != len(headers):
-            values = [dict(pairs or ()).get(wanted) for pairs in headers]
-        return (Column(values),)
+        """Return the header's values."""
+        return (Column(ReadOnce.of(fields).header(self.argument)),)
 
 
 @dataclass(frozen=True, slots=True)

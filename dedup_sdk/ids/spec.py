@@ -9,6 +9,7 @@ from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.digest import Ids, digest_columns
 from dedup_sdk.ids.fields import Fields, Need, ReadOnce
 from dedup_sdk.ids.grammar import FORMS, format_parts, parse_parts
+from dedup_sdk.ids.redrive import redriven_digest
 
 if TYPE_CHECKING:
     from dedup_sdk.ids.parts import Leaf, Part
@@ -66,12 +67,16 @@ class IdSpec:
         """
         if len(self.parts) == 1:
             return digest_columns(self.parts[0].columns(fields))
-        shared = ReadOnce(fields)
+        shared = ReadOnce.of(fields)
         return digest_columns([column for part in self.parts for column in part.columns(shared)])
 
     def mark_of(self, digest: bytes) -> bytes:
         """Return the digest of the mark that a record leaves."""
         return digest
+
+    def redriven(self, digest: bytes, header: bytes) -> bytes:
+        """Return the digest of a record's ID together with its redrive header (`dedup_sdk.ids.redrive`)."""
+        return redriven_digest(digest, header)
 
     def name_of(self, digest: bytes | None) -> bytes | None:
         """Return by which 16 bytes others know a record's ID, None where it has none."""

@@ -9,6 +9,9 @@ begins with ``dedup-dead-letter-``:
     attempts                    how often its handler was called by then
     id                          the digest of its dedup ID, 32 hex digits; absent when it had none
     error-type, error           what the handler raised in the end, shortened, credentials masked
+
+and the header ``dedup-redrive``, by which the message is handled once more where the dead letter is sent back with its headers
+(`dedup_sdk.ids.redrive`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.kafka.error_text import error_text
 from dedup_sdk.kafka.fields import as_record
 from dedup_sdk.marks import DIGEST_BYTES
@@ -86,7 +90,7 @@ class DeadLetter:
         )  # fmt: skip
 
     def headers(self, message: Any) -> Headers:
-        """Return the headers of the dead letter: those of the message, then the description."""
+        """Return the headers of the dead letter: those of the message, the description, and what has it handled again."""
         said = {
             "topic": self.topic, "partition": self.partition, "offset": self.offset,
             "timestamp-ms": self.timestamp_ms, "group": self.group, "attempts": self.attempts,
@@ -96,7 +100,8 @@ class DeadLetter:
         described = [
             (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None
         ]
-        return [*original_headers(message), *described]
+        again = redrive_value(self.group, self.topic, self.partition, self.offset, self.timestamp_ms)
+        return [*original_headers(message), *described, (REDRIVE_HEADER, again)]
 
 
 def first_timestamp_ms(message: Any) -> int | None:
@@ -108,12 +113,14 @@ def first_timestamp_ms(message: Any) -> int | None:
 
 
 def original_headers(message: Any) -> Headers:
-    """Return the headers that a message had before it was dead-lettered."""
+    """Return the headers that a message had before it was dead-lettered: what to copy to a message of your own."""
     return _without_ours(as_record(message).headers)
 
 
 def _without_ours(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    return [(name, value) for name, value in headers if not name.startswith(PREFIX)]
+    return [
+        (name, value) for name, value in headers if not name.startswith(PREFIX) and name != REDRIVE_HEADER
+    ]
 
 
 def _description(message: Any) -> dict[str, str | None]:

@@ -48,7 +48,7 @@ class Judge:
         self._engine = engine
         self._session = session
         self._observing = observing
-        self._spec = engine.strategy.keys
+        self._spec = engine.keys
         self._discard = engine.strategy.on_missing_id == "discard"
         self._fail = engine.strategy.on_missing_id == "fail"
 

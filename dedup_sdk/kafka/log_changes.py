@@ -75,13 +75,11 @@ def start_in_the_log(
                 "truncated or made anew? Reset the group's offsets"
             )
         common = first if same_until is None else same_until
-    elif start.contradicted_at is not None:
-        common = min(max(start.contradicted_at, first), end)
-        held.loaded = _cut_back(held, loaded, common)
     else:
         common = yield from _common_end(
-            held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until
-        )
+            held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until,
+            contradicted_at=start.contradicted_at,
+        )  # fmt: skip
         held.loaded = _cut_back(held, loaded, common)
     # Of a log of which nothing is known all is read, also where it begins behind the place in the one before it.
     offset = common if loaded is None and same_until is None else min(start.offset, common)
@@ -192,7 +190,7 @@ def bears_witness(
         first, end = reader.bounds()
         if not first <= witness.offset < end:
             return None if witness.offset < first else False
-        for piece in reader.slices(witness.offset, witness.offset + 1, engine.strategy.keys):
+        for piece in reader.slices(witness.offset, witness.offset + 1, engine.keys):
             if piece is not None and piece.offsets:
                 found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), piece.digests[0])
                 return found == witness
@@ -209,13 +207,17 @@ def _common_end(
     first: int,
     end: int,
     same_until: int | None,
+    contradicted_at: int | None,
 ) -> Generator[None, None, int]:
     """Return the first offset of the log that cannot be shown to be the one that this store knows, ``end`` if all can.
 
     A log parts at one place, so that whatever lies before a record that is proven is the old log too. Where nothing of the
     last window is proven the search goes back to ``low``, and where nothing there is either, to that. ``same_until`` is what
-    the broker says of it: nothing before it is looked at, and it may lie before ``low``.
+    the broker says of it: nothing before it is looked at, and it may lie before ``low``. Where the marks contradict a record
+    (``contradicted_at``) the log parts there.
     """
+    if contradicted_at is not None:
+        return min(max(contradicted_at, first), end)
     window_ms = held.window.time_ms
     floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
     search = _Search(held, loaded)
@@ -224,7 +226,7 @@ def _common_end(
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
             search.over(start)
-            for piece in reader.slices(start, stop, engine.strategy.keys):
+            for piece in reader.slices(start, stop, engine.keys):
                 if piece is not None:
                     search.look(piece)
                 yield
@@ -258,8 +260,6 @@ class _Search:
         """Begin anew at an offset."""
         self.end = begin
         self.proven, self.parted = False, False
-        self.unseen: list[int] = []
-        """Rows of the last piece behind what is proven in it, whose ID was not completed there nor later."""
 
     def look(self, piece: Slice) -> int | None:
         """Move ``end`` behind what is proven, and what is known directly behind that; return the last row that is proven."""
@@ -276,7 +276,6 @@ class _Search:
             if not self._held.tells_of_singles
             else offsets >= places
         )
-        self.unseen = (np.flatnonzero(~known[begin:]) + begin).tolist()
         if self._held.window.time_ms is not None:
             known &= piece.timestamps - timestamps <= self._held.window.time_ms
         unknown = np.flatnonzero(~known[begin:])

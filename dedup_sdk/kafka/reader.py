@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.ids.redrive import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.marks import Int64s
-from dedup_sdk.strategy import Keys
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -96,7 +96,7 @@ class TailReader:
             )
         return answer.offset if answer.offset >= 0 else None
 
-    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """Yield ``[start, end)`` piece by piece; None while nothing has arrived. Each step takes a few milliseconds.
 
         Ends when the position reaches ``end``: compaction and transaction markers leave holes, so the last record seen says

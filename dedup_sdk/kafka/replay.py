@@ -79,7 +79,7 @@ def _fold(
 ) -> Generator[None, None, Cut | None]:
     epoch = None if assigned.start is None else assigned.start.leader_epoch
     reached, heard = begin, time.monotonic()
-    for piece in reader.slices(begin, plan.replay_to, engine.strategy.keys):
+    for piece in reader.slices(begin, plan.replay_to, engine.keys):
         if watch.is_over:
             _give_up_waiting(held, plan, engine)
             return None

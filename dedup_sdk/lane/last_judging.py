@@ -15,7 +15,6 @@ from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_plain import LastPlain
 from dedup_sdk.lane.run import Run
 from dedup_sdk.lane.track import Track
-from dedup_sdk.last.keys import PARTITION_LANE
 from dedup_sdk.last.rule import LaneMark
 from dedup_sdk.marks import Int64s
 
@@ -62,12 +61,8 @@ class LastJudging(LastPlain):
 
     def _find_tracks(self, chunk: LastChunk, find: Find) -> None:
         """Put every record on the track of its lane; those of lanes that are not in memory are looked up, all at once."""
-        if self.keys.lane is None and not chunk.unmarked:
-            lanes: list[bytes | None] = []
-            wanted = {PARTITION_LANE}
-        else:
-            lanes = self.keys.lanes_of(self._keys(chunk))
-            wanted = {lane for lane in lanes if lane is not None}
+        lanes = self.keys.lanes_of(self._keys(chunk))
+        wanted = {lane for lane in lanes if lane is not None}
         self._load_tracks([lane for lane in wanted if lane not in self.tracks], find)
         if len(wanted) == 1:
             chunk.track = self.tracks[wanted.pop()]

@@ -1,7 +1,9 @@
 """What is read of a record where IDs are compared: which lane it belongs to, and its ID as it came.
 
-All travel in one ``bytes``, the record's *lane key*: the digest of its lane (16 bytes; none where the partition is the lane), the digest by which
+All travel in one ``bytes``, the record's *lane key*: the digest of its lane (16 bytes), the digest by which
 a second opinion looks it up (16 bytes, zeros for none; nothing where there is no second opinion), then the ID.
+
+A redrive header (`dedup_sdk.ids.redrive`) belongs to the lane, so that a redriven ID is the first of a lane of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from dedup_sdk.ids import Fields, Ids, IdSpec
 from dedup_sdk.ids.digest import Column, digest_columns, digest_one
 from dedup_sdk.ids.fields import Need, ReadOnce
+from dedup_sdk.ids.redrive import redriven_digest
 from dedup_sdk.marks import DIGEST_BYTES
 
 MAX_COMPARED_BYTES: Final = 4_096
@@ -123,7 +126,7 @@ class LaneKeys:
 
     def digests(self, fields: Fields) -> Ids:
         """Return the lane keys of ``fields.count`` records in the place of digests, None (and a reason) where there is no ID or no lane."""
-        shared = ReadOnce(fields)
+        shared = ReadOnce.of(fields)
         columns = [column for part in self.id.parts for column in part.columns(shared)]
         keys, missing = _values(columns)
         if self.other is not None:
@@ -133,8 +136,9 @@ class LaneKeys:
                 for other, key in zip(others, keys, strict=True)
             ]
         if self.lane is None:
-            return Ids(keys, missing)
-        lanes = self._lanes.digests(self.lane, shared)
+            lanes = Ids([PARTITION_LANE] * len(keys), {})
+        else:
+            lanes = self._lanes.digests(self.lane, shared)
         for index, reason in lanes.missing.items():
             missing.setdefault(index, f"lane-{reason}")
         if not missing and self.other is None:
@@ -153,18 +157,24 @@ class LaneKeys:
         """Return by which 16 bytes others know the ID of a record with this lane key, None where it has none."""
         return None if key is None else digest_one(key)
 
+    def redriven(self, key: bytes, header: bytes) -> bytes:
+        """Return the lane key of a record together with its redrive header: the lane is one of its own, and a second opinion knows it by both."""
+        lane, front = redriven_digest(key[:DIGEST_BYTES], header), self._front
+        other = key[DIGEST_BYTES:front]
+        if other and other != _NO_OTHER:
+            other = _turned(redriven_digest(_turned(other), header))
+        return lane + other + key[front:]
+
     @property
     def _front(self) -> int:
         """How many bytes of a lane key lie in front of the ID."""
-        return DIGEST_BYTES * ((self.lane is not None) + (self.other is not None))
+        return DIGEST_BYTES * (1 + (self.other is not None))
 
     def ids_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return the ID in each lane key, None where there is no key."""
         front = self._front
         if isinstance(keys, Joined):
             return keys.ids
-        if not front:
-            return list(keys)
         return [None if key is None else key[front:] for key in keys]
 
     def others_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
@@ -177,16 +187,13 @@ class LaneKeys:
 
     def lanes_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return the lane (16 bytes) in each lane key, None where there is no key."""
-        if self.lane is None:
-            return [None if key is None else PARTITION_LANE for key in keys]
         if isinstance(keys, Joined):
             return keys.lanes
         return [None if key is None else key[:DIGEST_BYTES] for key in keys]
 
     def split(self, key: bytes) -> LaneId:
         """Take a lane key apart."""
-        lane = PARTITION_LANE if self.lane is None else key[:DIGEST_BYTES]
-        return LaneId(lane, key[self._front :])
+        return LaneId(key[:DIGEST_BYTES], key[self._front :])
 
 
 def _turned(digest: bytes) -> bytes:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from dedup_sdk.ids import Fields, Ids, IdSpec, digest_one, header
 from dedup_sdk.ids.fields import Need, ReadOnce
+from dedup_sdk.ids.redrive import redriven_digest
 from dedup_sdk.marks import DIGEST_BYTES
 from dedup_sdk.units.unit import Unit, UnitMode
 
@@ -70,7 +71,7 @@ class UnitKeys:
 
     def digests(self, fields: Fields) -> Ids:
         """Return the unit keys of ``fields.count`` records in the place of digests, None (and a reason) where there is neither ID nor unit."""
-        shared = ReadOnce(fields)
+        shared = ReadOnce.of(fields)
         ids = self.id.digests(shared)
         names = _joined(self.unit.id, shared)
         rows = [row for row, name in enumerate(names) if name]
@@ -95,6 +96,11 @@ class UnitKeys:
         if key is None or len(key) == DIGEST_BYTES:
             return key
         return key[:DIGEST_BYTES] if key[_FLAGS_AT] & _HAS_ID else None
+
+    def redriven(self, key: bytes, header: bytes) -> bytes | None:
+        """Return the digest of a record's ID together with its redrive header: it is a single record then, as the others of its unit are over."""
+        digest = self.name_of(key)
+        return None if digest is None else redriven_digest(digest, header)
 
     def members_of(self, keys: Iterable[bytes | None]) -> dict[int, Member]:
         """Return, by row, what records say that are more than a single one with its ID."""

@@ -88,7 +88,7 @@ BATCHES = st.lists(STEPS, min_size=1, max_size=25)
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["admit", "pass", "pass", "fold"]), BATCHES),
-        st.tuples(st.sampled_from(["complete", "complete all", "bury", "release"]), st.integers(0, 60)),
+        st.tuples(st.sampled_from(["complete", "complete all", "release"]), st.integers(0, 60)),
         st.tuples(st.just("write"), st.just(0)),
     ),
     max_size=12,

@@ -83,7 +83,7 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["come", "come", "pass", "pass", "fold"]), BATCHES),
         st.tuples(
-            st.sampled_from(["complete", "complete all", "complete all", "bury", "release"]),
+            st.sampled_from(["complete", "complete all", "complete all", "release"]),
             st.integers(0, 90),
         ),
         st.tuples(st.sampled_from(["write", "write", "flush", "crash", "doubt"]), st.just(0)),

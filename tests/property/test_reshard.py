@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.record import Record, Verdict, VerdictKind
@@ -201,7 +200,7 @@ def lived(world: World, window: Window, folder: Path, seed: int) -> dict[tuple[i
         # Where nothing is committed the group is a new one.
         plan = plan_start(None, committed=committed, low=0, complete=True, new=not committed)
         identity = Identity(cluster="c", group="g", topic="t", partition=partition, id_spec=str(SPEC))
-        steps = start_from_snapshot(held, plan, [str(folder)], identity, GivenUp(), None)
+        steps = start_from_snapshot(held, plan, [str(folder)], identity, None)
         plan, note = outcome_of(steps)
         assert note.startswith("snapshot of")
         tail = log[plan.replay_from : plan.replay_to]

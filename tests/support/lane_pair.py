@@ -11,7 +11,7 @@ from dedup_sdk.ids import header
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.lane.saving import Step
-from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress, latest
 
@@ -82,7 +82,7 @@ class Pair:
 
     def key(self, lane: str, id_bytes: bytes) -> bytes:
         """Return a lane key."""
-        return lane.encode().ljust(16, b".") + id_bytes if self.by_lane else id_bytes
+        return (lane.encode().ljust(16, b".") if self.by_lane else PARTITION_LANE) + id_bytes
 
     def both(self, act: Any) -> None:
         """Have both do something, and compare what is to be delivered next, and all that is in memory."""

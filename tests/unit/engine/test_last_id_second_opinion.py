@@ -81,7 +81,7 @@ def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
         notes.append(note)
         if other is not None:
             assert judge_again(taker) == EXPECTED
-    assert notes == [f"snapshot of {COUNT} marks", "snapshot not taken"]
+    assert notes == [f"snapshot of {COUNT + 1} marks", "snapshot not taken"]
 
 
 def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,9 @@ def admit(held: LastLane, *texts: str, found: Found = NONE_FOUND, step_ms: int =
     """Let records with these IDs come."""
     offsets = list(range(held.position, held.position + len(texts)))
     times = np.arange(len(texts), dtype=np.int64) * step_ms
-    return held.admit(offsets, times, [text.encode() for text in texts], {}, lambda _digests, _count: found)
+    return held.admit(
+        offsets, times, [PARTITION_LANE + text.encode() for text in texts], {}, lambda _digests, _count: found
+    )
 
 
 def said(chunk: LastChunk) -> list[str]:
@@ -134,7 +136,7 @@ def test_a_lane_that_began_anew_by_its_window_still_knows_what_flies() -> None:
     again = held.admit(
         list(range(2, 7)),
         np.full(5, DAY_MS, np.int64),
-        [b"60", b"70", b"80", b"90", b"100"],
+        [PARTITION_LANE + text for text in (b"60", b"70", b"80", b"90", b"100")],
         {},
         lambda _digests, _count: NONE_FOUND,
     )

@@ -22,14 +22,14 @@ def fields(*headers: dict[str, bytes | None], key: bytes | None = None) -> Recor
     )
 
 
-def test_without_a_lane_the_id_is_the_key() -> None:
-    """The partition is one lane, and nothing is hashed."""
+def test_without_a_lane_the_partition_is_one() -> None:
+    """Its digest is the same for all, and nothing is hashed."""
     keys = LaneKeys(header("seq"), None, "integer")
     read = keys.digests(fields({"seq": b"7"}, {"seq": b""}, {"other": b"8"}, {"seq": None}))
-    assert read.digests == [b"7", b"", None, None]
+    assert read.digests == [PARTITION_LANE + b"7", PARTITION_LANE, None, None]
     assert read.missing == {2: "absent", 3: "absent"}
-    assert keys.split(b"7") == (PARTITION_LANE, b"7")
-    assert keys.lanes_of([b"7", None]) == [PARTITION_LANE, None]
+    assert keys.split(PARTITION_LANE + b"7") == (PARTITION_LANE, b"7")
+    assert keys.lanes_of(read.digests) == [PARTITION_LANE, PARTITION_LANE, None, None]
 
 
 def test_with_a_lane_its_digest_stands_in_front() -> None:
@@ -48,7 +48,7 @@ def test_the_parts_of_an_id_are_joined_by_a_colon() -> None:
     """So that an epoch and a sequence in two headers are read as one ID."""
     keys = LaneKeys(header("epoch") + header("seq"), None, "epoch_sequence")
     read = keys.digests(fields({"epoch": b"7", "seq": b"1042"}, {"epoch": b"7"}))
-    assert read.digests == [b"7:1042", None]
+    assert read.digests == [PARTITION_LANE + b"7:1042", None]
     assert read.missing == {1: "absent"}
 
 
