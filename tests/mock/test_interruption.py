@@ -239,7 +239,7 @@ def test_what_is_over_when_a_run_is_interrupted_is_completed(
     send("a")
     ended: list[float] = []
     raised: list[int] = []
-    name = "buried" if on_error == "dead-letter" else "over"
+    name = "dead_lettered" if on_error == "dead-letter" else "over"
     real: Callable[..., list[Any]] = getattr(owner, name)
 
     def heard(*arguments: Any) -> list[Any]:
