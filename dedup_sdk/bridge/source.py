@@ -15,8 +15,10 @@ from dedup_sdk.bridge.placing import ASK_S, Placing
 from dedup_sdk.bridge.position import Beginning, Place, lane_name, parse_log
 from dedup_sdk.bridge.topics import Topics
 from dedup_sdk.errors import BridgeError
+from dedup_sdk.kafka.closing import close_client, leave_group
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import settings_refused, text_of
+from dedup_sdk.kafka.settings import membership_of
 from dedup_sdk.rule_fingerprint import is_one_log
 
 log = logging.getLogger("dedup_sdk")
@@ -31,6 +33,7 @@ _COMES_BACK: Final = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError._RESOL
 _BUSY: Final = frozenset({KafkaError._STATE})  # noqa: SLF001 (as above)
 _NOT_THERE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 (as above)
 _SEEK_TRIES: Final = 50
+_LEAVE_S: Final = 30.0
 _SEEK_PAUSE_S: Final = 0.02
 
 
@@ -225,7 +228,7 @@ class Source:
         except KafkaException as error:
             # Nothing that was read may be passed over: a member that joins anew begins with what is committed.
             log.info("bridge: joins its group anew: %s", text_of(error))
-            self._consumer.close()
+            self._leave()
             self._forget()
             self._consumer = self._make()
 
@@ -258,7 +261,11 @@ class Source:
         if self._uncommitted:
             with suppress(BridgeError):
                 self._commit()
-        self._consumer.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        leave_group(self._consumer, membership_of(self._config), within_s=_LEAVE_S)
+        close_client(self._consumer, within_s=_LEAVE_S)
 
     def has(self, place: Place) -> bool:
         """Whether a partition is ours, and read."""

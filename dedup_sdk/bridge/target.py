@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.bridge.topics import Topics
-from dedup_sdk.bridge.within import within
 from dedup_sdk.errors import BridgeError
 from dedup_sdk.inherited import keep_in_children
 from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.refusals import settings_refused, text_of
+from dedup_sdk.kafka.within import within
 from dedup_sdk.producer.failures import fate
 
 log = logging.getLogger("dedup_sdk")

@@ -17,6 +17,7 @@ from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.closing import close_client, leave_group
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.forks import keep_from_children
@@ -305,7 +306,7 @@ class DedupConsumer(Offsets):
         """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
 
         With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
-        assigned by hand is waited for ``revoke_deadline`` at most; then the client closes, which takes as long as the plain client takes.
+        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client.
         """
         with self._turns.alone():
             if self._closed:
@@ -313,11 +314,12 @@ class DedupConsumer(Offsets):
             self._guard.run(self._part)
         if self._session.of_group:
             self._guard.run(self._commit_in_group)
-        with self._lock:
-            self._session.closing = True
         try:
             with self._turns.inside_client():
-                super().close()
+                leave_group(self, self._settings.membership, within_s=self._settings.revoke_deadline_s)
+                with self._lock:
+                    self._session.closing = True
+                close_client(self, within_s=self._settings.revoke_deadline_s)
         finally:
             with self._lock:
                 self._closed = True

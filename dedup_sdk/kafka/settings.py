@@ -36,6 +36,17 @@ _DEFAULT_POLL_INTERVAL_MS = 300_000
 _DEFAULT_SESSION_TIMEOUT_MS = 45_000
 
 
+Membership = Literal["classic", "consumer", "static"]
+"""How a member belongs to its group: by which protocol, or (static) with an ID of its own that outlives it."""
+
+
+def membership_of(client: Mapping[str, Any]) -> Membership:
+    """Return how a client with this configuration belongs to its group."""
+    if client.get("group.instance.id"):
+        return "static"
+    return "consumer" if str(client.get("group.protocol", "")).lower() == "consumer" else "classic"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """What is read from the client's configuration; ``client`` is what librdkafka gets, passwords included."""
@@ -57,6 +68,7 @@ class ClientSettings:
     only_stored: bool
     """Whether what is handled is said by `store_offsets`, or named by `commit`: a commit of everything takes nothing else along."""
     incremental: bool
+    membership: Membership
     """Whether rebalances come as deltas (cooperative assignors and KIP-848)."""
     on_commit: OnCommit | None
 
@@ -161,6 +173,7 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,
         only_stored=auto_store is False,
+        membership=membership_of(client),
         incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
         on_commit=on_commit,
     )

@@ -21,7 +21,7 @@ def within(limit_s: float, call: Callable[..., object], *arguments: Any) -> bool
         except BaseException as error:  # noqa: BLE001 (raised by the caller)
             raised.append(error)
 
-    thread = threading.Thread(target=run, name="dedup-bridge-call", daemon=True)
+    thread = threading.Thread(target=run, name="dedup-client-call", daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():

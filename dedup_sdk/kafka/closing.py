@@ -1,0 +1,62 @@
+"""Closing a consumer that has rebalance callbacks.
+
+Inside its ``close`` the client serves no callbacks that begin late: when the group assigns a partition at that moment, the callback asks the
+client for something that nobody answers any more, and ``close`` never returns (librdkafka, issue 4041). So the member leaves its group
+first, while its callbacks are served, and closes when nothing is assigned. A ``close`` that does not return all the same is left to a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException
+
+from dedup_sdk.kafka.settings import Membership
+from dedup_sdk.kafka.within import within
+
+logger = logging.getLogger("dedup_sdk")
+
+_FORGET_S: Final = 1.0
+"""Seconds that the group is given to forget a member which has no partitions any more."""
+_POLL_S: Final = 0.005
+
+
+def leave_group(consumer: Consumer, membership: Membership, *, within_s: float) -> None:
+    """Leave the group and serve callbacks until nothing is assigned; what comes of partitions meanwhile is dropped.
+
+    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back.
+    """
+    if membership == "static":
+        return
+    until = time.monotonic() + within_s
+    try:
+        Consumer.unsubscribe(consumer)
+        if not _polled_until_unassigned(consumer, until):
+            # Nobody takes back what was assigned by hand.
+            Consumer.unassign(consumer)
+        until = min(until, time.monotonic() + _FORGET_S)
+        # With group.protocol=consumer a member keeps its ID; else the ID tells that the group assigns nothing more.
+        while membership == "classic" and Consumer.memberid(consumer) and time.monotonic() < until:
+            Consumer.poll(consumer, _POLL_S)
+    except (KafkaException, RuntimeError) as error:
+        logger.info("the group was not left in order: %s", error)
+
+
+def _polled_until_unassigned(consumer: Consumer, until: float) -> bool:
+    while Consumer.assignment(consumer):
+        if time.monotonic() >= until:
+            return False
+        Consumer.poll(consumer, _POLL_S)
+    return True
+
+
+def close_client(consumer: Consumer, *, within_s: float) -> None:
+    """Close a consumer whose group was left; one that does not close in time goes on by itself, with a line in the log."""
+    if not within(within_s, Consumer.close, consumer):
+        logger.warning(
+            "the client did not close within %g s and is left to a thread of its own (librdkafka, issue 4041); the group puts the member out "
+            "after its session timeout", within_s,
+        )  # fmt: skip

@@ -1,0 +1,90 @@
+"""A consumer that closes while its group assigns partitions: librdkafka 4041, an assignment that arrives inside its `close`."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer
+
+from dedup_sdk import MemoryStore
+from dedup_sdk.kafka import closing
+from dedup_sdk.kafka.closing import close_client
+from dedup_sdk.testing import MockKafka
+from tests.support.consuming import make_consumer
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.mock.conftest import Make, Send
+
+RACES = 250
+PATIENCE_S = 20.0
+"""A close that takes longer is taken for one that never ends; a good one takes some milliseconds."""
+QUICK = {
+    "session.timeout.ms": 2000,
+    "heartbeat.interval.ms": 100,
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+
+
+def test_a_close_that_meets_an_assignment_ends() -> None:
+    """Consumers are closed at a random moment of their joining, hundreds of times: none hangs."""
+    rng = random.Random(4041)
+    with MockKafka() as kafka:
+        kafka.create_topic("orders", partitions=4)
+        for race in range(RACES):
+            consumer = make_consumer(kafka.bootstrap, f"g{race}", MemoryStore(), QUICK)
+            consumer.subscribe(["orders"])
+            moment_s = rng.random() * 0.03
+            if rng.random() < 0.5:
+                consumer.poll(moment_s)
+            time.sleep(moment_s)
+            ended = threading.Thread(target=consumer.close, daemon=True)
+            ended.start()
+            ended.join(PATIENCE_S)
+            assert not ended.is_alive(), f"the close of consumer {race} hangs"
+
+
+def test_a_client_that_does_not_close_is_left(
+    kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread goes on by itself, and one line says so."""
+    never = threading.Event()
+
+    class Stuck:
+        """Stands for the client's class."""
+
+        @staticmethod
+        def close(_: Consumer) -> None:
+            never.wait(PATIENCE_S)
+
+    plain = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0})
+    monkeypatch.setattr(closing, "Consumer", Stuck)
+    with caplog.at_level(logging.WARNING, "dedup_sdk"):
+        close_client(plain, within_s=0.05)
+    assert "did not close within 0.05 s" in caplog.text
+    never.set()
+    monkeypatch.undo()
+    plain.close()
+
+
+def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
+    """The user's callback hears of the partitions inside `close`, as with the plain client, and what is completed is committed."""
+    send("a", "b")
+    heard: list[str] = []
+    consumer = make()
+    consumer.subscribe(
+        ["orders"], on_revoke=lambda *_: heard.append("revoked"), on_lost=lambda *_: heard.append("lost")
+    )
+    for _ in range(2):
+        assert consumer.poll(20) is not None
+    consumer.close()
+    assert heard == ["revoked"]
+    again = make("orders", store=MemoryStore())
+    message = again.poll(20)
+    assert message is not None
+    assert message.value() == b"b"
