@@ -67,10 +67,6 @@ class TopicWatch:
         self.missing: set[str] = set()
         """Topics that the broker which was asked last does not know; it may be behind."""
 
-    def hurry(self) -> None:
-        """Have the next look be now."""
-        self._look_at = self._clock()
-
     @property
     def is_due(self) -> bool:
         """Whether there is something to ask, or an answer to look at."""

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import le
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dedup_sdk.last.candidate import Candidate, token_of
-from dedup_sdk.last.rows import Uint64s, split_ranks
-from dedup_sdk.marks import Int64s
 from dedup_sdk.orders import Order, Place
 from dedup_sdk.orders.place import ONLY_ORIGIN
-
-
-class Split(NamedTuple):
-    """Ranks of ``n`` records as `dedup_sdk.last.rows` has them; ``numbered`` says which of them have one (None: all), any number stands for the others."""
-
-    high: Int64s
-    low: Uint64s
-    numbered: NDArray[np.bool_] | None = None
 
 
 class Compared:
@@ -42,23 +31,6 @@ class Compared:
         """Return the ID of a record that has one."""
         place = self.places[row] if self.numbers is None else Place(ONLY_ORIGIN, self.numbers[row])
         return Candidate(cast("bytes", self.ids[row]), place)
-
-    def split(self) -> Split | None:
-        """Return the ranks as columns, None where none of them is a whole number, or one that no columns have."""
-        if self.numbers is not None:
-            columns = split_ranks(self.numbers)
-            return None if columns is None else Split(*columns)
-        numbered = [
-            place is not None and type(place.rank) is int and place.origin == ONLY_ORIGIN
-            for place in self.places
-        ]
-        if not any(numbered):
-            return None
-        ranks = [
-            place.rank if is_one and place else 0 for place, is_one in zip(self.places, numbered, strict=True)
-        ]
-        columns = split_ranks(ranks)
-        return None if columns is None else Split(*columns, np.asarray(numbered, np.bool_))
 
     def tokens(self) -> list[Any]:
         """Return what is equal for IDs that are the same (`Candidate.token`)."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.lane.chunk import Chunk
-from dedup_sdk.lane.table import PlainRows
 from dedup_sdk.lane.track import Track
 from dedup_sdk.last.rule import NO_TIME_MS
 from dedup_sdk.marks import Int64s
@@ -18,14 +17,13 @@ from dedup_sdk.marks import Int64s
 class LastChunk(Chunk):
     """``timestamps`` are what lanes go by: below zero also for what lies in the future. ``sighted`` are those of the records themselves.
 
-    ``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's, or nothing where no record is on
-    one. ``plain`` are the records on lanes that have a row instead.
+    ``track`` is the track of all its records, or None where they have several: then ``tracks`` has each record's, None where it is on none.
 
     Where there is a second opinion ``others`` has the digests by which it knows them (None: not), ``stored`` what the store said of these when they
     came, by row.
     """
 
-    __slots__ = ("others", "plain", "sighted", "stored", "track", "tracks")
+    __slots__ = ("others", "sighted", "stored", "track", "tracks")
 
     def __init__(
         self,
@@ -42,7 +40,6 @@ class LastChunk(Chunk):
         super().__init__(offsets, timestamps, digests, items)
         self.track: Track | None = None
         self.tracks: list[Track | None] = []
-        self.plain: PlainRows | None = None
         self.others: list[bytes | None] = []
         self.stored: dict[int, Mark] = {}
 
@@ -50,14 +47,7 @@ class LastChunk(Chunk):
         """Return the track of one record, None where it is on none."""
         if self.track is not None:
             return None if row in self.unmarked else self.track
-        return self.tracks[row] if self.tracks else None
-
-    def put_on(self, track: Track, rows: Iterable[int]) -> None:
-        """Put some records on a track."""
-        if not self.tracks:
-            self.tracks = [None] * len(self.offsets)
-        for row in rows:
-            self.tracks[row] = track
+        return self.tracks[row]
 
 
 def on_tracks(chunk: Chunk) -> LastChunk:

@@ -12,14 +12,14 @@ from dedup_sdk.lane.chunk import DONE, Place
 from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
-from dedup_sdk.lane.last_plain import LastPlain
+from dedup_sdk.lane.last_rows import LastRows
 from dedup_sdk.lane.run import Run
-from dedup_sdk.lane.track import Track
+from dedup_sdk.lane.track import Saved, Track
 from dedup_sdk.last.rule import LaneMark
 from dedup_sdk.marks import Int64s
 
 
-class LastJudging(LastPlain):
+class LastJudging(LastRows):
     """The half of such a lane that judges."""
 
     def admit(
@@ -43,15 +43,10 @@ class LastJudging(LastPlain):
         self._leave_unkeyed(chunk, missing, discard=discard_unkeyed)
         # Asked before anything changes: an order of the user's may raise.
         compared = Compared(self.rule.order, self.keys.ids_of(self._keys(chunk)))
-        plain = self._find_plain(chunk, compared, find)
-        if plain is None:
-            self._find_tracks(chunk, find)
+        self._find_tracks(chunk, find)
         self._note_others(chunk, find)
         self._take_in(chunk)
-        if plain is None:
-            self._judge_all(chunk, compared)
-        else:
-            self._judge_plain(chunk, compared, plain)
+        self._judge_all(chunk, compared)
         if chunk.open < len(offsets):
             self._note_dirty(chunk)
             self._advance()
@@ -70,15 +65,25 @@ class LastJudging(LastPlain):
             chunk.tracks = [None if lane is None else self.tracks[lane] for lane in lanes]
 
     def _load_tracks(self, lanes: list[bytes], find: Find) -> None:
-        """Put lanes on tracks that are on none: those that have a row, and those that are not in memory."""
-        rows = {} if self.table is None else self.table.slots
-        unknown = [lane for lane in lanes if lane not in rows]
-        marks = self._look_up(unknown, find)
+        """Put lanes on tracks that are not in memory; what the store knows of them is looked up."""
+        marks = self._look_up(lanes, find)
         for lane in lanes:
-            if lane in rows:
-                self.set_apart(lane)
-            else:
-                self.tracks[lane] = Track(lane, marks.get(lane))
+            self.tracks[lane] = Track(lane, marks.get(lane))
+
+    def _look_up(self, lanes: list[bytes], find: Find) -> dict[bytes, LaneMark]:
+        """Return what the store knows of lanes that are not in memory."""
+        marks: dict[bytes, LaneMark] = {}
+        if not lanes:
+            return marks
+        found = find(b"".join(lanes), len(lanes))
+        payloads = found.payloads or [b""] * len(found.indexes)
+        for index, offset, timestamp_ms, payload in zip(
+            found.indexes, found.offsets, found.timestamps, payloads, strict=True
+        ):
+            if offset < self.position:
+                # Else it says nothing of what comes before it.
+                marks[lanes[index]] = self._restored_mark(Saved(payload, offset, timestamp_ms))
+        return marks
 
     # --- verdicts ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dedup_sdk.lane.compared import Compared, late_rows
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.last_judging import LastJudging
-from dedup_sdk.lane.last_saving import LastSaving
+from dedup_sdk.lane.last_saving import LastSaving, joined
 from dedup_sdk.lane.last_state import Waiter
 from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN
 from dedup_sdk.lane.run import Run
@@ -100,8 +100,7 @@ class LastLane(LastJudging, LastSaving):
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """Return the lanes that records with these lane keys have looked up, and what a second opinion looks up of them."""
         keys = list(digests)
-        rows = {} if self.table is None else self.table.slots
-        lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks and lane not in rows}
+        lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks}
         return [*lanes, *self.keys.others_of(keys)]
 
     # --- what others completed -----------------------------------------------------------------------------
@@ -116,11 +115,7 @@ class LastLane(LastJudging, LastSaving):
         chunk = LastChunk(offsets, timestamps, digests, latest_ms=self.latest_ms)
         chunk.unmarked.update(index for index, digest in enumerate(digests) if digest is None)
         compared = Compared(self.rule.order, self.keys.ids_of(chunk.digests))
-        plain = self._find_plain(chunk, compared, find)
-        if plain is None:
-            self._find_tracks(chunk, find)
-        else:
-            self._take_over_plain(chunk, compared, plain)
+        self._find_tracks(chunk, find)
         self._take_over(chunk, compared)
         for each in {chunk.track, *chunk.tracks}:
             if each is not None:
@@ -136,7 +131,7 @@ class LastLane(LastJudging, LastSaving):
         self.high = self.position = max(self.high, end)
         self._restored = tuple(r for r in self._restored if r[1] > self.high)
         changed, self._changed = self._changed, {}
-        return Step(self.progress, self._joined(changed, self._rows_changed(), self.sightings.take_step()))
+        return Step(self.progress, joined(changed, self.sightings.take_step()))
 
     def _take_over(self, chunk: LastChunk, compared: Compared) -> None:
         """Fold completed records into what their lanes remember."""

@@ -11,10 +11,8 @@ from dedup_sdk.lane.last_chunk import on_tracks
 from dedup_sdk.lane.last_passing import LastPassing
 from dedup_sdk.lane.last_state import parted, saved_lanes
 from dedup_sdk.lane.saving import Step
-from dedup_sdk.lane.table import marks_of_rows
 from dedup_sdk.lane.track import Track
-from dedup_sdk.last.many import Places
-from dedup_sdk.marks import NO_MARKS, Marks, join_marks, select_marks, take_digests
+from dedup_sdk.marks import Marks, join_marks, select_marks, take_digests
 
 
 class LastSaving(LastPassing):
@@ -24,23 +22,11 @@ class LastSaving(LastPassing):
         """Return the lanes that the watermark changed since the last call, None when that is nothing; the caller writes it."""
         changed, self._changed = self._changed, {}
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
-        rows, looked_up = self._rows_changed(), self.sightings.take_step()
-        if not changed and not rows.count and not looked_up.count and not self._moved:
+        looked_up = self.sightings.take_step()
+        if not changed and not looked_up.count and not self._moved:
             return None
         self._moved = False
-        return Step(self._progress((), delta=True), self._joined(changed, rows, looked_up))
-
-    def _rows_changed(self) -> Marks:
-        """Return the marks of the plain lanes that the watermark changed since the last call."""
-        return NO_MARKS if self.table is None else self._marks_of_rows(self.table.take_touched())
-
-    def _marks_of_rows(self, slots: Places) -> Marks:
-        return marks_of_rows(self._bases(slots)) if len(slots) else NO_MARKS
-
-    @staticmethod
-    def _joined(lanes: dict[bytes, Track], *more: Marks) -> Marks:
-        marks = [each for each in more if each.count]
-        return join_marks([lane_marks(lanes.values()), *marks]) if lanes else join_marks(marks)
+        return Step(self._progress((), delta=True), joined(changed, looked_up))
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """Return what is in the journal, for a flush, and forget the lanes that have nothing in flight.
@@ -51,8 +37,7 @@ class LastSaving(LastPassing):
         tracks, self._unflushed = self._unflushed, {}
         waited_for = self._waited_for()
         looked_up = self.sightings.take_recent(waited_for)
-        rows = NO_MARKS if self.table is None else self._marks_of_rows(self.table.unflushed_slots())
-        marks = self._joined(tracks, rows, looked_up)
+        marks = joined(tracks, looked_up)
         if self.window.time_ms is not None and marks.count:
             horizon = self.horizon_ms(clock_ms)
             live = marks.timestamps >= horizon
@@ -68,11 +53,6 @@ class LastSaving(LastPassing):
                 self.forgot_before(horizon)
             if not live.all():
                 marks = select_marks(marks, live)
-        if self.table is not None:
-            self.table.unflushed[:] = False
-            for digest in self.table.unsettled():
-                self.set_apart(digest)
-            self.table.clear()
         self.tracks = {digest: track for digest, track in self.tracks.items() if track.pending}
         return marks
 
@@ -90,14 +70,16 @@ class LastSaving(LastPassing):
         lanes, looked_up = parted(marks)
         self.sightings.restore(looked_up)
         for digest, saved in saved_lanes(lanes):
-            slot = None if self.table is None else self.table.slots.get(digest)
-            if self.table is not None and slot is not None:
-                self.table.unflushed[slot] = True
-                continue
             track = self.tracks.get(digest)
             if track is None:
                 track = self.tracks[digest] = Track(digest, self.rule.restore(*saved))
             self._unflushed.setdefault(digest, track)
+
+
+def joined(lanes: dict[bytes, Track], looked_up: Marks) -> Marks:
+    """Return the marks of lanes, and those that are looked up."""
+    marks = [lane_marks(lanes.values())] if lanes else []
+    return join_marks([*marks, looked_up] if looked_up.count else marks)
 
 
 def lane_marks(tracks: Iterable[Track]) -> Marks:

@@ -13,11 +13,9 @@ from dedup_sdk.lane.chunk import Chunk, Place, digest_of
 from dedup_sdk.lane.last_chunk import LastChunk, on_tracks
 from dedup_sdk.lane.sightings import Sightings
 from dedup_sdk.lane.state import GRACE, LaneState, cut_digests
-from dedup_sdk.lane.table import table_for
 from dedup_sdk.lane.track import Saved, Track
 from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.last.keys import LaneKeys
-from dedup_sdk.last.rows import row_of
 from dedup_sdk.last.rule import LaneMark, LastRule
 from dedup_sdk.marks import NO_MARKS, Marks, select_marks
 from dedup_sdk.progress import Progress
@@ -34,8 +32,7 @@ class Waiter(NamedTuple):
 class LastState(LaneState):
     """The state of one partition for one group, as `LaneState`; its marks are those of lanes.
 
-    ``tracks`` are the lanes in memory that are not plain, or may not be, ``table`` has the others (None where there are no plain ones); those in ``unflushed``
-    are in the journal only. Records that wait for one in flight are in
+    ``tracks`` are the lanes in memory; those in ``unflushed`` are in the journal only. Records that wait for one in flight are in
     ``waiting``, by its offset. Memory follows the watermark: what is completed above it becomes durable when it passes.
     ``second`` is the window of a second opinion, None without one; ``sightings`` is what it knows.
     """
@@ -57,9 +54,6 @@ class LastState(LaneState):
         self.waiting: dict[int, deque[Waiter]] = {}
         self._changed: dict[bytes, Track] = {}
         self._unflushed: dict[bytes, Track] = {}
-        self._piecemeal = 0
-        # A second opinion needs to know of each record what became of it.
-        self.table = table_for(rule) if keys.lane is not None and second is None else None
         super().__init__(rule.window, progress, recent)
 
     def _load(self, recent: Marks) -> None:
@@ -71,17 +65,7 @@ class LastState(LaneState):
             if known is None or known.offset <= saved.offset:
                 newest[digest] = saved
         for digest, saved in newest.items():
-            mark = self._restored_mark(saved)
-            slot = self._add_row(digest, mark)
-            if slot is None or self.table is None:
-                self.tracks[digest] = self._unflushed[digest] = Track(digest, mark)
-            else:
-                self.table.unflushed[slot] = True
-
-    def _add_row(self, digest: bytes, mark: LaneMark) -> int | None:
-        """Give a lane a row that has nothing in flight; return its slot, None where it is not plain."""
-        row = None if self.table is None else row_of(mark, digest)
-        return None if self.table is None or row is None else self.table.add(digest, row)
+            self.tracks[digest] = self._unflushed[digest] = Track(digest, self._restored_mark(saved))
 
     def _restored_mark(self, saved: Saved) -> LaneMark:
         """Return what a lane remembers, of which too little is known where records of it may have been passed since."""
@@ -105,14 +89,11 @@ class LastState(LaneState):
         self.since_number = self.high
         for track in self.tracks.values():
             track.doubt()
-        if self.table is not None:
-            self.table.doubt()
 
     @property
     def recent_count(self) -> int:
         """How many lanes are in memory, and IDs that a second opinion looks up."""
-        rows = 0 if self.table is None else len(self.table)
-        return len(self.tracks) + rows + len(self.sightings.recent)
+        return len(self.tracks) + len(self.sightings.recent)
 
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a sighting may be forgotten, by the longer of the windows."""
@@ -123,8 +104,6 @@ class LastState(LaneState):
     def looked_up(self) -> int:
         """How many lanes in memory, at least, are neither in the journal nor in flight: records that nobody could read name them."""
         unchanged = len(self.tracks) - len(self._unflushed)
-        if self.table is not None:
-            unchanged += len(self.table) - self.table.unflushed_count
         return max(0, unchanged - self.in_flight) if unchanged else 0
 
     @property

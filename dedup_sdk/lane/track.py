@@ -82,12 +82,6 @@ class Track:
             self.landed = False
             self.covered = self.ahead is None or self.ahead.covered
 
-    def resume(self, base: LaneMark | None, pending: int, flying: dict[Any, int]) -> None:
-        """Go on with a lane that has records above the watermark, all of them judged by what its base knew."""
-        self._base, self.landed = base, False
-        self.pending = pending
-        self.flying = flying or NONE_FLYING
-
     def fly(self, token: Any, offset: int) -> None:
         """Note that the newest record above the watermark that bears an ID is this one."""
         self.in_flight()[token] = offset

@@ -36,7 +36,6 @@ _MOST_READY: Final = 20_000
 _MOST_TAKEN: Final = 10_000
 """Messages of a shared outbox that are under way at a time: what is new there is found by leaving these out."""
 _READ_ROWS: Final = 1_000
-_LINGER_S: Final = 0.002
 _REMOVE_AT: Final = 1_000
 _REMOVE_S: Final = 0.1
 _LOOK_S: Final = 0.5

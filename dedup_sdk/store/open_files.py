@@ -1,6 +1,6 @@
 """How many files the databases of this process may hold open, whatever the number of partitions.
 
-RocksDB counts a database's sorted files only: its log, its manifest, its lock and the like come on top (`OTHERS`), and its folder once
+RocksDB counts a database's sorted files only: its log, its manifest, its lock and the like, some seven files, come on top, and its folder once
 for each generation that was made since it was opened. Half of what
 the process may open (``ulimit -n``, when this is imported) is given out: a database gets a quarter of what is left when it opens,
 between `LEAST` and `MOST`, and gives it back when it is closed.
@@ -14,7 +14,6 @@ from typing import Final
 
 LEAST: Final = 24
 MOST: Final = 256
-OTHERS: Final = 7
 _SHARE_OF_LIMIT: Final = 2
 _SHARE_OF_REST: Final = 4
 _UNLIMITED: Final = 2**20

@@ -17,23 +17,12 @@ from dedup_sdk.progress import Progress, latest
 
 if TYPE_CHECKING:
     from dedup_sdk.lane.compared import Compared
-    from dedup_sdk.lane.judging import Find
     from dedup_sdk.lane.last_chunk import LastChunk
     from dedup_sdk.last.rule import LastRule
 
 
-class AtOnce(LastLane):
-    """A lane that looks at many lanes at once also where a batch is small, and was completed one by one."""
-
-    fewest_at_once = 1
-    patience_chunks = 0
-
-
 class OneByOne(LastLane):
-    """A lane that looks at every record by itself, at its place and never at a number; no lane has a row."""
-
-    def _find_plain(self, chunk: LastChunk, compared: Compared, find: Find) -> None:
-        pass
+    """A lane that looks at every record by itself, at its place and never at a number."""
 
     def _judge_all(self, chunk: LastChunk, compared: Compared) -> None:
         compared.places, compared.numbers = self.rule.order.places(compared.ids), None
@@ -66,7 +55,7 @@ class Pair:
         """Open both, with what is durable."""
         self.lanes: list[LastLane] = [
             made(self.rule, self.keys, progress, marks)
-            for made, progress, marks in zip((AtOnce, OneByOne), progresses, recent, strict=True)
+            for made, progress, marks in zip((LastLane, OneByOne), progresses, recent, strict=True)
         ]
         for lane in self.lanes:
             lane.reveals = self.reveals

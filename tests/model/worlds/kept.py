@@ -19,7 +19,6 @@ def kept(lane: AnyLane) -> list[int]:
             len(lane.waiting),
             len(lane.sightings.flying),
             sum(len(each.flying) + each.pending for each in tracks),
-            0 if lane.table is None else int(lane.table.pending.sum()),
         ]
     if lane.ring is not None:
         left += [len(lane.ring._pending), len(lane.ring._unnumbered)]
