@@ -10,10 +10,9 @@ waiting
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dedup_sdk.lane.chunk import PARKED, PARKED_KIND, Chunk, Place
 from dedup_sdk.marks import Marks
@@ -28,15 +27,11 @@ _FARTHEST_MS: Final = 2**52
 
 
 class Held(NamedTuple):
-    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it.
-
-    ``timestamp_ms`` is the time that the store is told of it.
-    """
+    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it."""
 
     key: bytes
     token: int
     offset: int
-    timestamp_ms: int
     lost: bool = False
     """Whether the lease was over, and another consumer has it."""
 
@@ -56,8 +51,6 @@ class Waiting:
     pause_s: float = RETRY_S
     lease_ends: float = 0.0
     """When (monotonic seconds) the lease of who has it ends, by what the store said last."""
-    first_ms: int | None = None
-    """The timestamp of the message that it is a copy of; None: it is none, or nobody looked yet."""
 
     @property
     def offset(self) -> int:
@@ -67,7 +60,7 @@ class Waiting:
     @property
     def timestamp_ms(self) -> int:
         """The message's timestamp, as far as stores take it."""
-        return near(int(self.chunk.timestamps[self.row]) if self.first_ms is None else self.first_ms)
+        return near(int(self.chunk.timestamps[self.row]))
 
     def park(self) -> None:
         """Keep it from the application."""
@@ -86,15 +79,11 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class PartitionClaims:
-    """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more.
-
-    ``first_ms_of``: tells when the message was sent first that a record is a copy of, None where it is none; not given where none are copies.
-    """
+    """What a partition has claimed (by digest), and what waits, ascending by offset; ``left``: it claims nothing any more."""
 
     claims: Claims
     scope: bytes
     window_ms: int
-    first_ms_of: Callable[[Any], int | None] | None = None
     held: dict[bytes, Held] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
     left: bool = False
@@ -139,8 +128,7 @@ class PartitionClaims:
 
 def waiting_for(held: Counted, own: PartitionClaims, chunk: Chunk, row: int) -> Waiting:
     """Return a record of a lane as one that may have to wait."""
-    first_ms = None if own.first_ms_of is None else own.first_ms_of(chunk.items[row])
-    return Waiting(held, own, chunk, row, chunk.kinds[row], chunk.reasons.get(row), first_ms=first_ms)
+    return Waiting(held, own, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
 
 
 def near(timestamp_ms: int) -> int:

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dedup_sdk.engine.claiming import Held, PartitionClaims, Waiting, near, waiting_for
 from dedup_sdk.engine.leasing import Leasing
@@ -47,9 +47,7 @@ Unseen = Callable[[Callable[["Partition", Place], bool]], list[tuple["Partition"
 class Claims(Leasing):
     """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
 
-    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed. ``letters``: the topic of
-    dead letters. ``first_ms_of``: tells of a record when the message was sent first
-    that it is a copy of, None where it is none.
+    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed.
     """
 
     def __init__(
@@ -59,14 +57,10 @@ class Claims(Leasing):
         *,
         group: str,
         silence_s: float,
-        letters: str = "",
-        first_ms_of: Callable[[Any], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shared, counters, clock, silence_s=silence_s)
         self._group = group
-        self._letters = letters
-        self._first_ms_of = first_ms_of
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
 
@@ -78,12 +72,10 @@ class Claims(Leasing):
             raise ConfigurationError(
                 f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
             )
-        shared = self._shared
         return PartitionClaims(
             self,
-            shared.scope_of(self._group, topic, partition),
+            self._shared.scope_of(self._group, topic, partition),
             window.time_ms,
-            first_ms_of=self._first_ms_of if topic == self._letters or topic in shared.origins else None,
         )
 
     # --- records that come ---------------------------------------------------------------------------------------
@@ -162,9 +154,7 @@ class Claims(Leasing):
         for each, answer in zip(asked, answers, strict=True):
             own = each.own
             if answer is not None and answer.kind is ClaimKind.FRESH:
-                own.held[digest_of(each.chunk, each.row)] = Held(
-                    each.key, answer.token, each.offset, each.timestamp_ms
-                )
+                own.held[digest_of(each.chunk, each.row)] = Held(each.key, answer.token, each.offset)
                 self._holders.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
                 each.chunk.seen[each.row] = (-1, answer.seen_ms)
@@ -195,7 +185,7 @@ class Claims(Leasing):
         if answer is None:
             self._tell("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
-            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0, each.offset, each.timestamp_ms)
+            each.own.held[digest_of(each.chunk, each.row)] = Held(each.key, 0, each.offset)
             self._holders.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self._tell("foreign")
@@ -294,8 +284,7 @@ class Claims(Leasing):
                 # A mark below it is that of an older record, out of whose window this one was claimed.
                 if held is not None and offset >= held.offset:
                     # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                    told_ms = near(timestamp_ms) if own.first_ms_of is None else held.timestamp_ms
-                    self._owed[held.key] = Owed(held.token, told_ms, own.window_ms)
+                    self._owed[held.key] = Owed(held.token, near(timestamp_ms), own.window_ms)
                     self._holders.discard(held.key)
                     del own.held[digest]
             self._pay()

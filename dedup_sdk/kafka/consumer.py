@@ -170,7 +170,7 @@ class DedupConsumer(Offsets):
             forgets_unwritten=on_full_disk == "unverified",
         )
         self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
-        share(self._engine, sharing, settings, self._dead_letters)
+        share(self._engine, sharing, settings)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,

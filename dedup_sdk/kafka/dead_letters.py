@@ -104,14 +104,6 @@ class DeadLetter:
         return [*original_headers(message), *described, (REDRIVE_HEADER, again)]
 
 
-def first_timestamp_ms(message: Any) -> int | None:
-    """Return the timestamp (ms) of the message that a dead letter stands for, -1 where it had none; None of any other message.
-
-    None also of a dead letter that does not say it.
-    """
-    return None if DeadLetter.read(message) is None else _number(_description(message).get("timestamp-ms"))
-
-
 def original_headers(message: Any) -> Headers:
     """Return the headers that a message had before it was dead-lettered: what to copy to a message of your own."""
     return _without_ours(as_record(message).headers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.dead_letters import first_timestamp_ms
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.settings import Shared
@@ -45,8 +44,8 @@ def sharing_of(
     return shared
 
 
-def share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings, letters: str) -> None:
-    """Have an engine claim what it hands out, where a memory is shared. ``letters``: the topic of dead letters."""
+def share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings) -> None:
+    """Have an engine claim what it hands out, where a memory is shared."""
     if sharing is None:
         return
     engine.claims = Claims(
@@ -54,6 +53,4 @@ def share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings
         engine.counters,
         group=settings.group,
         silence_s=settings.silence_s,
-        letters=letters,
-        first_ms_of=first_timestamp_ms,
     )

@@ -47,7 +47,7 @@ def test_a_text_copied_forward_hides_nothing(make: Make, send: Send, *, same_dis
         send(*numbers(10, 20))
         copy_the_text(consumer, 10)
     send(*numbers(10, 20), "new")
-    again = make("orders", **({} if same_disk else {"store": MemoryStore()}))
+    again = make("orders") if same_disk else make("orders", store=MemoryStore())
     assert values(poll_quiet(again)) == [*numbers(10, 20), "new"]
     assert again.counters.verdicts["unverified"] == 11
 

@@ -279,7 +279,7 @@ def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Cl
     own = claims.of("orders", 0, Window(days=7))
     assert own is not None
 
-    own.held[b"d" * 16] = Held(b"k" * 16, 1, 0, 0)
+    own.held[b"d" * 16] = Held(b"k" * 16, 1, 0)
     claims.partitions.add(own)
     return claims, now_s
 

@@ -64,7 +64,7 @@ class Sharing(RuleBasedStateMachine):
 
     @initialize(
         plan=st.sampled_from(PLANS),
-        in_flight=st.sampled_from(["park", "wait", "hand-back"]),
+        in_flight=st.sampled_from(["park", "wait"]),
         on_outage=st.sampled_from(["deliver", "pause"]),
         some=st.lists(lives, min_size=2, max_size=3),
         sent=st.lists(rows, min_size=4, max_size=16),
@@ -125,16 +125,11 @@ class Sharing(RuleBasedStateMachine):
                 if not asks or member.holds(given):
                     member.complete(given)
 
-    @rule(which=picks, gives_up=st.booleans())
-    def fail(self, which: int, *, gives_up: bool) -> None:
-        """A handler wants another try, or gives up; where there is a retry topic, the message goes there then."""
-        chosen = self._given(which)
-        if chosen is None:
-            return
-        member, given = chosen
-        if gives_up and not member.life.implicit:
-            member.bury(given)
-        else:
+    @rule(which=picks)
+    def fail(self, which: int) -> None:
+        """A handler wants another try."""
+        if chosen := self._given(which):
+            member, given = chosen
             member.release(given)
 
     @rule(which=picks)
@@ -162,12 +157,6 @@ class Sharing(RuleBasedStateMachine):
         if len(self.world.members) < MOST_MEMBERS:
             heir = self.world.join(self.world.groups[which % len(self.world.groups)], life)
             self.world.give_free(heir)
-
-    @rule(arrive=st.sampled_from([True, True, False]))
-    def copies_arrive(self, *, arrive: bool) -> None:
-        """What is handed back arrives, or does not."""
-        for member in self._running():
-            member.copies_arrive(arrive=arrive)
 
     @rule(seconds=whiles_s, asking=st.booleans())
     def wait(self, seconds: float, *, asking: bool) -> None:

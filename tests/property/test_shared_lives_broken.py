@@ -12,10 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.engine.claims import Claims
-from dedup_sdk.engine.counted import Counted
 from dedup_sdk.engine.leasing import Leasing
 from dedup_sdk.engine.owing import Owing
-from dedup_sdk.lane.chunk import APART
 from dedup_sdk.shared.memory import MemoryClaimStore, _Done, _Held
 from dedup_sdk.shared.protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
@@ -24,8 +22,6 @@ from tests.support.sharing.truth import BrokenPromiseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dedup_sdk.lane.chunk import Place
 
 
 def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
@@ -124,35 +120,6 @@ class Forgetful(set[bytes]):
         """Keep it not."""
 
 
-def keep_the_claim_of_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """What is given up stays claimed."""
-    patch.setattr(PartitionClaims, "give_up", lambda *_: None)
-
-
-def complete_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A dead letter leaves a mark where all others see it."""
-
-    def complete(self: PartitionClaims, digest: bytes | None) -> None:
-        if digest is not None and digest in self.held:
-            held, claims = self.held.pop(digest), self.claims
-            claims._holders.discard(held.key)
-            claims._store.complete(
-                [held.key], [held.token], claims.owner, timestamps_ms=[0], window_ms=self.window_ms
-            )
-
-    patch.setattr(PartitionClaims, "give_up", complete)
-
-
-def mark_what_is_handed_back(patch: pytest.MonkeyPatch) -> None:
-    """A message whose copy is judged elsewhere counts as completed here."""
-
-    def end(self: Counted, place: Place) -> None:
-        place.chunk.states[place.row] = APART
-        self.complete_claimed(place.chunk, [place.row])
-
-    patch.setattr(Counted, "end_waiting", end)
-
-
 def keep_what_lies_behind(patch: pytest.MonkeyPatch) -> None:
     """In order, what stands behind a message that waits stays claimed."""
     patch.setattr(Claims, "_release_early", lambda *_: None)
@@ -184,14 +151,11 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
         (give_nothing_back, Sharing, {"left", "stuck"}),
         (forget_what_is_owed, Troubled, {"counters", "left"}),
         (believe_every_lease, Troubled, {"lease"}),
-        (renew_nothing, Sharing, {"lease", "fault"}),
+        (renew_nothing, Sharing, {"lease", "fault", "counters"}),
         (keep_what_is_lost, Troubled, {"lease", "doubled"}),
-        (promote_without_a_claim, Sharing, {"lease", "left", "stuck"}),
+        (promote_without_a_claim, Sharing, {"lease", "left", "stuck", "fault"}),
         (compare_no_tokens, Troubled, {"claim", "doubled", "lease"}),
-        (claim_what_is_held_here, Sharing, {"doubled"}),
-        (keep_the_claim_of_the_dead, Sharing, {"left", "stuck"}),
-        (complete_what_is_given_up, Sharing, {"lost"}),
-        (mark_what_is_handed_back, Sharing, {"lost"}),
+        (claim_what_is_held_here, Sharing, {"doubled", "fault"}),
         (keep_what_lies_behind, Sharing, {"left", "stuck", "lease"}),
         (tell_nobody, Sharing, {"doubled"}),
         (count_twice, Troubled, {"counters"}),

@@ -97,7 +97,6 @@ def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
     window = world.strategy.window_of("t")
     told = read_events(
         events_of(world.log), time_ms=window.time_ms, count=window.count, members=mode == "members",
-        given_up=frozenset(world.dead),
     )  # fmt: skip
     # What waited for longer than the window reaches is in doubt, and delivered.
     kinds = {
@@ -211,7 +210,7 @@ def stop_between_members(patch: pytest.MonkeyPatch) -> None:
 
 def believe_the_fold(patch: pytest.MonkeyPatch) -> None:
     """A fold takes a unit none of whose IDs it knows for accepted, also where it does not know what came before."""
-    patch.setattr(UnitEnding, "is_uncertain", lambda _lane, whole, *, covered: whole.given_up)  # noqa: ARG005
+    patch.setattr(UnitEnding, "is_uncertain", lambda _lane, _whole, *, covered: False)  # noqa: ARG005
 
 
 def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
@@ -222,17 +221,6 @@ def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
 def pass_by_what_waits(patch: pytest.MonkeyPatch) -> None:
     """A record does not wait for a unit that waits, if nobody else knows its ID."""
     patch.setattr(UnitJudging, "_stand_in_line", lambda _lane, _whole: None)
-
-
-def stay_when_a_member_is_given_up(patch: pytest.MonkeyPatch) -> None:
-    """A unit is remembered although one of its records was given up."""
-    finish = UnitEnding.finish_unit
-
-    def broken(lane: UnitEnding, whole: Whole) -> list[bytes]:
-        whole.given_up = False
-        return finish(lane, whole)
-
-    patch.setattr(UnitEnding, "finish_unit", broken)
 
 
 def judge_at_their_own_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -250,7 +238,7 @@ def _judge_alone(
 
 BROKEN: list[Callable[[pytest.MonkeyPatch], None]] = [
     remember_rejected, remember_failed, complete_members_alone, stop_between_members, believe_the_fold, forget_what_tore,
-    pass_by_what_waits, stay_when_a_member_is_given_up, judge_at_their_own_offsets,
+    pass_by_what_waits, judge_at_their_own_offsets,
 ]  # fmt: skip
 _SEEDS = 3_000
 _FIRST = {"believe_the_fold": 20_290}

@@ -20,9 +20,9 @@ from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
+from dedup_sdk.kafka.settings import Reset, client_settings
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.protocol import DIGEST_NAME
-from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.support.events import Events
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 

@@ -75,9 +75,8 @@ def read_events(
     count: int | None = None,
     members: bool = False,
     repeats: str = "drop",
-    given_up: frozenset[int] = frozenset(),
 ) -> Outcome:
-    """Judge all events in their order; those with a record that was given up leave nothing."""
+    """Judge all events in their order."""
     outcome = Outcome()
     for event in events:
         end, known = event.end, set[str]()
@@ -96,10 +95,9 @@ def read_events(
             outcome.kinds[entry.offset] = "duplicate" if duplicate else "unkeyed" if no_id else "fresh"
             if entry.ident is not None:
                 firsts.add(entry.ident)
-        dead = any(entry.offset in given_up for entry in event.entries)
-        for ident in known if rejected or not dead else ():
+        for ident in known:
             outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.seen[ident][2])
-        for ident in () if rejected or dead else event.idents:
+        for ident in () if rejected else event.idents:
             if ident not in known:
                 outcome.accepted += 1
                 outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.accepted)

@@ -18,8 +18,8 @@ from tests.support.answering import Answering, UndescribedClient
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from dedup_sdk.ids.redrive import ReadsKeys
     from dedup_sdk.kafka.settings import Reset
-    from dedup_sdk.strategy import Keys
 
 TOPIC = "t"
 
@@ -62,7 +62,7 @@ class ListReader(TailReader):
     def __init__(self, cluster: Cluster) -> None:
         self._world = cluster
 
-    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """See `TailReader`; a few records a piece."""
         del spec
         assert end <= self._world.decided, "the reader would wait for records for ever"

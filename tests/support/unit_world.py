@@ -6,7 +6,7 @@ Each verdict that hides a record is held against what was really handled; at the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +65,6 @@ class UnitWorld:
         self.log: list[Entry] = []
         self.now_s = 1_000.0
         self.commit: Commit | None = None
-        self.dead: set[int] = set()
-        """Offsets that have a dead letter."""
         self.handled: Counter[int] = Counter()
         self.idents: set[str] = set()
         """IDs of messages that were handled, but for those of failed units that stand or fall together: these come again, whole."""
@@ -108,12 +106,8 @@ class UnitWorld:
         for at in range(0, len(tail), 3):
             piece = tail[at : at + 3]
             keys = self.strategy.keys.digests(RecordFields([record_of(entry) for entry in piece])).digests
-            given_up = [
-                held.keys.given_up(key) if entry.offset in self.dead else key
-                for entry, key in zip(piece, keys, strict=True)
-            ]
             timestamps = np.asarray([entry.timestamp_ms for entry in piece], np.int64)
-            held.fold([entry.offset for entry in piece], timestamps, given_up, piece[-1].offset + 1)
+            held.fold([entry.offset for entry in piece], timestamps, keys, piece[-1].offset + 1)
             self.engine.trim()
         if held.lane.high < end:
             held.fold([], np.empty(0, np.int64), [], end)
@@ -206,25 +200,24 @@ class UnitWorld:
     def handle(self, which: int) -> None:
         """A handler is done, not always the oldest one."""
         offset = self._pick(which)
-        if offset is None:
-            return
+        if offset is not None:
+            self.handled[offset] += 1
+            self._end(offset, self.engine.complete)
+
+    def _end(self, offset: int, end: Callable[[list[Record]], list[Settled]]) -> None:
         entry = self._entry(offset)
-        self.handled[offset] += 1
         alone = self.strategy.unit_mode == "members" or not self.verdicts[offset].reason.startswith("unit-")
         if entry.ident is not None and alone:
             self.idents.add(entry.ident)
         self.over.add(offset)
-        self._take_settled(self.engine.complete([record_of(entry)]))
+        self._take_settled(end([record_of(entry)]))
         self._note_durable()
 
     def give_up(self, which: int) -> None:
-        """A handler gives up: there is a dead letter, and then the record ends."""
+        """A handler gives up: there is a dead letter, which is an end like any other."""
         offset = self._pick(which)
         if offset is not None:
-            self.dead.add(offset)
-            self.over.add(offset)
-            self._take_settled(self.engine.dead_letter([record_of(self._entry(offset))]))
-            self._note_durable()
+            self._end(offset, self.engine.dead_letter)
 
     def release(self, which: int) -> None:
         """A handler wants another try."""

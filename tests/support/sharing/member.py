@@ -24,21 +24,13 @@ from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
     from dedup_sdk import Shared, VerdictEvent, Window
-    from dedup_sdk.engine.claiming import Waiting
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.kafka.session import Session
     from dedup_sdk.lane.chunk import Place
     from tests.support.sharing.world import World
 
-RETRY = "orders.retry"
-"""The topic of dead letters, and of what is handed back."""
 WALL_S = 10**6
 """When the world begins, in seconds since the epoch."""
-
-
-MOST_COPIES = 3
-FIRST = "first-ms"
-"""The header that says when the message of a copy was sent."""
 
 
 class HandRenewed(Claims):
@@ -92,12 +84,8 @@ class Member(Watched):
             self.engine.counters,
             group=group,
             silence_s=SILENCE_S,
-            letters=RETRY,
-            letters_window=window,
-            first_ms_of=_first_ms,
             clock=lambda: world.now_s,
         )
-        self._copies: list[Waiting] = []
         self.engine.claims = self.claims
         self.hand = HandOut(self._partition_of)
         self.assigned: dict[Where, Any] = {}
@@ -131,8 +119,7 @@ class Member(Watched):
             new=committed is None,
         )
         held.start(plan)
-        letters = self.world.truth.letters
-        rows = [e for e in log[plan.replay_from : plan.replay_to] if (where, e.offset) not in letters]
+        rows = log[plan.replay_from : plan.replay_to]
         if plan.replay_to > plan.replay_from:
             held.fold(
                 [entry.offset for entry in rows],
@@ -179,10 +166,7 @@ class Member(Watched):
                     self.world.truth.excuse(ident, "its completion was not told")
 
     def kill(self) -> None:
-        """End without a word; what is handed back is sent, and nobody hears of it."""
-        for waiting in self._copies:
-            at = waiting.held.topic, waiting.held.partition
-            self.world.send_copy(self._where(at), self.world.log[at][waiting.offset])
+        """End without a word."""
         self._excuse_untold(None)
         for at in list(self.assigned):
             self.leave(at, writes=False)
@@ -244,25 +228,7 @@ class Member(Watched):
     def settle(self) -> None:
         """Renew, and ask again for what waits."""
         self.claims.keep(self.hand.take_back)
-        held = list(self.engine.partitions.values())
-        self.claims.settle(held)
-        self._copies += self.claims.take_overdue(held, MOST_COPIES)
-        self._offer_due()
-
-    def copies_arrive(self, *, arrive: bool = True) -> None:
-        """What is handed back arrives where it is judged again, or does not."""
-        copies, self._copies = self._copies, []
-        for waiting in copies:
-            at = waiting.held.topic, waiting.held.partition
-            entry = self.world.log[at][waiting.offset]
-            if not arrive:
-                self.claims.wait_on(waiting, 1.0)
-                continue
-            self.world.send_copy(self._where(at), entry)
-            if self.claims.hand_back(waiting):
-                self.world.truth.bury(self._where(at), entry)
-                self.rows -= 1
-                waiting.held.persist()
+        self.claims.settle(list(self.engine.partitions.values()))
         self._offer_due()
 
     def _offer_due(self) -> None:
@@ -349,18 +315,6 @@ class Member(Watched):
         assert [place.offset for place in offered] == [given.entry.offset]
         self.hand.offer(offered)
 
-    def bury(self, given: Given) -> None:
-        """A handler gives up, and its dead letter is delivered."""
-        self._end(given)
-        at = given.message.topic(), given.message.partition()
-        self.world.truth.bury(self._where(at), given.entry)
-        self.world.send_copy(self._where(at), given.entry)
-        self.hand.take_out(given.message)
-        held = self.engine.partitions[at]
-        offered = held.bury([given.entry.offset])
-        self._write([held])
-        self.hand.offer(offered)
-
     def holds(self, given: Given) -> bool:
         """Ask whether a message is still ours, as a worker does before it begins; it lets go of what is not."""
         place = self._place(given.message)
@@ -390,10 +344,4 @@ def _message(at: Where, entry: Entry) -> Any:
         offset=entry.offset,
         key=None if entry.name is None else entry.name.encode(),
         timestamp=(1, entry.timestamp_ms),
-        headers=None if entry.first_ms is None else [(FIRST, str(entry.first_ms).encode())],
     )
-
-
-def _first_ms(message: Any) -> int | None:
-    headers = dict(message.headers() or ())
-    return int(headers[FIRST]) if FIRST in headers else None

@@ -39,17 +39,11 @@ class Coordinates(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record of the log; ``first_ms``: when the message was sent first that it is a copy of."""
+    """A record of the log."""
 
     offset: int
     name: str | None
     timestamp_ms: int
-    first_ms: int | None = None
-
-    @property
-    def message_ms(self) -> int:
-        """The timestamp of its message."""
-        return self.timestamp_ms if self.first_ms is None else self.first_ms
 
 
 class Ident(NamedTuple):
@@ -64,7 +58,6 @@ class End(Enum):
 
     HANDLED = "handled"
     HIDDEN = "hidden"
-    BURIED = "buried"
 
 
 @dataclass
@@ -89,14 +82,12 @@ class Truth:
         self.known: dict[Ident, Known] = {}
         self.credits: Counter[Ident] = Counter()
         self.ends: dict[Coordinates, dict[int, End]] = {}
-        self.letters: set[tuple[Coordinates, int]] = set()
-        """What is in the dead-letter topic; whoever comes up to date leaves it out."""
         self._hidden: list[tuple[Coordinates, Entry, Ident | None, VerdictEvent]] = []
 
-    def send(self, ident: Ident | None, message_ms: int) -> None:
+    def send(self, ident: Ident | None, timestamp_ms: int) -> None:
         """Note that a record came into the log."""
         if ident is not None:
-            self.known.setdefault(ident, Known()).timestamps_ms.add(message_ms)
+            self.known.setdefault(ident, Known()).timestamps_ms.add(timestamp_ms)
 
     def fault(self, ident: Ident | None, why: str) -> None:
         """Note that a message may be handled elsewhere too, while somebody has it in hand."""
@@ -112,24 +103,20 @@ class Truth:
     # --- what happens --------------------------------------------------------------------------------------------
 
     def handle(self, where: Coordinates, entry: Entry, ident: Ident | None, now_s: float) -> None:
-        """Note that a handler did its work."""
+        """Note that a handler did its work, or that its dead letter arrived: one end is like the other."""
         self.ends.setdefault(where, {})[entry.offset] = End.HANDLED
         if ident is None:
             return
         known = self.known[ident]
-        near = [(w, e) for w, e in known.handled if self._is_near(e.message_ms, entry.message_ms)]
+        near = [(w, e) for w, e in known.handled if self._is_near(e.timestamp_ms, entry.timestamp_ms)]
         expired = now_s - known.touched_at > self.window_ms / 1000
         if near and not expired and not self._is_used_again(known):
             if not self.credits[ident]:
                 raise BrokenPromiseError("doubled", f"{ident} by {where} {entry} after {near}")
             self.credits[ident] -= 1
         known.handled.append((where, entry))
-        known.completed_ms.append(entry.message_ms)
+        known.completed_ms.append(entry.timestamp_ms)
         known.touched_at = now_s
-
-    def bury(self, where: Coordinates, entry: Entry) -> None:
-        """Note that a record was given up; others may have handled it all the same."""
-        self.ends.setdefault(where, {}).setdefault(entry.offset, End.BURIED)
 
     def hide(self, where: Coordinates, entry: Entry, ident: Ident | None, event: VerdictEvent) -> None:
         """Note a verdict that hides a record; `look` says whether it may."""
@@ -166,7 +153,7 @@ class Truth:
             return False
         known = self.known[ident]
         if event.verdict.reason == "shared":
-            may = any(self._is_near(seen_ms, entry.message_ms) for seen_ms in known.completed_ms)
+            may = any(self._is_near(seen_ms, entry.timestamp_ms) for seen_ms in known.completed_ms)
         else:
             may = any(
                 ends.get(before.offset) in (End.HANDLED, End.HIDDEN)
@@ -177,7 +164,7 @@ class Truth:
         if may:
             if ends.get(entry.offset) is not End.HANDLED:
                 ends[entry.offset] = End.HIDDEN
-            known.completed_ms.append(entry.message_ms)
+            known.completed_ms.append(entry.timestamp_ms)
         return may
 
     def see_commit(self, where: Coordinates, offset: int) -> None:

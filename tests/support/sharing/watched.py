@@ -134,7 +134,7 @@ class Watched:
         return {
             each.key
             for each in held
-            if each.is_claim
+            if each.token > 0
             and self.line.lease_ends.get(each.key, LOST) > self.world.now_s
             and each.key not in self.line.forgotten
         }

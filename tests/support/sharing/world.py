@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dedup_sdk import MemoryStore, Shared, Window, scoped_ids
 from dedup_sdk.ids import digest_one
 from tests.support.sharing.line import Line, Memory, State
-from tests.support.sharing.member import RETRY, Life, Member
+from tests.support.sharing.member import Life, Member
 from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident, Truth
 
 if TYPE_CHECKING:
@@ -89,18 +89,12 @@ class World:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def send(self, at: Where, name: str | None, timestamp_ms: int, first_ms: int | None = None) -> None:
+    def send(self, at: Where, name: str | None, timestamp_ms: int) -> None:
         """Append a record to the log."""
-        entry = Entry(len(self.log[at]), name, timestamp_ms, first_ms)
+        entry = Entry(len(self.log[at]), name, timestamp_ms)
         self.log[at].append(entry)
         for group in self.groups:
-            self.truth.send(self.ident(group, at, entry), entry.message_ms)
-
-    def send_copy(self, where: Coordinates, entry: Entry) -> None:
-        """Have the dead letter of a record arrive; its copy comes in the retry topic, if that is read, long after the record itself."""
-        self.truth.letters.add((where, entry.offset))
-        if RETRY in self.plan.topics:
-            self.send((RETRY, 0), entry.name, entry.timestamp_ms + 2 * WINDOW_MS, entry.message_ms)
+            self.truth.send(self.ident(group, at, entry), entry.timestamp_ms)
 
     def join(self, group: str, life: Life, disk: MemoryStore | None = None) -> Member:
         """Start a consumer, which has no partition yet."""
@@ -214,7 +208,6 @@ class World:
         for _ in range(DRAINING_ROUNDS):
             for member in self.members:
                 member.poll(10, [10] * len(self.log))
-                member.copies_arrive()
                 for given in list(member.has.values()):
                     member.complete(given)
                 for at in list(member.assigned):
@@ -243,10 +236,9 @@ class World:
             for at in sorted(member.ghosts):
                 member.leave(at, writes=False)
             member.check_idle()
-            if self.truth.calm and (odd := member.engine.counters.shared.keys() - {"claimed", "handed_back"}):
-                raise BrokenPromiseError(
-                    "counters", f"{odd} without a fault: {member.engine.counters.shared}"
-                )
+            shared = member.engine.counters.shared
+            if self.truth.calm and (odd := shared.keys() - {"claimed"}):
+                raise BrokenPromiseError("counters", f"{odd} without a fault: {shared}")
         if left := self.memory.claims():
             raise BrokenPromiseError("left", f"claims of {sorted(self.idents[key] for key in left)}")
         for member in list(self.members):

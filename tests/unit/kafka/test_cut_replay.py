@@ -14,9 +14,9 @@ from tests.support.one_partition import TOPIC, Cluster, ListReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dedup_sdk.ids.redrive import ReadsKeys
     from dedup_sdk.kafka.reader import Slice, TailReader
     from dedup_sdk.kafka.settings import Reset
-    from dedup_sdk.strategy import Keys
 
 CUT_AT = 4
 
@@ -24,7 +24,7 @@ CUT_AT = 4
 class CuttingReader(ListReader):
     """A reader whose log is cut back after its first piece."""
 
-    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """See `TailReader`."""
         for piece in super().slices(start, end, spec):
             yield piece

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.store import rocks_partition
-from dedup_sdk.store.open_files import LEAST, MOST, OTHERS, OpenFiles
+from dedup_sdk.store.open_files import LEAST, MOST, OpenFiles
 from dedup_sdk.store.options import BLOCK_BYTES, shared_memory
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 
 WINDOW = Window(days=7)
+OTHERS = 7
+"""Files of an open database that RocksDB does not count: its log, its manifest, its lock and the like."""
 
 
 def open_below(root: Path) -> list[str]:
