@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 from tests.support.logs import Row, logs
-from tests.support.naive_log import End
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk, Survivor
 
 WINDOWS = [Window(milliseconds=30), Window(hours=1), Window(count=3), Window(milliseconds=60, count=4)]
@@ -54,7 +53,7 @@ class Lives(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def complete(self, which: int) -> None:
         """A handler is done, not always the oldest one."""
-        self.survivor.end(which, End.HANDLED)
+        self.survivor.end(which)
 
     @precondition(lambda self: self.survivor.in_flight)
     @rule(which=st.integers(0, 9), count=st.integers(1, 6))
@@ -62,13 +61,13 @@ class Lives(RuleBasedStateMachine):
         """Several are done."""
         for _ in range(count):
             if self.survivor.in_flight:
-                self.survivor.end(which, End.HANDLED)
+                self.survivor.end(which)
 
     @precondition(lambda self: self.survivor.in_flight)
     @rule(which=st.integers(0, 9))
     def dead_letter(self, which: int) -> None:
         """A handler gives up."""
-        self.survivor.end(which, End.DEAD)
+        self.survivor.end(which, dead_letter=True)
 
     @precondition(lambda self: self.survivor.in_flight)
     @rule(which=st.integers(0, 9))
@@ -132,7 +131,7 @@ def test_what_left_for_its_number_leaves_no_doubt_behind() -> None:
     survivor.admit(4)
     survivor.produce([(0, "b", 1000)])
     while survivor.in_flight:
-        survivor.end(0, End.HANDLED)
+        survivor.end(0)
     survivor.admit(1)
     assert survivor.verdicts[6].kind is VerdictKind.FRESH
     survivor.check_verdicts()
@@ -144,7 +143,7 @@ def test_what_is_dropped_for_its_age_raises_no_doubt_about_what_left_for_its_num
     survivor.produce([(0, "b", 1000), (1, "d", 1000), (2, "a", -1), (3, "a", 1000), (4, "c", -1)])
     survivor.admit(5)
     while survivor.in_flight:
-        survivor.end(1, End.HANDLED)
+        survivor.end(1)
     survivor.produce([(0, "b", 1000)])
     survivor.admit(1)
     assert survivor.verdicts[5].kind is VerdictKind.FRESH

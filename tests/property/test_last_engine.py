@@ -92,7 +92,7 @@ class Living:
             return
         offset = sorted(self.open)[which % len(self.open)]
         if how != "release":
-            self.ended[offset] = "given up" if how == "dead_letter" else "handled"
+            self.ended[offset] = "handled"
         settled = getattr(self.engine, how)([self.open.pop(offset)])
         for each in settled:
             self.note(each.record, each.verdict)
@@ -156,9 +156,8 @@ def _check(living: Living, depth: int, below_floor: str) -> None:
             same = sent.number in [each.number for each in done[sent.lane]]
             known_otherwise = living.strategy.otherwise and ident_of(sent) in idents
             assert same or known_otherwise, f"{sent} was dropped, and never handled"
-        if living.ended[sent.offset] != "given up":
-            done[sent.lane].append(sent)
-            idents.add(ident_of(sent))
+        done[sent.lane].append(sent)
+        idents.add(ident_of(sent))
     _check_lanes(living, done, depth, below_floor)
     if living.strategy.otherwise:
         for ident in [f"ident-{number}" for number in range(20)]:
@@ -175,7 +174,10 @@ def _ask(living: Living, sent: Sent, ident: str) -> Verdict:
     living.log.append(sent)
     living.admit([sent])
     if living.told[sent.offset].deliver:
-        living.end("dead_letter", 0)
+        # It was never sent.
+        del living.log[-1]
+        living.engine.shut()
+        living.begin()
     return living.told[sent.offset]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dedup_sdk.window import Window
 from tests.support.lived import Lived
 from tests.support.logs import Act, Row, acts, logs
-from tests.support.naive_log import End, Entry
+from tests.support.naive_log import Entry
 
 WINDOWS = [
     Window(milliseconds=20),
@@ -33,11 +33,11 @@ def live(lived: Lived, log: list[Row], program: list[Act]) -> None:
         elif lived.in_flight and act == "release":
             lived.release(number)
         elif lived.in_flight:
-            lived.end(number, End.DEAD if act == "dead" else End.HANDLED)
+            lived.end(number, dead_letter=act == "dead")
         if lived.entries:
             lived.check()
     while lived.in_flight:
-        lived.end(len(lived.in_flight) // 2, End.HANDLED)
+        lived.end(len(lived.in_flight) // 2)
         lived.check()
     assert not lived.parked
 

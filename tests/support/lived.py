@@ -88,11 +88,11 @@ class Lived:
             assert one.record == self.record(one.record.offset)
             self._take(self.entries[one.record.offset], one.verdict)
 
-    def end(self, which: int, how: End) -> None:
+    def end(self, which: int, *, dead_letter: bool = False) -> None:
         """Complete or dead-letter one of the records in flight."""
         offset = self.in_flight.pop(which % len(self.in_flight))
-        self.entries[offset].end = how
-        act = self.engine.complete if how is End.HANDLED else self.engine.dead_letter
+        self.entries[offset].end = End.HANDLED
+        act = self.engine.dead_letter if dead_letter else self.engine.complete
         self._settle(act([self.record(offset)]))
 
     def release(self, which: int) -> None:

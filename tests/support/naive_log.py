@@ -1,7 +1,7 @@
 """The rule in the plainest way: every record and how it ended, kept in a list and read again for every question.
 
 Nothing here is taken from the code under test: it follows the words of the rule. A record that bears the ID of one in
-flight waits; one that is completed leaves a mark, one that is dead-lettered does not; a duplicate moves the mark.
+flight waits; one that ends, by its handler or by a dead letter, leaves a mark; a duplicate moves the mark.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ class End(Enum):
     """How a record stands."""
 
     OPEN = "in flight, or waiting"
-    HANDLED = "handled"
+    HANDLED = "handled, or dead-lettered"
     DUPLICATE = "judged a duplicate"
-    DEAD = "dead-lettered"
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class Reading:
 
 
 def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Reading:
-    """Read a log in offset order. What was dead-lettered leaves nothing; what was delivered in doubt was accepted."""
+    """Read a log in offset order; what was delivered in doubt was accepted."""
     reading = Reading()
     seen = reading.seen
     for entry in sorted(log, key=lambda entry: entry.offset):
@@ -72,7 +71,7 @@ def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Re
         if not entry.doubtful and sighting and judge(entry, sighting, reading.accepted, time_ms, count):
             reading.duplicates[entry.offset] = sighting
             seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, sighting.number)
-        elif entry.end is not End.DEAD:
+        else:
             reading.accepted += 1
             seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, reading.accepted)
     return reading

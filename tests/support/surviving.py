@@ -197,11 +197,11 @@ class Survivor:
         for entry, verdict in zip(batch, self.engine.admit([self.record(e) for e in batch]), strict=True):
             self._take(entry, verdict)
 
-    def end(self, which: int, how: End) -> None:
+    def end(self, which: int, *, dead_letter: bool = False) -> None:
         """Complete or dead-letter one of the records in flight."""
         entry = self.entry(self.in_flight.pop(which % len(self.in_flight)))
-        entry.end = how
-        act = self.engine.complete if how is End.HANDLED else self.engine.dead_letter
+        entry.end = End.HANDLED
+        act = self.engine.dead_letter if dead_letter else self.engine.complete
         for settled in act([self.record(entry)]):
             self._take(self.entry(settled.record.offset), settled.verdict)
 
@@ -256,7 +256,7 @@ class Survivor:
         """End everything, and compare the last verdict of every record with what the whole log says."""
         self.admit(len(self.log))
         while self.in_flight:
-            self.end(0, End.HANDLED)
+            self.end(0)
             self.check()
         assert not self.parked
         duplicates = read_log(self.log, self.window.time_ms, self.window.count).duplicates
