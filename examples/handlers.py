@@ -1,4 +1,4 @@
-"""Handle orders on worker threads; one that fails for good becomes a dead letter, and is handled when it is sent again.
+"""Handle orders on worker threads; one that fails for good becomes a dead letter, and is handled when that is sent back.
 
 Runs against librdkafka's mock cluster inside this process:
 
@@ -37,19 +37,21 @@ def main() -> None:
             print(f"{consumer.counters.retried} retries, {consumer.counters.dead_lettered} dead letter")
 
             CLOSED.clear()
-            send_again(kafka.bootstrap)
+            send_back(kafka.bootstrap)
             consumer.run(charge, on_error="dead-letter")
 
 
-def send_again(bootstrap: str) -> None:
-    """Send what was given up to its topic again."""
+def send_back(bootstrap: str) -> None:
+    """Send dead letters back with their headers, which is what `dedup redrive` does; without them they would be duplicates."""
+    producer = Producer({"bootstrap.servers": bootstrap})
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "re-drive"})
     reader.assign([TopicPartition("given-up", 0, OFFSET_BEGINNING)])
     while (message := reader.poll(1)) is not None:
         letter = DeadLetter.read(message)
         if letter is not None:
             print(f"offset {letter.offset} was given up: {letter.error}")
-            send(bootstrap, (message.value() or b"").decode())
+            producer.produce(letter.topic, message.value(), message.key(), headers=message.headers())
+    producer.flush()
     reader.close()
 
 

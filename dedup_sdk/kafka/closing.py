@@ -24,33 +24,29 @@ _FORGET_S: Final = 1.0
 _POLL_S: Final = 0.005
 
 
-def leave_group(consumer: Consumer, membership: Membership, *, within_s: float) -> None:
+def leave_group(
+    consumer: Consumer, membership: Membership, *, within_s: float, by_hand: bool = False
+) -> None:
     """Leave the group and serve callbacks until nothing is assigned; what comes of partitions meanwhile is dropped.
 
-    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back.
+    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back. ``by_hand``: the application assigned the
+    partitions itself; no group takes them back.
     """
     if membership == "static":
         return
     until = time.monotonic() + within_s
     try:
         Consumer.unsubscribe(consumer)
-        if not _polled_until_unassigned(consumer, until):
-            # Nobody takes back what was assigned by hand.
+        if by_hand:
             Consumer.unassign(consumer)
+        while Consumer.assignment(consumer) and time.monotonic() < until:
+            Consumer.poll(consumer, _POLL_S)
         until = min(until, time.monotonic() + _FORGET_S)
         # With group.protocol=consumer a member keeps its ID; else the ID tells that the group assigns nothing more.
         while membership == "classic" and Consumer.memberid(consumer) and time.monotonic() < until:
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
         logger.info("the group was not left in order: %s", error)
-
-
-def _polled_until_unassigned(consumer: Consumer, until: float) -> bool:
-    while Consumer.assignment(consumer):
-        if time.monotonic() >= until:
-            return False
-        Consumer.poll(consumer, _POLL_S)
-    return True
 
 
 def close_client(consumer: Consumer, *, within_s: float) -> None:

@@ -316,7 +316,12 @@ class DedupConsumer(Offsets):
             self._guard.run(self._commit_in_group)
         try:
             with self._turns.inside_client():
-                leave_group(self, self._settings.membership, within_s=self._settings.revoke_deadline_s)
+                leave_group(
+                    self,
+                    self._settings.membership,
+                    within_s=self._settings.revoke_deadline_s,
+                    by_hand=not self._session.of_group,
+                )
                 with self._lock:
                     self._session.closing = True
                 close_client(self, within_s=self._settings.revoke_deadline_s)
