@@ -29,9 +29,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.arguments import at_least
 from benchmarks.handover_member import PATIENCE_S, STRATEGY, Member
-from benchmarks.preload import names
+from benchmarks.preload import beginning_text, names
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Identity
@@ -172,7 +171,7 @@ def measure(bootstrap: str, partitions: int, ids: int, rounds: int) -> Handover:
     with tempfile.TemporaryDirectory(prefix="dedup-handover-") as temporary:
         store = Path(temporary)
         fill(store, topics[1], partitions, ids, bootstrap)
-        text = str(CommitMetadata(low=0, complete=True))
+        text = beginning_text(0, STRATEGY, topics[1])
         consumer = Consumer({**config, "group.id": f"{GROUP}-ours"})
         consumer.commit(
             offsets=[TopicPartition(topics[1], number, 0, text) for number in range(partitions)],

@@ -19,13 +19,16 @@ from benchmarks.workload import PARTITIONS, WorkloadError
 from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.progress import Progress
+from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.protocol import Identity
+from dedup_sdk.store.protocol import DIGEST_NAME, Identity
 from dedup_sdk.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from dedup_sdk.strategy import Strategy
 
 FLUSH_MARKS = 100_000
 
@@ -61,11 +64,17 @@ def preload(folder: Path, ids: int, *, bootstrap: str, group: str, topic: str) -
     return time.perf_counter() - began
 
 
+def beginning_text(offset: int, dedup: Strategy, topic: str) -> str:
+    """Return what a group says beside this offset that has handled all before it, from the beginning of the log."""
+    rule = rule_digits(dedup.keys, dedup.window_of(topic), digest=DIGEST_NAME, isolation="read_committed")
+    return CommitMetadata(low=0, complete=True, rule=rule).text(offset)
+
+
 def commit_beginning(bootstrap: str, group: str, topic: str) -> None:
     """Let the group stand where its preloaded store does: at offset 0, with the metadata of a group that is new there."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        text = str(CommitMetadata(low=0, complete=True))
+        text = beginning_text(0, strategy(), topic)
         offsets = [TopicPartition(topic, partition, 0, text) for partition in range(PARTITIONS)]
         for each in consumer.commit(offsets=offsets, asynchronous=False):
             if each.error is not None:

@@ -28,11 +28,11 @@ from rocksdict import Options, Rdict, WriteBatch
 from benchmarks.arguments import at_least
 from benchmarks.contender import TUNED, strategy
 from benchmarks.measure import peak_rss_mib
+from benchmarks.preload import beginning_text
 from benchmarks.rounds import ContenderError, orders
 from benchmarks.workload import HEADER, PARTITIONS, TOPIC, Workload, WorkloadError, ensure_topic
 from dedup_sdk import DedupConsumer
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.testing import LocalKafka
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ CONTENDERS = ("recovery", "recovery_half", "replay")
 def commit_end(bootstrap: str, group: str, records: int) -> None:
     """Let the group stand behind so many records, as one that has handled all of them since it was new."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    text = str(CommitMetadata(low=0, complete=True))
     try:
+        ends = [_share(records, number) for number in range(PARTITIONS)]
         offsets = [
-            TopicPartition(TOPIC, number, _share(records, number), text) for number in range(PARTITIONS)
+            TopicPartition(TOPIC, number, end, beginning_text(end, strategy(), TOPIC))
+            for number, end in enumerate(ends)
         ]
         for each in consumer.commit(offsets=offsets, asynchronous=False):
             if each.error is not None:

@@ -30,7 +30,7 @@ NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
 
 _SECOND_MS: Final = 1_000
-_JUDGED_OTHERWISE: Final = "units were judged by another rule when it committed: give --unit and its kin, --id and --window as its consumers do"
+_ANOTHER_RULE: Final = "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, --window and the others as they do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,7 @@ def resolve_history(
     assume_processed: bool,
     now_ms: int,
     base: Base | None = None,
-    isolation: str = "read_committed",
-    judged_by: str = "",
+    rule: str,
     survey: Survey | None = None,
     reads_log: bool = True,
     whole: bool = False,
@@ -88,13 +87,11 @@ def resolve_history(
 
     Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning is the ``low`` of its
     commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our metadata, or with that of another
-    log, says nothing about what lies before it, so that its partition is skipped.
+    log, says nothing about what lies before it, so that its partition is skipped; so is one with the metadata of another rule, vouched for or
+    not: what its consumers hid as duplicates, nobody handled by this rule.
 
     - ``base``: what it has of a partition is not read again.
-    - ``isolation``: at which level the history is read; where that is ``read_uncommitted`` it begins where the group began to handle what was
-      aborted.
-    - ``judged_by``: the rule of the fold (`dedup_sdk.units.judged.judged_by`); a partition whose commit tells another one is skipped, vouched
-      for or not.
+    - ``rule``: that of the fold (`dedup_sdk.rule_fingerprint.rule_digits`).
     - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches the history
       begins with the archive. With ``reads_log`` False everything is taken from there.
     - ``whole`` as in `plan_joined`.
@@ -112,11 +109,10 @@ def resolve_history(
     skipped: dict[int, str] = {}
     found = {
         number: _claim(
-            number, bounds[number], commits, skipped, name=name, assume_processed=assume_processed, isolation=isolation,
-            judged_by=judged_by,
+            number, bounds[number], commits, skipped, name=name, rule=rule, assume_processed=assume_processed
         )
         for number in partitions
-    }  # fmt: skip
+    }
     claims = {number: claim for number, claim in found.items() if claim is not None}
     if not claims:
         # Before an archive is looked through.
@@ -221,9 +217,8 @@ def _claim(
     skipped: dict[int, str],
     *,
     name: str,
+    rule: str,
     assume_processed: bool,
-    isolation: str,
-    judged_by: str,
 ) -> _Claim | None:
     if commits is None:
         return _Claim(bounds.start, bounds.stable_end, bounds.start == 0, vouched=True)
@@ -239,29 +234,17 @@ def _claim(
     high = min(commit.offset, bounds.stable_end)
     metadata = parse_metadata(commit.text, committed=commit.offset)
     ours = metadata is not None and metadata.is_of(name)
-    if (
-        metadata is not None
-        and ours
-        and metadata.units != judged_by
-        and (metadata.units or not assume_processed)
-    ):
-        # Where every record was judged for itself, and the user vouches, each ID was handled, whatever units make of it.
-        skipped[partition] = _JUDGED_OTHERWISE
-        return None
-    if assume_processed:
+    if metadata is not None and ours and metadata.rule != rule:
+        skipped[partition] = _ANOTHER_RULE
+    elif assume_processed:
         low = min(bounds.start, high)
         return _Claim(low, high, low == 0, vouched=True)
-    with_aborted = isolation == "read_uncommitted"
-    if metadata is None:
+    elif metadata is None:
         skipped[partition] = "committed without this package's metadata"
     elif not ours:
         skipped[partition] = "committed with the metadata of another log"
-    elif with_aborted and metadata.aborted is None:
-        skipped[partition] = "the group does not handle aborted records, which this archive has"
     else:
-        low = max(metadata.low, (metadata.aborted or 0) if with_aborted else 0)
-        complete = metadata.complete and low <= min(metadata.low, high)
-        return _Claim(min(low, high), high, complete, vouched=False)
+        return _Claim(min(metadata.low, high), high, metadata.complete, vouched=False)
     return None
 
 

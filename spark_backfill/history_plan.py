@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dedup_sdk.units.judged import judged_by
+from dedup_sdk.rule_fingerprint import rule_digits
+from dedup_sdk.store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import check_gaps
@@ -39,6 +40,13 @@ def plan_history(
     return replace(history, stretches=expire(history.stretches, options.base.expire_before_ms))
 
 
+def rule_of(options: Options) -> str:
+    """Return the rule by which a run remembers, as its consumers put it into their commits."""
+    dealt = options.dealt
+    keys = options.id if dealt is None else dealt.keys
+    return rule_digits(keys, options.window, digest=DIGEST_NAME, isolation=options.sources.isolation)
+
+
 def _found(
     options: Options, archive: Archive | ParquetArchive | None, base: Base | None, *, now_ms: int
 ) -> History:
@@ -63,8 +71,7 @@ def _found(
             assume_processed=options.assume_processed,
             now_ms=now_ms,
             base=base,
-            isolation=options.sources.isolation,
-            judged_by=judged_by(None if options.units is None else options.units.keys, options.window),
+            rule=rule_of(options),
             survey=None if archive is None else archive.survey,
             reads_log=bool(options.sources.kafka),
             whole=options.dealt is not None,

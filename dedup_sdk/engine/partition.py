@@ -34,7 +34,6 @@ from dedup_sdk.observe import Counters, Observer
 from dedup_sdk.progress import Coverage
 from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import LastId, Strategy
-from dedup_sdk.units.judged import judged_by
 from dedup_sdk.units.keys import UnitKeys
 
 
@@ -69,7 +68,6 @@ class Partition(Counted):
         self.loaded: Loaded | None = store.load()
         self._make_lane = lane_maker(strategy, window)
         self.gathers = isinstance(self.keys, UnitKeys) and not window.is_off
-        self.judged_by = judged_by(self.keys, window)
         self.compares = isinstance(strategy, LastId)
         self.tells_of_singles = not (self.compares or self.gathers)
         """Whether a mark says of each record with its ID what became of it, up to its offset."""

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.ids import digest_one, digest_parts
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
+from tests.support.consuming import commit_text
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing, with_ids
 
@@ -203,7 +203,7 @@ def test_a_group_is_folded_to_its_commit(
     topic = make_topic(2)
     produce(topic, with_ids("before", "in", "in", "beyond"))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    text = str(CommitMetadata(low=1, complete=True))
+    text = commit_text(3, low=1)
     consumer.commit(offsets=[TopicPartition(topic, 0, 3, text)], asynchronous=False)
     consumer.close()
     snapshot = run(topic, "--group", group)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
@@ -17,6 +16,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options
 from tests.support.archives import write_parquet
+from tests.support.consuming import commit_text
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_a_group_adds_what_it_has_committed_since(
 
     def commit(offset: int) -> None:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-        place = TopicPartition(topic, 0, offset, str(CommitMetadata(low=0, complete=True)))
+        place = TopicPartition(topic, 0, offset, commit_text(offset))
         consumer.commit(offsets=[place], asynchronous=False)
         consumer.close()
 

@@ -11,12 +11,15 @@ from confluent_kafka.admin import AdminClient
 from dedup_sdk import Lookup, header
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.metadata import CommitMetadata
-from dedup_sdk.units.judged import judged_by
+from dedup_sdk.rule_fingerprint import rule_digits
+from dedup_sdk.store.protocol import DIGEST_NAME
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History, resolve_history
+from spark_backfill.history_plan import rule_of
 from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.options import parse_options
 from spark_backfill.stretch import Stretch
 from tests.support.producing import Outgoing
 
@@ -27,6 +30,13 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 BASE_MS = 1_700_000_000_000
+RULE, ANOTHER = "0123456789abcdef", "fedcba9876543210"
+ANOTHER_RULE = "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, --window and the others as they do"
+
+
+def text(offset: int, **told: Any) -> str:
+    """What a group says beside a committed offset."""
+    return CommitMetadata(**{"low": 0, "complete": True, "rule": RULE, **told}).text(offset)
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: dict[int, tuple[int, str]]) -> None:
@@ -57,7 +67,12 @@ def resolve(broker: Broker) -> Callable[..., History]:
         group, vouched = given.pop("group", None), given.pop("assume_processed", False)
         with KafkaLog(broker.bootstrap, topic, {}) as log:
             return resolve_history(
-                log, window, group, assume_processed=vouched, now_ms=BASE_MS + 10**9, **given
+                log,
+                window,
+                group,
+                assume_processed=vouched,
+                now_ms=BASE_MS + 10**9,
+                **{"rule": RULE, **given},
             )
 
     return history
@@ -109,11 +124,11 @@ def test_the_cut_is_what_the_group_committed(
         group,
         topic,
         {
-            0: (7, str(CommitMetadata(low=2, complete=True))),
-            1: (6, str(CommitMetadata(low=3))),
+            0: (7, text(7, low=2)),
+            1: (6, text(6, low=3, complete=False)),
             2: (5, "another client's words"),
-            3: (4, str(CommitMetadata(low=0, complete=True, log="deadbeef"))),
-            4: (4, str(CommitMetadata(low=40, complete=True))),
+            3: (4, text(4, log="deadbeef")),
+            4: (4, text(5)),
         },
     )
     history = resolve(topic, Window(days=1), group=group)
@@ -128,52 +143,53 @@ def test_the_cut_is_what_the_group_committed(
     assert history.skipped == {2: without, 3: another, 4: without, 5: "nothing committed"}
 
 
-def test_an_archive_with_aborted_records_counts_from_where_the_group_handled_such(
+def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(
     broker: Broker,
     resolve: Callable[..., History],
     make_topic: Callable[..., str],
     produce: Callable[..., int],
     group: str,
 ) -> None:
-    """What was aborted before that nobody handled: its resend must not be hidden."""
-    topic = make_topic(3)
-    for partition in range(3):
+    """What its consumers hid as duplicates would count as handled, by IDs that nobody has handled: vouched for or not."""
+    topic = make_topic(2)
+    for partition in range(2):
         produce(topic, minutes(10, partition))
-    texts = [CommitMetadata(low=2, complete=True, aborted=aborted) for aborted in (0, 4, None)]
-    commit(broker, group, topic, {number: (7, str(text)) for number, text in enumerate(texts)})
-    history = resolve(topic, Window(days=1), group=group, isolation="read_uncommitted")
-    assert [(each.partition, each.low, each.high, each.complete) for each in history.stretches] == [
-        (0, 2, 7, True),
-        (1, 4, 7, False),
-    ]
-    assert history.skipped == {2: "the group does not handle aborted records, which this archive has"}
-    assert [each.low for each in resolve(topic, Window(days=1), group=group).stretches] == [2, 2, 2]
+    commit(broker, group, topic, {0: (7, text(7)), 1: (7, text(7, rule=ANOTHER))})
+    for vouched in (False, True):
+        history = resolve(topic, Window(days=1), group=group, assume_processed=vouched)
+        assert [each.partition for each in history.stretches] == [0]
+        assert history.skipped == {1: ANOTHER_RULE}
+    with pytest.raises(BackfillError, match="give --id, --window"):
+        resolve(topic, Window(days=1), group=group, rule="0" * 16)
 
 
-def test_what_was_judged_by_another_rule_is_not_folded_by_this_one(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
-    """IDs of a unit that was rejected would count as handled: with other units, another window of them, or none; vouched for or not."""
-    topic = make_topic(3)
-    for partition in range(3):
-        produce(topic, minutes(10, partition))
-    lookup = Lookup(id=header("dedup-id"), window=Window(days=1), unit=header("dedup-unit"))
-    rules = [judged_by(lookup.keys, window) for window in (Window(days=1), Window(hours=1))]
-    texts = [CommitMetadata(low=0, complete=True, units=units) for units in (*rules, "")]
-    commit(broker, group, topic, {number: (7, str(text)) for number, text in enumerate(texts)})
-    otherwise = "units were judged by another rule when it committed: give --unit and its kin, --id and --window as its consumers do"
-    history = resolve(topic, Window(days=1), group=group, judged_by=rules[0])
-    assert [each.partition for each in history.stretches] == [0]
-    assert history.skipped == {1: otherwise, 2: otherwise}
-    assert resolve(topic, Window(days=1), group=group).skipped == {0: otherwise, 1: otherwise}
-    vouched = resolve(topic, Window(days=1), group=group, judged_by=rules[0], assume_processed=True)
-    assert vouched.skipped == {1: otherwise}
-    with pytest.raises(BackfillError, match="give --unit and its kin"):
-        resolve(topic, Window(days=1), group=group, judged_by="00000000")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["--id", "key"],
+        ["--id", "header:dedup-id", "--window", "5n"],
+        ["--id", "header:dedup-id", "--unit", "header:dedup-unit"],
+        ["--id", "header:dedup-id", "--order", "integer"],
+        [
+            "--id",
+            "header:dedup-id",
+            "--source",
+            "a.parquet",
+            "--archive-isolation",
+            "read_uncommitted",
+        ],
+    ],
+)
+def test_the_rule_of_a_run_is_that_of_its_consumers(changed: list[str]) -> None:
+    """The ID spec, the strategy, the kind of window and the isolation level of the records belong to it."""
+    usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "g", "--output", "nowhere"]
+    window = [] if "--window" in changed else ["--window", "7d"]
+    source = [] if "--source" in changed else ["--source", "kafka-client"]
+    options = parse_options([*usual, *window, *source, "--id", "header:dedup-id", *changed], print)
+    ours = Lookup(id=header("dedup-id"), window=Window(days=7))
+    mine = rule_digits(ours.keys, ours.window_of("orders"), digest=DIGEST_NAME, isolation="read_committed")
+    assert rule_of(parse_options([*usual, "--window", "3d", "--id", "header:dedup-id"], print)) == mine
+    assert rule_of(options) != mine
 
 
 def test_assumed_history_keeps_the_cut(
@@ -235,7 +251,7 @@ def test_a_commit_beyond_the_log_is_an_error(
     """Offsets that this log never had belong to another topic of the same name."""
     topic = make_topic(1)
     produce(topic, minutes(2))
-    commit(broker, group, topic, {0: (50, str(CommitMetadata(low=0, complete=True)))})
+    commit(broker, group, topic, {0: (50, text(50))})
     with pytest.raises(BackfillError, match=r"committed offset 50 lies beyond the log's end 2"):
         resolve(topic, Window(days=1), group=group)
 
@@ -282,7 +298,7 @@ def test_retention_shortens_what_is_known(
         answer.result(30)
     (vouched,) = resolve(topic, Window(days=1)).stretches
     assert (vouched.low, vouched.begin, vouched.complete) == (6, 6, False)
-    commit(broker, group, topic, {0: (8, str(CommitMetadata(low=1, complete=True)))})
+    commit(broker, group, topic, {0: (8, text(8, low=1))})
     (stretch,) = resolve(topic, Window(days=1), group=group).stretches
     assert stretch == Stretch(
         partition=0, low=1, begin=6, high=8, complete=False, keep_from_ms=stretch.keep_from_ms, gaps=((1, 6),)

@@ -24,6 +24,7 @@ class _OneLog:
     """A log of two partitions and a record an hour."""
 
     commits: ClassVar[Mapping[str, int]] = {}
+    rule: ClassVar[str] = CommitMetadata(low=0).rule
     topic, cluster = "orders", "c"
 
     def __init__(self, *_: object) -> None:
@@ -45,8 +46,11 @@ class _OneLog:
         return dict.fromkeys(partitions, Bounds(10, 100, 100))
 
     def committed(self, group: str, _: Iterable[int]) -> dict[int, Commit]:
-        text = str(CommitMetadata(low=0, complete=True))
-        return {at: Commit(self.commits[group], text) for at in (0, 1)} if group in self.commits else {}
+        if group not in self.commits:
+            return {}
+        end = self.commits[group]
+        text = CommitMetadata(low=0, complete=True, rule=self.rule).text(end)
+        return {at: Commit(end, text) for at in (0, 1)}
 
     def last_timestamp_ms(self, _: int, __: int, cut: int) -> int:
         return NOW_MS + (cut - 100) * HOUR_MS
@@ -113,6 +117,7 @@ def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
     usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "a", "--id", "key", "--output", "nowhere"]
     compared = ["--order", "integer", "--window", window, "--otherwise", "key", "--otherwise-window", second]
     asked = parse_options([*usual, *compared], print)
+    monkeypatch.setattr(_OneLog, "rule", history_plan.rule_of(asked))
     if reach_hours is None:
         with pytest.raises(BackfillError, match=r"orders\[0\] lacks offsets 0 to 9"):
             history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)

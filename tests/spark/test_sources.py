@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from dedup_sdk.decision import Mark
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Gap, Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.window import Window
 from spark_backfill import job
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
@@ -25,6 +26,7 @@ from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
+from tests.support.consuming import commit_text
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing
 
@@ -167,10 +169,10 @@ def cut_topic(
     return made
 
 
-def commit(broker: Broker, group: str, topic: str, offset: int, *, low: int = 0) -> None:
+def commit(broker: Broker, group: str, topic: str, offset: int, *, low: int = 0, spec: str = "key") -> None:
     """Commit an offset with the text that says where the group's complete history begins."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    text = str(CommitMetadata(low=low, complete=True))
+    text = commit_text(offset, dedup=Lookup(id=id_spec(spec), window=Window(days=1)), low=low)
     consumer.commit(offsets=[TopicPartition(topic, 0, offset, text)], asynchronous=False)
     consumer.close()
 
@@ -258,7 +260,7 @@ def test_a_hole_in_the_last_file_of_a_sink_hides_no_message(
             for offset, value in enumerate(values)
         ],
     )
-    commit(broker, group, topic, 4)
+    commit(broker, group, topic, 4, spec="value")
     folder = tmp_path / "topics" / topic / "partition=0"
     folder.mkdir(parents=True)
     (folder / f"{topic}+0+0000000000.txt").write_text("a\nb\n")

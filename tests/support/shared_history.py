@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.metadata import CommitMetadata
 from dedup_sdk.shared.scope import scope_name, scoped_ids
+from tests.support.consuming import commit_text
 from tests.support.producing import Outgoing, produce
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class SharedHistory:
     def commit(self, group: str, ends: dict[int, int]) -> None:
         """Commit as a consumer of ours does that began at the beginning."""
         client = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": group})
-        text = str(CommitMetadata(low=0, complete=True))
-        offsets = [TopicPartition(self.topic, number, end, text) for number, end in ends.items()]
+        offsets = [TopicPartition(self.topic, number, end, commit_text(end)) for number, end in ends.items()]
         client.commit(offsets=offsets, asynchronous=False)
         client.close()
 
