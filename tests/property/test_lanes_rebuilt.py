@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dedup_sdk import Deduplicator, Record, Verdict, Window
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.lane.state import GRACE
@@ -99,12 +98,12 @@ def engine_over(store: MemoryStore, spec: LaneSpec, recent_marks: int) -> Dedupl
 
 def lived(
     log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int, *, midway: bool = False
-) -> tuple[MemoryStore, set[int]]:
-    """Live through a log, ending records in an order that only the seed knows; return what was dead-lettered, too.
+) -> MemoryStore:
+    """Live through a log, ending records in an order that only the seed knows; those of ``poison`` become dead letters.
 
     Now and then the process is another, when nothing is in flight, or ``midway``, whatever is: what is not durable comes again.
     """
-    store, random, dead = MemoryStore(), np.random.default_rng(seed), set[int]()
+    store, random = MemoryStore(), np.random.default_rng(seed)
     engine = engine_over(store, spec, recent_marks)
     waiting, in_flight = list(log), list[Record]()
     while waiting or in_flight:
@@ -115,21 +114,18 @@ def lived(
         else:
             record = in_flight.pop(int(random.integers(len(in_flight))))
             act = engine.dead_letter if record.offset in poison else engine.complete
-            dead |= {record.offset} & poison
             in_flight += [one.record for one in act([record]) if one.verdict.deliver]
         if (midway or not in_flight) and random.random() < (0.1 if midway else 0.2):
             high = engine.next_offset("t", 0) or 0
             engine.shut()
             engine = engine_over(store, spec, recent_marks)
             waiting, in_flight = [each for each in log if each.offset >= high], []
-            dead = {offset for offset in dead if offset < high}
     engine.shut()
-    return store, dead
+    return store
 
 
 def replayed(
     log: list[Record],
-    dead: set[int],
     spec: LaneSpec,
     recent_marks: int,
     slice_records: int,
@@ -144,9 +140,8 @@ def replayed(
     for start in range(0, len(log), slice_records):
         records = log[start : start + slice_records]
         keys = spec.keys.digests(RecordFields(records)).digests
-        left = [None if each.offset in dead else key for each, key in zip(records, keys, strict=True)]
         times = np.asarray([each.timestamp_ms for each in records], np.int64)
-        held.fold([each.offset for each in records], times, left, records[-1].offset + 1)
+        held.fold([each.offset for each in records], times, keys, records[-1].offset + 1)
         engine.trim()
     engine.shut()
     return store
@@ -209,13 +204,12 @@ def in_snapshot(folder: Path) -> list[Marks]:
     return list(read_snapshot(folder, entry))
 
 
-def start(engine: Deduplicator, log: list[Record], spec: LaneSpec, folder: Path, given_up: set[int]) -> str:
-    """Let an engine begin with a snapshot of a log, of which these offsets are in the dead-letter topic; return what the log says."""
+def start(engine: Deduplicator, log: list[Record], spec: LaneSpec, folder: Path) -> str:
+    """Let an engine begin with a snapshot of a log; return what the log says."""
     held = engine.attach("t", 0)
     plan = plan_start(None, committed=log[-1].offset + 1, low=log[0].offset, complete=True)
     identity = Identity(cluster="c", group="g", topic="t", partition=0, id_spec=str(spec))
-    letters = GivenUp(dict.fromkeys(given_up, b"d" * 16))
-    _, note = outcome_of(start_from_snapshot(held, plan, [str(folder)], identity, letters, None))
+    _, note = outcome_of(start_from_snapshot(held, plan, [str(folder)], identity, None))
     return note
 
 
@@ -237,14 +231,15 @@ def verdicts(engine: Deduplicator, tail: list[Record]) -> list[Verdict]:
 def test_the_backfill_leaves_the_lanes_of_a_life(
     order: str, lane: str | None, data: st.DataObject, seed: int, depth: int, ranges: int
 ) -> None:
-    """From the same log all three leave the same lanes; from each of them the next records get the same verdicts."""
+    """From the same log, dead letters or not, all three leave the same lanes; from each of them the next records get the same verdicts."""
     whole = data.draw(logs(order))
     at = data.draw(st.integers(1, len(whole)))
     log, tail = whole[:at], whole[at:]
     spec = spec_of(order, lane, depth)
     recent_marks = st.sampled_from([1, 2, 1000])
-    life, _ = lived(log, set(), spec, data.draw(recent_marks), seed)
-    replay = replayed(log, set(), spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
+    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
+    life = lived(log, poison, spec, data.draw(recent_marks), seed)
+    replay = replayed(log, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
@@ -263,7 +258,7 @@ def test_the_backfill_leaves_the_lanes_of_a_life(
         assert manifest.id_spec == str(spec.keys)
         assert manifest.partitions[0].newest_ms == newest_ms
         taken = engine_over(MemoryStore(), spec, 1000)
-        note = start(taken, log, spec, folder, set())
+        note = start(taken, log, spec, folder)
         assert note.startswith("snapshot of")
     assert verdicts(taken, tail) == verdicts(engine_over(life, spec, 1000), tail)
 
@@ -275,7 +270,7 @@ def test_a_history_that_begins_late_is_doubted_alike(order: str, data: st.DataOb
     """Where the beginning is gone, a lane knows of itself what a replay from there would have it know."""
     log = data.draw(logs(order))
     spec = spec_of(order, "header:lane", depth)
-    replay = replayed(log, set(), spec, 1000, data.draw(st.integers(1, 50)), complete=False)
+    replay = replayed(log, spec, 1000, data.draw(st.integers(1, 50)), complete=False)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"

@@ -96,8 +96,9 @@ def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
     log, tail = whole[:at], whole[at:]
     spec = spec_of(order, lane, depth, second_ms)
     recent_marks = st.sampled_from([1, 2, 1000])
-    life, _ = lived(log, set(), spec, data.draw(recent_marks), seed, midway=True)
-    replay = replayed(log, set(), spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
+    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
+    life = lived(log, poison, spec, data.draw(recent_marks), seed, midway=True)
+    replay = replayed(log, spec, data.draw(recent_marks), data.draw(st.integers(1, 50)), complete=True)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
@@ -118,7 +119,7 @@ def test_the_backfill_leaves_lanes_and_looked_up_ids_of_a_life(
             # Nothing has left the longer window, so that all is known from the beginning on.
             assert manifest.partitions[0].since_ms is None
         taken = engine_over(MemoryStore(), spec, 1000)
-        note = start(taken, log, spec, folder, set())
+        note = start(taken, log, spec, folder)
         assert note.startswith("snapshot of")
     assert verdicts(taken, tail) == verdicts(engine_over(life, spec, 1000), tail)
 
@@ -132,7 +133,7 @@ def test_a_history_that_begins_late_leaves_what_a_replay_leaves(
     """Where the beginning is gone, both know the same, and from when on."""
     log = data.draw(with_others(order))
     spec = spec_of(order, "header:lane", 2, second_ms)
-    replay = replayed(log, set(), spec, 1000, data.draw(st.integers(1, 50)), complete=False)
+    replay = replayed(log, spec, 1000, data.draw(st.integers(1, 50)), complete=False)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.progress import Progress
@@ -191,7 +190,7 @@ def test_the_backfill_leaves_what_a_life_did(seed: int, mode: Any) -> None:
         going_on, on = in_world(taken, clock_ms)
     world.move()
     replayed, again = in_world(world, clock_ms)
-    if calm and commit.complete and not world.dead:
+    if calm and commit.complete:
         assert (found, entry.accepted) == (lived, progress.accepted)
     # Where a failed unit lies at the cut, the snapshot ends before it, and the rest is replayed.
     assert on.high == again.high == commit.offset
@@ -207,7 +206,7 @@ def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
     """Let the group begin without a store, with a snapshot; return that, and what its log says."""
     assert world.commit is not None
     fresh = UnitWorld(world.strategy.window_of("t"), mode=world.strategy.unit_mode)
-    fresh.log, fresh.dead = world.log, world.dead
+    fresh.log = world.log
     fresh.engine = Deduplicator(
         world.strategy, MemoryStore(), cluster="c", group="g", clock=lambda: world.now_s
     )
@@ -216,8 +215,7 @@ def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
         None, committed=world.commit.offset, low=world.commit.low, complete=world.commit.complete
     )
     identity = Identity(cluster="c", group="g", topic="t", partition=0, id_spec=str(world.strategy.keys))
-    letters = GivenUp(dict.fromkeys(world.dead, b"d" * 16))
-    went_on, note = outcome_of(start_from_snapshot(held, plan, [str(folder)], identity, letters, None))
+    went_on, note = outcome_of(start_from_snapshot(held, plan, [str(folder)], identity, None))
     fresh._replay(held, went_on.replay_from, went_on.replay_to)
     return fresh, note
 
