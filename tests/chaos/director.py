@@ -17,15 +17,14 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import DeadLetter, Window
+from dedup_sdk import Window
 from dedup_sdk.units.unit import UNIT_TIMEOUT_S
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender
 from tests.chaos.forgetful import SAID, is_forgetful
 from tests.chaos.history import EARLIER, History, LogRecord
-from tests.chaos.letters import read_letters
 from tests.chaos.memory import shared_memory
-from tests.chaos.options import HANDED_BACK, WorkerOptions
+from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages
 from tests.chaos.outbox_sender import OutboxSender
 from tests.chaos.report import Report
@@ -33,7 +32,7 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.sender import Sender
 from tests.chaos.small_disk import small_disks
 from tests.chaos.stage import Choice, Disks, Stage
-from tests.chaos.topic_log import read_log, record_of
+from tests.chaos.topic_log import read_log
 from tests.chaos.watch import CommitWatch
 from tests.chaos.work_table import work_table
 
@@ -45,7 +44,6 @@ _IDLE_BROKEN_S: Final = 15.0
 _DECIDED_S: Final = 4.0
 _SETTLE_S: Final = 10.0
 _SECOND_LOOK_S: Final = 2.0
-_ON_ITS_WAY_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _LAST_WORDS_S: Final = 0.5
 _LAST_LINES: Final = 40
@@ -59,21 +57,17 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
     folder.mkdir(parents=True, exist_ok=True)
     bed.kafka.create_topic(topic, scenario.partitions, scenario.topic_config)
-    retries = f"{topic}.retry" if scenario.hands_back else ""
-    if retries:
-        bed.kafka.create_topic(retries, scenario.partitions)
     sender = _sender(scenario, choice, bed, topic, folder)
     try:
         disks = [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
         with (
-            CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions, retries=retries) as watch,
+            CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch,
             small_disks(disks, mount=choice.mount) as mounted,
             shared_memory(scenario.memory, folder, bed) as memory,
             work_table(bed.database) if scenario.database else nullcontext() as database,
         ):
             options = replace(
                 _options(scenario, choice, topic),
-                retries=retries,
                 piped=bool(disks) and not mounted,
                 database="" if database is None else database.url,
                 memory="" if memory is None else memory.url,
@@ -202,9 +196,6 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         each._replace(partition=_lived(stage, each.partition, each.at_ns)) for each in stage.watch.samples
     ]
     log = list(dict.fromkeys([*stage.gone, *_log(stage)]))
-    returned = {(letter.partition, letter.offset) for letter, _ in _handed_back(stage)}
-    if returned:
-        stage.faults["handed-back"] += len(returned)
     history = History(
         log=log,
         calls=calls,
@@ -217,7 +208,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         settled=settled,
         # What waits for another worker lets those behind it go on.
         ordered=scenario.mode != "workers" and not scenario.memory,
-        given_up=stage.given_up | returned,
+        given_up=stage.given_up,
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
@@ -269,15 +260,7 @@ def _lived(stage: Stage, partition: int, at_ns: int) -> int:
 
 
 def _log(stage: Stage) -> list[LogRecord]:
-    log = read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
-    copies = [record_of(message) for _, message in _handed_back(stage)]
-    return log + [each._replace(partition=each.partition + HANDED_BACK) for each in copies]
-
-
-def _handed_back(stage: Stage) -> list[tuple[DeadLetter, Any]]:
-    if not stage.retries:
-        return []
-    return read_letters(stage.bed.kafka.bootstrap, stage.retries, stage.watch.partitions)
+    return read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
 
 
 def _window_ms(scenario: Scenario) -> int:
@@ -315,11 +298,7 @@ def _settled(stage: Stage, settle_s: float) -> dict[int, int]:
     deadline = time.monotonic() + settle_s
     while time.monotonic() < deadline:
         if _covered(stage, ends):
-            # Of what waited for a moment copies may be on their way, though all of it is handled.
-            stage.sleep(_ON_ITS_WAY_S if stage.retries else 0)
-            before, ends = ends, _ends(stage) if stage.retries else ends
-            if ends == before:
-                break
+            break
         stage.sleep(_PAUSE_S)
     # A topic that was deleted had been handled whole.
     return {record.partition: record.offset + 1 for record in stage.gone} | stage.watch.patiently()

@@ -156,7 +156,7 @@ class History:
         samples: what was committed, over time.
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
-        given_up: records that became dead letters, or were handed back: committed, and not handled.
+        given_up: records that became dead letters: committed, and not handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.

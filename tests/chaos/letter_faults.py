@@ -1,4 +1,4 @@
-"""A scenario in which handlers give messages up: dead letters under kills, and what becomes of them."""
+"""A scenario in which handlers give messages up: dead letters under kills, which are sent back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from dedup_sdk import DeadLetter
-from dedup_sdk.kafka.dead_letters import original_headers
 from tests.chaos.letters import read_letters
 from tests.chaos.options import SENT_AGAIN_HEADER
 from tests.chaos.process_faults import kill_and_start
@@ -32,7 +31,7 @@ def _dead_letters(stage: Stage) -> None:
     letters = read_letters(stage.bed.kafka.bootstrap, f"{stage.topic}.dead-letters", _PARTITIONS)
     stage.given_up |= {(letter.partition, letter.offset) for letter, _ in letters}
     stage.faults["given-up"] += len(stage.given_up)
-    _send_again(stage, [message for _, message in letters])
+    _send_back(stage, [message for _, message in letters])
     _kill_one(stage)
     stage.about(1.0)
 
@@ -55,8 +54,8 @@ def _await_the_end(stage: Stage) -> None:
         stage.sleep(0.2)
 
 
-def _send_again(stage: Stage, messages: list[Any]) -> None:
-    """Send every letter's message again, as it was but for the header by which its handler now succeeds."""
+def _send_back(stage: Stage, messages: list[Any]) -> None:
+    """Send every letter back with its headers, and one by which its handler now succeeds."""
     producer = Producer({"bootstrap.servers": stage.bed.kafka.bootstrap, "log_level": 0})
     for message in messages:
         letter = DeadLetter.read(message)
@@ -65,7 +64,7 @@ def _send_again(stage: Stage, messages: list[Any]) -> None:
                 stage.topic,
                 value=message.value(),
                 key=message.key(),
-                headers=[*original_headers(message), (SENT_AGAIN_HEADER, b"1")],
+                headers=[*(message.headers() or ()), (SENT_AGAIN_HEADER, b"1")],
                 partition=letter.partition,
             )
     if producer.flush(_ASK_S):
@@ -74,9 +73,9 @@ def _send_again(stage: Stage, messages: list[Any]) -> None:
 
 DEAD_LETTERS: Final = Scenario(
     name="dead-letters",
-    summary="messages that always fail are given up under kills, and sent again at the end",
+    summary="messages that always fail are given up under kills, and sent back with their headers at the end",
     play=_dead_letters,
-    broken="remember-what-was-given-up",
+    broken="overlook-the-redrive",
     mode="letters",
     disks=None,
     per_second=150.0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -23,8 +22,6 @@ from tests.support.redis_servers import HAS_REDIS, RedisServer, redis_server
 
 LEASE_S: Final = 5.0
 """How long a claim lasts without a word: longer than a group waits for a member, shorter than a stop."""
-HAND_BACK_AFTER_S: Final = 0.3
-"""How long a message waits before it is handed back, where it is: often, and not at once."""
 ANSWER_S: Final = 2.0
 """How long a worker waits for an answer, at most."""
 _KEPT: Final = ("--appendonly", "yes", "--appendfsync", "always")
@@ -113,8 +110,4 @@ def shared_of(options: WorkerOptions) -> Shared | None:
         if options.memory.startswith("postgresql")
         else RedisStore(options.memory)
     )
-    shared = Shared(store, lease=LEASE_S, on_outage=options.on_outage)
-    if not options.retries:
-        return shared
-    origins = {options.retries: options.topic}
-    return replace(shared, in_flight="hand-back", hand_back_after=HAND_BACK_AFTER_S, origins=origins)
+    return Shared(store, lease=LEASE_S, on_outage=options.on_outage)

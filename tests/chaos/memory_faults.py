@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,6 @@ ASKED_AGAIN_S: Final = 11.0
 """Within so many seconds every consumer has asked a memory again that answers."""
 _FROZEN_S: Final = LEASE_S + 1.5
 _SLOW_S: Final = LEASE_S + 1.5
-_BEHIND_S: Final = 2.0
 _SILENT_S: Final = 2 * ANSWER_S
 """How long a memory stands still: every worker gives an answer up, and what was renewed last is over."""
 
@@ -31,8 +29,6 @@ def _shared(stage: Stage) -> None:
     if memory is None:
         raise TypeError("this scenario is about a memory that workers share")
     faults: list[Fault] = [_kill, _zombie, _dawdle, _cut, _kill, _restart, _silence]
-    if stage.retries:
-        faults.append(_kill_beside)
     while True:
         # Each of them comes in every round, however short the play is.
         for fault in stage.random.sample(faults, len(faults)):
@@ -60,20 +56,6 @@ def _dawdle(stage: Stage, _: Memory) -> None:
     run = stage.some_run(at_work=True)
     if run is not None:
         stage.dawdle(run, _SLOW_S)
-
-
-def _kill_beside(stage: Stage, _: Memory) -> None:
-    """Kill a worker while another one is busy with what the first hands back: whatever of that is only on its way is gone."""
-    busy = stage.some_run(at_work=True)
-    if busy is None:
-        return
-    busy.signal(signal.SIGUSR1)
-    stage.sleep(_BEHIND_S)
-    stage.faults["dawdle"] += 1
-    for run in stage.crew.alive:
-        if run is not busy:
-            kill_and_start(stage, run, 0.5)
-    stage.sleep(_SLOW_S - _BEHIND_S)
 
 
 def _cut(stage: Stage, memory: Memory) -> None:
@@ -119,14 +101,6 @@ SHARED: Final = Scenario(
     short_s=30.0,
 )
 
-HANDED_BACK: Final = replace(
-    SHARED,
-    name="handed-back",
-    summary='the same with `in_flight="hand-back"`: what is in flight elsewhere goes to a retry topic, which the workers read too',
-    broken="over-when-sent",
-    hands_back=True,
-    per_second=300.0,
-)
 SHARED_SQL: Final = replace(
     SHARED,
     name="shared-sql",

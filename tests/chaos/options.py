@@ -25,10 +25,6 @@ SENT_AGAIN_HEADER: Final = "sent-again"
 """Marks a message that was given up and is sent again: now its handler succeeds."""
 
 
-HANDED_BACK: Final = 500
-"""Added to the partitions of the topic that messages are handed back to."""
-
-
 def is_poison(value: bytes | None) -> bool:
     """Whether a message is one that handlers fail for, by its number."""
     return value is not None and value.isdigit() and int(value) % 25 == 0
@@ -52,7 +48,6 @@ class WorkerOptions:
         units: whether records may belong to units.
         memory: the URL of the memory that workers share; empty: none.
         on_outage: as of `Shared`.
-        retries: the topic that messages are handed back to whose ID is in flight elsewhere; empty: they wait.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
     """
 
@@ -77,7 +72,6 @@ class WorkerOptions:
     kept_offsets: bool = False
     memory: str = ""
     on_outage: Literal["deliver", "pause"] = "deliver"
-    retries: str = ""
     piped: bool = False
     units: bool = False
 
@@ -104,10 +98,6 @@ class WorkerOptions:
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": SESSION_MS // 10,
         }
-
-    def number(self, topic: str, partition: int) -> int:
-        """Return the number of a partition among those of all topics of a worker."""
-        return partition + (HANDED_BACK if topic == self.retries else 0)
 
     def dumps(self) -> str:
         """The text that `loads` reads."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Timer
 from typing import Any, Final
 
 import numpy as np
@@ -17,21 +16,17 @@ from confluent_kafka import TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
-from dedup_sdk.engine.claiming import Waiting
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.ids import spec
+from dedup_sdk.ids import redrive, spec
 from dedup_sdk.ids.digest import Column
 from dedup_sdk.kafka import commits, readers, recovery
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.handing_back import HandingBack
 from dedup_sdk.kafka.holdings import Holdings
 from dedup_sdk.kafka.placement import Placement
 from dedup_sdk.lane.unit_lane import UnitLane
 from tests.support.outbox_worker import send_before_persist
-
-_LATE_S: Final = 3.0
 
 
 def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
@@ -139,9 +134,9 @@ def _low_never_rises() -> None:
     _replace(recovery, "plan_start", make)
 
 
-def _remember_what_was_given_up() -> None:
-    """A dead letter counts as handled, so that its message is a duplicate when it is sent again."""
-    _replace(Partition, "bury", lambda _: Partition.complete)
+def _overlook_the_redrive() -> None:
+    """A dead letter that is sent back is a duplicate of the message that failed."""
+    _replace(redrive, "redriven_keys", lambda _: lambda *_: {})
 
 
 def _go_on_where_it_was() -> None:
@@ -301,22 +296,6 @@ def _mark_at_claim() -> None:
         _replace(store, "claim", make)
 
 
-def _over_when_sent() -> None:
-    """What is handed back is over at once; its copy goes a little later."""
-
-    def make(send: Any) -> Any:
-        def hasty(self: HandingBack, waiting: Waiting) -> None:
-            self._under_way.add(waiting)
-            self._report(waiting, None)
-            later = Timer(_LATE_S, send, (self, waiting))
-            later.daemon = True
-            later.start()
-
-        return hasty
-
-    _replace(HandingBack, "_send", make)
-
-
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -328,7 +307,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "believe-the-future": _believe_the_future,
     "shorten-ids": _shorten_ids,
     "low-never-rises": _low_never_rises,
-    "remember-what-was-given-up": _remember_what_was_given_up,
+    "overlook-the-redrive": _overlook_the_redrive,
     "go-on-where-it-was": _go_on_where_it_was,
     "empty-after-damage": _empty_after_damage,
     "forget-what-was-refused": _forget_what_was_refused,
@@ -337,7 +316,6 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "remember-what-was-rejected": _remember_what_was_rejected,
     "send-before-persist": send_before_persist,
     "mark-at-claim": _mark_at_claim,
-    "over-when-sent": _over_when_sent,
     "id-apart": _keep_the_id_apart,
     "offsets-before-the-copy": _offsets_before_the_copy,
 }

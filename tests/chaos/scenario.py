@@ -34,7 +34,6 @@ class Scenario:
         kept_offsets: whether the offsets are there, too.
         unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
         memory: where workers share a memory, and what is sent again goes to any partition; empty: nowhere.
-        hands_back: whether what is in flight elsewhere goes to a retry topic, instead of waiting.
         topic_config: settings of the topic.
     """
 
@@ -62,7 +61,6 @@ class Scenario:
     outbox: bool = False
     bridged: bool = False
     memory: MemoryKind = ""
-    hands_back: bool = False
     database: bool = False
     kept_offsets: bool = False
     unit_span: int = 0

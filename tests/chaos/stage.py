@@ -89,7 +89,7 @@ class Stage:
     ) -> None:
         self.choice, self.bed, self.folder = choice, bed, folder
         self.sender, self.watch, self.memory = sender, watch, memory
-        self.topic, self.retries, self.disks = options.topic, options.retries, disks
+        self.topic, self.disks = options.topic, disks
         self._database = database
         self.random = random.Random(choice.seed)
         self.crew = Crew(folder)

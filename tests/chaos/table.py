@@ -15,7 +15,7 @@ from tests.chaos.cluster_faults import (
 )
 from tests.chaos.inbox_faults import INBOX, INBOX_OFFSETS
 from tests.chaos.letter_faults import DEAD_LETTERS
-from tests.chaos.memory_faults import HANDED_BACK, SHARED, SHARED_SQL
+from tests.chaos.memory_faults import SHARED, SHARED_SQL
 from tests.chaos.outbox_faults import OUTBOX
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
 from tests.chaos.scenario import Scenario
@@ -50,7 +50,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         INBOX_OFFSETS,
         UNITS,
         SHARED,
-        HANDED_BACK,
         SHARED_SQL,
         SOAK,
     )

@@ -9,7 +9,6 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos.history import Sample
-from tests.chaos.options import HANDED_BACK
 
 _EVERY_S: Final = 0.1
 _ANSWER_S: Final = 2.0
@@ -17,15 +16,12 @@ _SILENCE_S: Final = 15.0
 
 
 class CommitWatch:
-    """Samples of the committed offsets, taken in a thread of its own.
+    """Samples of the committed offsets, taken in a thread of its own."""
 
-    ``retries``: a topic with as many partitions that messages are handed back to, whose numbers are others (`WorkerOptions.number`).
-    """
-
-    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, *, retries: str = "") -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
         self.partitions = partitions
         self.samples: list[Sample] = []
-        self._topic, self._retries = topic, retries
+        self._topic = topic
         self._config = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
         self._client = Consumer(self._config)
         self._heard = time.monotonic()
@@ -45,8 +41,7 @@ class CommitWatch:
     def committed(self) -> dict[int, int]:
         """Return what is committed now, by partition; raises `KafkaException` when the broker does not answer."""
         with self._one:
-            topics = [topic for topic in (self._topic, self._retries) if topic]
-            asked = [TopicPartition(topic, each) for topic in topics for each in range(self.partitions)]
+            asked = [TopicPartition(self._topic, each) for each in range(self.partitions)]
             try:
                 answer = _heeded(self._client.committed(asked, timeout=_ANSWER_S))
             except KafkaException:
@@ -54,12 +49,9 @@ class CommitWatch:
                 raise
             self._heard = time.monotonic()
             at_ns = time.monotonic_ns()
-            found = {self._number(tp): tp.offset for tp in answer if tp.error is None and tp.offset >= 0}
+            found = {tp.partition: tp.offset for tp in answer if tp.error is None and tp.offset >= 0}
             self.samples += [Sample(at_ns, partition, offset) for partition, offset in found.items()]
         return found
-
-    def _number(self, asked: TopicPartition) -> int:
-        return int(asked.partition) + (HANDED_BACK if asked.topic == self._retries else 0)
 
     def _renew(self) -> None:
         """Take another client when this one has heard nothing for long: it may have forgotten every broker."""

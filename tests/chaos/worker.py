@@ -88,7 +88,6 @@ class Worker:
             recent_marks=options.recent_marks,
             on_full_disk=options.on_full_disk,
             shared=shared_of(options),
-            dead_letters=options.retries or None,
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 
@@ -114,7 +113,7 @@ class Worker:
         """Handle messages with one consumer."""
         with self.consumer:
             self.consumer.subscribe(
-                [topic for topic in (self._options.topic, self._options.retries) if topic],
+                [self._options.topic],
                 on_assign=self._assigned,
                 on_revoke=lambda _, tps: self._notice("revoked", tps),
                 on_lost=lambda _, tps: self._notice("lost", tps),
@@ -135,7 +134,7 @@ class Worker:
             self._inbox.kept.on_assign(consumer, partitions)
 
     def _notice(self, kind: str, partitions: Any) -> None:
-        self._journal.notice(kind, [self._options.number(tp.topic, tp.partition) for tp in partitions])
+        self._journal.notice(kind, [tp.partition for tp in partitions])
 
     def _keep_in_database(self) -> None:
         if self._inbox is not None:
@@ -228,8 +227,7 @@ class Worker:
             self._slow = False
             time.sleep(self._options.slow_s)
         time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
-        number = self._options.number(message.topic(), message.partition())
-        self._journal.call(number, message.offset(), began_ns, verdict)
+        self._journal.call(message.partition(), message.offset(), began_ns, verdict)
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         """Raise as Ctrl-C does, but not in the moment in which a message is on its way from the consumer to the loop.
