@@ -99,7 +99,9 @@ def judge(history: History) -> Judgement:
             history,
             message_of,
             calls,
-            skipped | set(history.given_up) | {(r.partition, r.offset) for r in history.log if r.rejected},
+            skipped
+            | _given_up(history, message_of)
+            | {(r.partition, r.offset) for r in history.log if r.rejected},
         ),
         "trespassed": [] if history.exactly else _trespassed(history),
         "unsettled": _unsettled(history),
@@ -150,6 +152,12 @@ def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = Fal
             last[lane] = (message, record.timestamp_ms)
         found[place] = message
     return found
+
+
+def _given_up(history: History, message_of: Mapping[Place, Place]) -> set[Place]:
+    """Return the records of messages that became dead letters: these are ends, so that copies of them are duplicates."""
+    given_up = {message_of.get(place, place) for place in history.given_up}
+    return {place for place, message in message_of.items() if message in given_up}
 
 
 def _is_skipped(history: History, place: Place) -> bool:

@@ -65,7 +65,7 @@ def test_a_piped_journal_says_the_same(tmp_path: Path) -> None:
 
 
 def test_what_was_given_up_may_be_committed_before_it_is_handled() -> None:
-    """A dead letter ends its record; the message that is sent again still has to be handled."""
+    """A dead letter ends its record, and copies of it; the message still has to be handled, when it is sent back."""
     log = [LogRecord(0, offset, 0, None, b"a") for offset in (0, 1)]
     samples = [Sample(10, 0, 1)]
     again = Call("run-1", 0, 1, 20, 30)
