@@ -9,6 +9,7 @@ from dedup_sdk.cli.bridge import bridge
 from dedup_sdk.cli.demo import demo
 from dedup_sdk.cli.dump import dump
 from dedup_sdk.cli.lookup import lookup
+from dedup_sdk.cli.redrive import redrive
 from dedup_sdk.cli.report import report
 from dedup_sdk.cli.restore import restore
 from dedup_sdk.cli.rewind import rewind
@@ -54,6 +55,7 @@ app.command()(report)
 app.command()(restore)
 app.command()(snapshot)
 app.add_typer(snapshots_app, name="snapshots")
+app.command()(redrive)
 app.command()(rewind)
 app.command()(window_check)
 app.command()(bridge)

@@ -28,7 +28,6 @@ from dedup_sdk.demo.result import DemoResult
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
 from dedup_sdk.kafka.consumer import BATCH
-from dedup_sdk.kafka.dead_letter_log import DISORDER_MS
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
 from dedup_sdk.kafka.intake import MOST_UNWRITTEN, TIDY_S
 from dedup_sdk.kafka.session import MOST_WAITING, SLICE_S
@@ -225,7 +224,6 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/units.md", "values of 256 MB", 256, Unit().megabytes),
         ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, TIDY_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
-        ("docs/handlers.md", "at least 5 minutes younger", 300_000, DISORDER_MS),
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
         ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
 from dedup_sdk.kafka import workers as workers_module
@@ -50,13 +50,16 @@ def dead_letters(kafka: MockKafka, topic: str = "g.dead-letters") -> list[Messag
     })  # fmt: skip
     found: list[Message] = []
     try:
-        reader.subscribe([topic])
-        ends, until = 0, time.monotonic() + PATIENCE_S
-        while ends < len(reader.list_topics(topic).topics[topic].partitions):
+        # No member of a group: the mock cluster lets one that comes again wait for the session of the one before.
+        left = set(reader.list_topics(topic).topics[topic].partitions)
+        reader.assign([TopicPartition(topic, number, 0) for number in left])
+        until = time.monotonic() + PATIENCE_S
+        while left:
             message = reader.poll(0.2)
             if message is not None and message.error() is None:
                 found.append(message)
-            ends += message is not None and message.error() is not None
+            elif message is not None:
+                left.discard(message.partition())
             assert time.monotonic() < until
     finally:
         reader.close()
@@ -213,25 +216,6 @@ def test_an_error_that_cannot_tell_itself_is_dead_lettered(make: Make, send: Sen
     assert found is not None
     assert (found.offset, found.error_type) == (0, BrokenError.__qualname__)
     assert found.error == "<its text raises AttributeError>"
-
-
-def test_a_dead_lettered_message_is_not_remembered(make: Make, send: Send) -> None:
-    """A later record with its ID (a re-drive) is new, and handled; its twin that waited is handled in its place."""
-    send("a", "a", "b")
-    handler = Failing(a=2)
-    consumer = make("orders")
-    run_all(consumer, handler, on_error="dead-letter", attempts=2, **QUICK)
-    assert sorted(handler.handled) == ["a", "b"]
-    assert consumer.counters.dead_lettered == 1
-
-    send("c", "a")
-    failing = Failing(c=2)
-    run_all(consumer, failing, on_error="dead-letter", attempts=2, **QUICK)
-    send("c")
-    run_all(consumer, failing, on_error="dead-letter", attempts=2, **QUICK)
-    assert failing.handled == ["c"]
-    assert consumer.counters.verdicts["duplicate"] == 1
-    assert consumer._engine.next_offset("orders", 0) == 6
 
 
 def test_a_message_is_over_only_when_its_dead_letter_is_delivered(

@@ -203,7 +203,7 @@ def test_what_is_in_flight_elsewhere_is_parked(make: Make, send: Send, store: Wa
     assert hindrances(consumer) == ()
 
 
-def test_what_was_given_up_elsewhere_is_handled_here(make: Make, send: Send, store: Watched) -> None:
+def test_what_was_released_elsewhere_is_handled_here(make: Make, send: Send, store: Watched) -> None:
     """Once: its twin waits behind it."""
     given = claim_as(store, "b")
     send(*"abbc")
@@ -312,11 +312,11 @@ def test_a_crash_between_the_two_repeats_nothing(
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
 
 
-def test_a_message_that_is_given_up_is_free_for_others(
+def test_a_dead_letter_is_a_duplicate_for_others(
     make: Make, send: Send, store: Watched, letters: str
 ) -> None:
-    """It leaves no mark anywhere, also in the shared memory."""
-    send("a", "b")
+    """The shared memory has what was dead-lettered like what was handled; its copy here is a duplicate, too."""
+    send("a", "a", "b")
     consumer = make("orders", shared=Shared(store, scope="global"), dead_letters=letters)
 
     def handle(message: Any) -> None:
@@ -325,27 +325,9 @@ def test_a_message_that_is_given_up_is_free_for_others(
         consumer.stop()
 
     consumer.run(handle, on_error="dead-letter")
-    assert claim_as(store, "a").kind is ClaimKind.FRESH
-    assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
-
-
-def test_a_twin_inherits_the_claim_of_what_is_given_up(
-    make: Make, send: Send, store: Watched, letters: str
-) -> None:
-    """It is handled in its place, and nobody else gets the ID meanwhile."""
-    send("a", "a")
-    consumer = make("orders", shared=Shared(store, scope="global"), dead_letters=letters)
-    kinds = []
-
-    def handle(message: Any) -> None:
-        if message.offset() == 0:
-            raise ValueError("no")
-        kinds.append(claim_as(store, "a").kind)
-        consumer.stop()
-
-    consumer.run(handle, on_error="dead-letter")
-    assert kinds == [ClaimKind.IN_FLIGHT]
+    assert (consumer.counters.dead_lettered, consumer.counters.verdicts["duplicate"]) == (1, 1)
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+    assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
 
 
 def test_an_outage_delivers_and_is_counted(
@@ -516,7 +498,7 @@ def test_what_does_not_go_with_it_is_refused(make: Make, options: dict[str, Any]
     ("settings", "text"),
     [
         ({"scope": "world"}, "choose partition, topic, group or global"),
-        ({"in_flight": "drop"}, "choose park, wait or hand-back"),
+        ({"in_flight": "drop"}, "choose park or wait"),
         ({"on_outage": "drop"}, "choose deliver or pause"),
         ({"lease": 0.5}, "at least a second"),
         ({"lease": "1m"}, "give seconds"),

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, VerdictKind, Window
-from tests.mock.test_shared import LEASE_MS, Watched, claim_as, complete_as, shared_id
+from tests.mock.test_shared import LEASE_MS, claim_as, complete_as, shared_id
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -260,42 +260,6 @@ def test_in_order_a_twin_comes_before_what_waits_behind_it(make: Make, kafka: Mo
     consumer.complete(first)
     [second] = poll_some(consumer, 1)
     assert second.offset() == 1
-
-
-def test_in_order_a_twin_of_what_is_given_up_waits_behind_others(
-    make: Make, kafka: MockKafka, store: MemoryClaimStore
-) -> None:
-    """It does not overtake a message that another consumer has, and keeps no claim meanwhile: who waits for it would wait for ever."""
-    given = claim_as(store, "b")
-    consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"), completion="explicit")
-    poll_first(consumer, kafka, ["x", "b", "x"], apart_ms=0)
-    assert consumer._engine.partitions["orders", 0].bury([0]) == []
-    other = claim_as(store, "x")
-    assert other.kind is ClaimKind.FRESH
-    store.release(shared_id("x"), [other.token])
-    store.release(shared_id("b"), [given.token])
-    assert [message.offset() for message in poll_some(consumer, 2)] == [1, 2]
-
-
-def test_what_was_handed_out_without_a_claim_leaves_none_to_its_twin(make: Make, kafka: MockKafka) -> None:
-    """The store was away, and the first is given up: its twin is claimed like any other, and waits for who has the ID by now."""
-    store = Watched()
-    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
-    store.away = True
-    poll_first(consumer, kafka, ["x", "x"], apart_ms=0)
-    store.away = False
-    other = claim_as(store, "x")
-    assert other.kind is ClaimKind.FRESH
-    assert consumer._engine.partitions["orders", 0].bury([0]) == []
-    MemoryClaimStore.release(store, shared_id("x"), [other.token])
-    claims = consumer._engine.claims
-    assert claims is not None
-    claims._breaker._retry_at = 0.0
-    [twin] = poll_some(consumer, 1)
-    verdict = consumer.verdict(twin)
-    assert verdict is not None
-    assert (twin.offset(), verdict.kind) == (1, VerdictKind.FRESH)
-    assert claim_as(store, "x").kind is ClaimKind.IN_FLIGHT
 
 
 def poll_first(

@@ -239,8 +239,8 @@ def test_a_unit_waits_for_what_is_in_flight(make: Make, send: SendUnits) -> None
     assert values(poll_quiet(consumer)) == ["x"]
 
 
-def test_a_member_that_is_given_up(make: Make, send: SendUnits) -> None:
-    """Nothing of its unit is remembered, here and where its marks are made anew from the log."""
+def test_a_member_that_is_dead_lettered(make: Make, send: SendUnits) -> None:
+    """Its unit is remembered, here and where its marks are made anew from the log."""
 
     def handle(message: Any) -> None:
         if message.value() == b"y/U.":
@@ -252,9 +252,10 @@ def test_a_member_that_is_given_up(make: Make, send: SendUnits) -> None:
         assert consumer.counters.dead_lettered == 1
         consumer.commit(asynchronous=False)
         assert committed(consumer) == 3
-    send("x", "a")
+    send("x", "y", "b")
     elsewhere = make("orders", dedup=units(), store=MemoryStore())
-    assert values(poll_quiet(elsewhere)) == ["x"]
+    assert values(poll_quiet(elsewhere)) == ["b"]
+    assert elsewhere.counters.verdicts["duplicate"] == 2
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: SendUnits) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from dedup_sdk import LastId, Lookup, Window, header, orders
 from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.last.keys import PARTITION_LANE
 from dedup_sdk.marks import NONE_FOUND, Marks
 from dedup_sdk.progress import Progress
 
@@ -72,7 +73,7 @@ def test_pieces_make_no_difference(
         log.append((None if ident is None else front + ident.encode(), now_ms))
     for step in rising:
         number += step
-        log.append(((b"a" * 16 if lanes else b"") + str(number).encode(), now_ms))
+        log.append(((b"a" * 16 if lanes else PARTITION_LANE) + str(number).encode(), now_ms))
     assert folded(strategy, log, pieces) == folded(strategy, log, [1])
 
 
@@ -82,7 +83,7 @@ def test_a_second_opinion_is_folded_too() -> None:
         id=header("seq"), order=orders.integer(), otherwise=Lookup(id=header("ident"), window=Window(days=1))
     )
     lane = LastLane(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
-    keys: list[bytes | None] = [bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
+    keys: list[bytes | None] = [PARTITION_LANE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
     asked: list[int] = []
 
     def find(_digests: bytes, count: int) -> Any:

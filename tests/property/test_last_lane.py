@@ -45,7 +45,6 @@ class Driven:
     ended: dict[int, str] = field(default_factory=dict)
     told: dict[int, tuple[VerdictKind, str]] = field(default_factory=dict)
     crashed: bool = False
-    buried: bool = False
 
     def __post_init__(self) -> None:
         self.lane = LastLane(self.rule, KEYS, Progress(low=0, high=0))
@@ -110,12 +109,6 @@ class Driven:
                 self.ended[offset] = "handled"
         self.settle(self.lane.complete_chunk(place.chunk))
 
-    def bury(self, place: Place) -> None:
-        """Give one up."""
-        self.buried = True
-        self.ended[place.offset] = "given up"
-        self.settle(self.lane.bury(place))
-
     def write(self) -> None:
         """Make durable what is completed."""
         step = self.lane.take_step()
@@ -161,7 +154,7 @@ RECORDS = st.tuples(
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("admit"), st.lists(RECORDS, min_size=1, max_size=6)),
-        st.tuples(st.sampled_from(["complete", "complete all", "bury", "release"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["complete", "complete all", "release"]), st.integers(0, 30)),
         st.tuples(st.sampled_from(["write", "flush", "crash"]), st.just(0)),
     ),
     max_size=30,
@@ -218,8 +211,7 @@ def _check(driven: Driven, depth: int, *, dense: bool, below_floor: str) -> None
         known = remember(done[sent.lane], depth, dense=dense, window_ms=WINDOW_MS)
         before = any((each.origin, each.number) == (sent.origin, sent.number) for each in done[sent.lane])
         _check_verdict(driven, sent, verdict(sent, known, WINDOW_MS), before=before, below_floor=below_floor)
-        if driven.ended[sent.offset] != "given up":
-            done[sent.lane].append(sent)
+        done[sent.lane].append(sent)
     for lane, completed in done.items():
         _check_memory(driven, lane, remember(completed, depth, dense=dense, window_ms=WINDOW_MS))
 
@@ -229,9 +221,6 @@ def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, b
     dropped = told[0] is VerdictKind.DUPLICATE
     if dropped and below_floor == "deliver":
         assert before, f"{sent} was dropped, and nobody handled it before"
-    if driven.buried:
-        # What is given up later may have been in the way of what was said before.
-        return
     if expected == "duplicate" or (expected == "below-floor" and below_floor == "discard"):
         assert dropped, (sent, told)
     elif expected == "uncovered":

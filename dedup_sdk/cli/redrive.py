@@ -1,0 +1,96 @@
+"""``dedup redrive``: dead letters are sent back to their topics, and handled once more by the group that failed."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from dedup_sdk.cli.options import Json, Quiet
+from dedup_sdk.cli.rewind import Bootstrap, Config, Execute, setting
+from dedup_sdk.cli.text import printable
+from dedup_sdk.kafka.redriving import Redrive, Redriven, redrive_group
+
+_REPORT_S = 2.0
+From = Annotated[str, typer.Option("--from", help="The dead-letter topic.", show_default=False)]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", help="The topic to send to [default: the topic of each message].", show_default=False
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="Send at most this many [default: all].", show_default=False),
+]
+Again = Annotated[
+    bool, typer.Option("--again", help="Start at the beginning of the topic, not where the last run ended.")
+]
+
+
+def redrive(
+    *,
+    bootstrap: Bootstrap,
+    source: From,
+    target: To = None,
+    limit: Limit = None,
+    again: Again = False,
+    config: Config = None,
+    execute: Execute = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Send dead letters back to their topics; the group that failed handles them once more.
+
+    **Examples**
+
+        dedup redrive --bootstrap localhost:9092 --from billing.dead-letters
+        dedup redrive --bootstrap localhost:9092 --from billing.dead-letters --limit 10 --execute
+
+    Without `--execute` it only counts them. With it each dead letter goes, with its key, value and headers, to the partition of the
+    message that failed. The header `dedup-redrive` makes it a new message for the group that failed; for all other groups it is a
+    duplicate. A dead letter that is sent twice is handled once. The consumer group `TOPIC.redrive` commits the position, and the next
+    run continues there; `--again` starts from the beginning of the topic.
+
+    With `--json` one object, `{"from", "to", "executed", "letters", "topics", "others", "read", "total"}`.
+    """
+    settings = dict(map(setting, config or []))
+    with closing(Redrive(bootstrap, source, target, settings)) as letters:
+        report = (lambda _: None) if quiet else _report_now_and_then()
+        done = letters.run(execute=execute, again=again, limit=limit, report=report)
+    if json_output:
+        told = {
+            "from": source, "to": target, "executed": execute, "letters": done.count, "topics": dict(done.letters),
+            "others": done.others, "read": done.read, "total": done.total,
+        }  # fmt: skip
+        typer.echo(json.dumps(told))
+    else:
+        for topic, count in sorted(done.letters.items()):
+            typer.echo(printable(f"{topic}: {count:,} dead letters"))
+    if not quiet:
+        typer.echo(
+            printable(f"{source}: {_said(done, execute=execute, group=redrive_group(source))}"), err=True
+        )
+
+
+def _said(done: Redriven, *, execute: bool, group: str) -> str:
+    others = f", {done.others:,} records are no dead letters of this SDK" if done.others else ""
+    if execute:
+        return f"{done.count:,} dead letters sent back{others}; group {group} has committed the position"
+    return f"nothing was sent, {done.count:,} dead letters would be{others}; add --execute"
+
+
+def _report_now_and_then() -> Callable[[Redriven], object]:
+    told = time.monotonic()
+
+    def report(done: Redriven) -> None:
+        nonlocal told
+        if time.monotonic() - told > _REPORT_S:
+            told = time.monotonic()
+            typer.echo(
+                f"redrive: {done.count:,} dead letters, {done.read:,} of {done.total:,} offsets", err=True
+            )
+
+    return report

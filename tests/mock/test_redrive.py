@@ -1,0 +1,216 @@
+"""Dead letters that are sent back with their headers are handled once more by the group that failed, and by nobody else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from dedup_sdk import DeadLetter, LastId, MemoryStore, Window, header, orders, value
+from dedup_sdk.cli.handler import run as dedup
+from dedup_sdk.ids.redrive import REDRIVE_HEADER
+from dedup_sdk.kafka.dead_letters import original_headers
+from dedup_sdk.kafka.fields import as_record
+from tests.mock.conftest import QUICK_CLIENT
+from tests.mock.test_run_errors import dead_letters
+from tests.support.consuming import lookup, make_consumer, poll_quiet, run_all, values
+from tests.support.dead_letters import dead_letter, fail_for, forward
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+STRATEGIES = {
+    "lookup": lookup(),
+    "value": lookup(id=value()),
+    "units": lookup(unit=header("dedup-unit")),
+    "last": LastId(id=header("dedup-id"), order=orders.integer(), window=Window(days=7)),
+    "sources": LastId(
+        id=header("dedup-id"), order=orders.integer(), lane=header("dedup-id"), window=Window(days=7)
+    ),
+}
+
+
+def test_a_resend_by_the_producer_is_a_duplicate_of_its_dead_letter(make: Make, send: Send) -> None:
+    """Hidden and counted: the dead letter stands for the message, also in a store that is made anew from the topic."""
+    send("1", "2", "1")
+    with make("orders") as consumer:
+        run_all(consumer, fail_for("1"), on_error="dead-letter", attempts=1)
+        assert (consumer.counters.dead_lettered, consumer.counters.verdicts["duplicate"]) == (1, 1)
+    kept: dict[str, Any] = {}
+    for options in (kept, {"store": MemoryStore()}):
+        send("1", "2")
+        with make("orders", **options) as consumer:
+            assert poll_quiet(consumer) == []
+            assert consumer.counters.verdicts["duplicate"] == 2
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_any_producer_sends_it_back(
+    make: Make, send: Send, kafka: MockKafka, name: str, *, rebuilt: bool
+) -> None:
+    """Handled once however often it is sent, by its group only, also where its store is made anew from the topic."""
+    options: dict[str, Any] = {"dedup": STRATEGIES[name]}
+    send("1", "2", "3")
+    dead_letter(make, "2", **options)
+    other_store = MemoryStore()
+    with make_consumer(kafka.bootstrap, "other", other_store, QUICK_CLIENT, **options) as other:
+        other.subscribe(["orders"])
+        run_all(other, fail_for())
+    [letter] = dead_letters(kafka)
+    forward(kafka.bootstrap, [letter])
+
+    def again() -> DedupConsumer:
+        return make("orders", **(options | ({"store": MemoryStore()} if rebuilt else {})))
+
+    with again() as consumer:
+        assert values(poll_quiet(consumer)) == ["2"]
+        assert consumer.counters.verdicts["duplicate"] == 0
+    forward(kafka.bootstrap, [letter])
+    with again() as consumer:
+        assert poll_quiet(consumer) == []
+        assert consumer.counters.verdicts["duplicate"] >= 1
+    with make_consumer(kafka.bootstrap, "other", other_store, QUICK_CLIENT, **options) as other:
+        other.subscribe(["orders"])
+        assert poll_quiet(other) == []
+        assert other.counters.verdicts["duplicate"] == 2
+
+
+def test_what_fails_again_is_sent_back_again(make: Make, send: Send, kafka: MockKafka) -> None:
+    """Its new dead letter has one redrive header, which names the record that failed last; without ours it is as the producer sent it."""
+    send("a")
+    dead_letter(make, "a")
+    forward(kafka.bootstrap, dead_letters(kafka))
+    dead_letter(make, "a")
+    first, second = sorted(dead_letters(kafka), key=Message.timestamp)
+    for offset, letter in enumerate((first, second)):
+        [said] = [text for name, text in as_record(letter).headers if name == REDRIVE_HEADER]
+        read = DeadLetter.read(letter)
+        assert read is not None
+        assert said == b"group=g&topic=orders&partition=0&offset=%d&timestamp=%d" % (
+            offset,
+            read.timestamp_ms,
+        )
+    assert original_headers(second) == [("dedup-id", b"a")]
+    forward(kafka.bootstrap, [first, second])
+    with make("orders") as consumer:
+        assert values(poll_quiet(consumer)) == ["a"]
+        assert consumer.counters.verdicts["duplicate"] == 1
+
+
+def test_a_retry_topic_that_the_group_reads_needs_no_tool(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The dead letter that arrives there is handled once more."""
+    kafka.create_topic("orders.retry")
+    send("a", "b")
+    dead_letter(make, "a", dead_letters="orders.retry")
+    with make("orders", "orders.retry") as consumer:
+        assert values(poll_quiet(consumer)) == ["a"]
+
+
+# --- dedup redrive -------------------------------------------------------------------------------------------------------
+
+
+def redrive(kafka: MockKafka, *options: str, source: str = "g.dead-letters") -> int:
+    """Call the command."""
+    return dedup(["redrive", "--bootstrap", kafka.bootstrap, "--from", source, *options])
+
+
+def test_the_command_sends_all_and_goes_on_where_it_ended(
+    make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing without --execute; each run takes what the ones before did not, and --again starts over."""
+    send("a", "b", partition=1, topic="pairs")
+    send("c", partition=0, topic="pairs")
+    dead_letter(make, "a", "b", "c", topic="pairs")
+    assert redrive(kafka, "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {
+        "from": "g.dead-letters", "to": None, "executed": False, "letters": 3, "topics": {"pairs": 3}, "others": 0,
+        "read": 3, "total": 3,
+    }  # fmt: skip
+    assert "nothing was sent, 3 dead letters would be; add --execute" in said.err
+    with make("pairs") as consumer:
+        assert poll_quiet(consumer) == []
+
+    sent: list[str] = []
+    for options, count in (("--limit", "2"), 2), ((), 1), ((), 0):
+        assert redrive(kafka, "--execute", "--json", *options) == 0
+        assert json.loads(capsys.readouterr().out)["letters"] == count
+        with make("pairs") as consumer:
+            got = poll_quiet(consumer)
+        assert len(got) == count
+        sent += values(got)
+        assert all(each.partition() == (0 if each.value() == b"c" else 1) for each in got)
+    assert sorted(sent) == ["a", "b", "c"]
+    assert redrive(kafka, "--execute", "--again") == 0
+    assert "3 dead letters sent back" in capsys.readouterr().err
+    with make("pairs") as consumer:
+        assert poll_quiet(consumer) == []
+        assert consumer.counters.verdicts["duplicate"] == 3
+
+
+def test_a_position_beyond_the_end_of_the_topic_is_that_of_an_older_topic(
+    make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was deleted and made again: the command starts at its beginning."""
+    send("a")
+    dead_letter(make, "a")
+    plain = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g.dead-letters.redrive"})
+    numbers = plain.list_topics("g.dead-letters").topics["g.dead-letters"].partitions
+    plain.commit(offsets=[TopicPartition("g.dead-letters", each, 9) for each in numbers], asynchronous=False)
+    plain.close()
+    assert redrive(kafka, "--execute") == 0
+    assert capsys.readouterr().out == "orders: 1 dead letters\n"
+
+
+def test_the_command_sends_to_another_topic(
+    make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --to; what is no dead letter is left, and counted."""
+    kafka.create_topic("orders.retry")
+    send("a")
+    dead_letter(make, "a")
+    send("what else", topic="g.dead-letters")
+    assert redrive(kafka, "--to", "orders.retry", "--execute") == 0
+    said = capsys.readouterr()
+    assert said.out == "orders.retry: 1 dead letters\n"
+    assert "1 records are no dead letters of this SDK" in said.err
+    with make("orders.retry", store=MemoryStore()) as consumer:
+        assert values(poll_quiet(consumer)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--to", "g.dead-letters"), "--to 'g.dead-letters' is --from"),
+        (
+            ("--to", "never-made", "--execute"),
+            "topic 'never-made' is unknown to the broker; name the topic to send to by --to",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_told_in_one_line(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    sentence: str,
+) -> None:
+    """And nothing was sent."""
+    send("a")
+    dead_letter(make, "a")
+    assert redrive(kafka, *options) != 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_dead_letter_topic_that_is_not_there_is_told(
+    kafka: MockKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its name."""
+    assert redrive(kafka, source="no-such") != 0
+    assert "topic 'no-such' is unknown to the broker; check --from" in capsys.readouterr().err
