@@ -19,8 +19,6 @@ from dedup_sdk.kafka.within import within
 
 logger = logging.getLogger("dedup_sdk")
 
-_FORGET_S: Final = 1.0
-"""Seconds that the group is given to forget a member which has no partitions any more."""
 _POLL_S: Final = 0.005
 
 
@@ -39,14 +37,19 @@ def leave_group(
         Consumer.unsubscribe(consumer)
         if by_hand:
             Consumer.unassign(consumer)
-        while Consumer.assignment(consumer) and time.monotonic() < until:
-            Consumer.poll(consumer, _POLL_S)
-        until = min(until, time.monotonic() + _FORGET_S)
-        # With group.protocol=consumer a member keeps its ID; else the ID tells that the group assigns nothing more.
-        while membership == "classic" and Consumer.memberid(consumer) and time.monotonic() < until:
+        # What the group has assigned is not in the assignment before its callback has run: so the first poll comes before the first look.
+        Consumer.poll(consumer, _POLL_S)
+        while _is_member(consumer, membership) and time.monotonic() < until:
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
         logger.info("the group was not left in order: %s", error)
+
+
+def _is_member(consumer: Consumer, membership: Membership) -> bool:
+    """Whether the group may still assign something; with ``group.protocol=consumer`` a member keeps its ID, which tells nothing."""
+    return bool(Consumer.assignment(consumer)) or (
+        membership == "classic" and bool(Consumer.memberid(consumer))
+    )
 
 
 def close_client(consumer: Consumer, *, within_s: float) -> None:

@@ -311,6 +311,7 @@ class DedupConsumer(Offsets):
         with self._turns.alone():
             if self._closed:
                 return
+            by_hand = bool(self._session.assigned) and not self._session.of_group
             self._guard.run(self._part)
         if self._session.of_group:
             self._guard.run(self._commit_in_group)
@@ -320,7 +321,7 @@ class DedupConsumer(Offsets):
                     self,
                     self._settings.membership,
                     within_s=self._settings.revoke_deadline_s,
-                    by_hand=not self._session.of_group,
+                    by_hand=by_hand,
                 )
                 with self._lock:
                     self._session.closing = True

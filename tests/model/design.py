@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tests.model.host import WINDOW_MS, Assignment, Commit, Outcome, Row
 
@@ -18,24 +19,51 @@ class Rules:
     trust_a_snapshot_as_completed: bool = False
     snapshot_beyond_the_commit: bool = False
     equal_offset_is_redelivered: bool = False
-    keep_marks_of_the_dead: bool = False
     mark_before_completion: bool = False
+    a_dead_letter_leaves_no_mark: bool = False
     release_promotes_a_twin: bool = False
-    ignore_dead_letters: bool = False
     duplicates_do_not_refresh: bool = False
     low_never_rises: bool = False
     metadata_is_optional: bool = False
+    a_text_is_not_bound_to_its_offset: bool = False
+    a_text_is_not_bound_to_its_rule: bool = False
+    nothing_above_the_commit_travels: bool = False
+    told_offsets_leave_no_mark: bool = False
+    told_offsets_are_done_at_once: bool = False
+    told_offsets_need_no_witness: bool = False
+    a_store_needs_no_witness: bool = False
+    marks_are_not_asked_for_a_contradiction: bool = False
+
+
+class Text(NamedTuple):
+    """What stands beside a commit of ``at``: ``done`` is completed above it, and ``witness`` the serial number of its last record."""
+
+    at: int
+    rule: int
+    low: int
+    era: int
+    done: frozenset[int] = frozenset()
+    witness: int | None = None
 
 
 @dataclass(slots=True)
 class _Disk:
-    """``done`` are the completed offsets above ``high``; ``committed`` is the last offset known to be committed."""
+    """``done`` are the completed offsets above ``high``; ``committed`` is the last offset known to be committed.
+
+    ``told``: completed offsets of which only a commit's text says so; they are done, with a mark, once they are read. ``witness`` is the
+    serial number of the last record below ``high``, ``serials`` have those of records above it, as far as they are known.
+    """
 
     low: int
     high: int
+    rule: int
+    era: int = 0
     marks: dict[int, Sighting] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
     committed: int | None = None
+    witness: int | None = None
+    serials: dict[int, int] = field(default_factory=dict)
 
 
 class DesignHost:
@@ -47,7 +75,7 @@ class DesignHost:
         self._log: list[Row] = []
         self._in_flight: dict[int, int] = {}
         self._parked: dict[int, list[int]] = {}
-        self.complete = False
+        self._position = 0
 
     @property
     def disk(self) -> _Disk:
@@ -60,11 +88,6 @@ class DesignHost:
         """See `Host`."""
         return self.disk.high
 
-    @property
-    def low(self) -> int:
-        """See `Host`."""
-        return self.disk.low
-
     def lose_disk(self) -> None:
         """See `Host`."""
         self._disk = None
@@ -76,82 +99,182 @@ class DesignHost:
         """See `Host`."""
         self.disk.committed = offset
 
+    # --- what travels with a commit ------------------------------------------------------------------------------
+
+    def completed_above(self, offset: int) -> set[int]:
+        """See `Host`."""
+        disk = self.disk
+        above = range(offset, disk.high)
+        return {each for each in {*above, *disk.done, *disk.told} if each >= offset}
+
+    def text(self, offset: int) -> Text:
+        """See `Host`."""
+        disk = self.disk
+        done = self.completed_above(offset)
+        # Nobody believes what ends with a record that cannot be named.
+        while done and max(done) not in disk.serials:
+            done.remove(max(done))
+        witness = disk.serials[max(done)] if done else None
+        return Text(offset, disk.rule, min(disk.low, offset), disk.era, frozenset(done), witness)
+
+    def rewind(self, text: object, committed: int, offset: int) -> Text | None:
+        """See `Host`."""
+        if not isinstance(text, Text) or text.at != committed:
+            return None
+        ahead = offset > committed
+        low = offset if ahead else min(text.low, offset)
+        return Text(offset, text.rule, low, text.era if ahead else text.era + 1)
+
+    def _valid(self, commit: Commit, rule: int) -> Text | None:
+        text = commit.text
+        if not isinstance(text, Text):
+            return None
+        if text.at != commit.offset and not self._rules.a_text_is_not_bound_to_its_offset:
+            return None
+        return text if text.rule == rule or self._rules.a_text_is_not_bound_to_its_rule else None
+
+    def _told(self, text: Text | None, end: int) -> set[int]:
+        if text is None or not text.done or self._rules.nothing_above_the_commit_travels:
+            return set()
+        last = max(text.done)
+        same = last < end and self._log[last].serial == text.witness
+        return set(text.done) if same or self._rules.told_offsets_need_no_witness else set()
+
     # --- coming up to date ---------------------------------------------------------------------------------------
 
     def assign(self, assignment: Assignment) -> None:
         """See `Host`."""
         self._log, self._in_flight, self._parked = assignment.log, {}, {}
-        at, low = assignment.commit.offset, self._begin(assignment.commit)
-        dead = frozenset() if self._rules.ignore_dead_letters else assignment.dead
+        at, rule = assignment.commit.offset, assignment.rule
+        text = self._valid(assignment.commit, rule)
+        low = min(text.low, at) if text is not None else self._begin(at)
         disk = None if assignment.new else self._disk
-        if disk is not None and disk.committed is not None and at < disk.committed:  # rewound
-            disk.marks = self._fold(low, at, dead)
-            disk.low, disk.high, disk.done = low, at, set()
+        if disk is not None and disk.rule != rule:
+            disk = None  # marks of another rule mean nothing
+        era = text.era if text is not None else disk.era if disk is not None else 0
+        if disk is not None and self._was_rewound(disk, at, text):
+            self._disk = disk = _Disk(
+                low, at, rule, era, self._fold(low, at, rule), witness=self._serial(at, low)
+            )
         elif disk is not None and low < disk.low:
             disk = None  # the group's history begins earlier than this disk knows
         elif disk is not None and low > disk.low and not self._rules.low_never_rises:
-            disk.low, disk.high = low, max(low, disk.high)
-            disk.done = {offset for offset in disk.done if offset >= low}
+            if low > disk.high:
+                disk.high, disk.witness = low, None
+            disk.low = low
+            disk.done = {offset for offset in disk.done if offset >= disk.high}
         if disk is None:
-            disk = self._anew(assignment, low, dead)
-        elif at > disk.high:
-            self._replay(disk, at, dead)
-        self._disk = disk
-        self.complete = assignment.new or assignment.commit.complete
+            disk = self._anew(assignment, low, era)
+        else:
+            disk.era = era
+            if at > disk.high:
+                self._replay(disk, at)
+            else:
+                self._cut_where_it_is_another(disk, at, assignment.end)
+        self._disk, self._position, disk.told = disk, at, set()
+        known = self.completed_above(at)
+        disk.told = {offset for offset in self._told(text, assignment.end) if offset >= disk.high} - known
+        if text is not None and text.witness is not None and disk.told:
+            disk.serials[max(text.done)] = text.witness
+        if self._rules.told_offsets_are_done_at_once:
+            disk.done |= disk.told
+            self._position = max([at, *(offset + 1 for offset in disk.told)])
         self._advance()
 
-    def _begin(self, commit: Commit) -> int:
-        if commit.low is not None:
-            return commit.low
-        if self._rules.metadata_is_optional:
-            return min(self._disk.low if self._disk else 0, commit.offset)
-        return commit.offset
+    def _begin(self, at: int) -> int:
+        """Where the history begins whose commit has no valid text."""
+        return min(self._disk.low if self._disk else 0, at) if self._rules.metadata_is_optional else at
 
-    def _fold(self, low: int, cut: int, dead: frozenset[int]) -> dict[int, Sighting]:
+    def _was_rewound(self, disk: _Disk, at: int, text: Text | None) -> bool:
+        if text is not None:
+            return text.era != disk.era  # a lower offset of the same era is a commit that came late
+        return disk.committed is not None and at < disk.committed
+
+    def _serial(self, offset: int, low: int) -> int | None:
+        return self._log[offset - 1].serial if offset > low else None
+
+    def _fold(self, low: int, cut: int, rule: int) -> dict[int, Sighting]:
         """Marks of the completed log before ``cut``, from ``low`` or one window back, whichever is later."""
         begin = low
         while begin < cut and self._log[begin].timestamp_ms < self._log[cut - 1].timestamp_ms - WINDOW_MS:
             begin += 1
-        offsets = (offset for offset in range(begin, cut) if offset not in dead)
-        return {self._log[offset].ident: (offset, self._log[offset].timestamp_ms) for offset in offsets}
+        return {row.idents[rule]: (begin + n, row.timestamp_ms) for n, row in enumerate(self._log[begin:cut])}
 
-    def _anew(self, assignment: Assignment, low: int, dead: frozenset[int]) -> _Disk:
+    def _anew(self, assignment: Assignment, low: int, era: int) -> _Disk:
         """Begin without a disk: from a snapshot and the tail, or from the tail alone."""
-        at = assignment.commit.offset
+        at, rule = assignment.commit.offset, assignment.rule
         newest = assignment.end if self._rules.snapshot_beyond_the_commit else at
         cut = low + round(assignment.cut * (newest - low))
-        disk = _Disk(low=low, high=at, marks=self._fold(low, max(cut, at), dead))
+        disk = _Disk(low, at, rule, era, self._fold(low, max(cut, at), rule), witness=self._serial(at, low))
         if self._rules.trust_a_snapshot_as_completed:
             disk.high = at + round(assignment.cut * (assignment.end - at))
         return disk
 
-    def _replay(self, disk: _Disk, at: int, dead: frozenset[int]) -> None:
+    def _replay(self, disk: _Disk, at: int) -> None:
         for offset in range(disk.high, at):
-            ident, timestamp_ms = self._log[offset]
-            known = disk.marks.get(ident, (-1, 0))[0]
-            if offset in dead:
-                if known == offset and not self._rules.keep_marks_of_the_dead:
-                    del disk.marks[ident]
-            elif known < offset:
-                disk.marks[ident] = (offset, timestamp_ms)
-        disk.high, disk.done = at, {offset for offset in disk.done if offset >= at}
+            row = self._log[offset]
+            if disk.marks.get(row.idents[disk.rule], (-1, 0))[0] < offset:
+                disk.marks[row.idents[disk.rule]] = (offset, row.timestamp_ms)
+        disk.high, disk.witness = at, self._log[at - 1].serial
+        disk.done = {offset for offset in disk.done if offset >= at}
+
+    def _cut_where_it_is_another(self, disk: _Disk, at: int, end: int) -> None:
+        """Give up what is completed of a log that the broker no longer has."""
+        if self._rules.a_store_needs_no_witness:
+            return
+        if disk.high > at and (disk.high > end or self._log[disk.high - 1].serial != disk.witness):
+            other = (offset for offset in range(at, disk.high) if offset >= end or self._is_another(offset))
+            self._cut(next(other, disk.high))
+        disk.done = {offset for offset in disk.done if offset < end}
+
+    def _is_another(self, offset: int) -> bool:
+        """Whether the record at a completed offset is not the one that was completed: its ID was not completed there, nor later."""
+        disk, row = self.disk, self._log[offset]
+        newest_ms = max((timestamp_ms for _, timestamp_ms in disk.marks.values()), default=-1)
+        inside = row.timestamp_ms >= newest_ms - WINDOW_MS
+        return inside and disk.marks.get(row.idents[disk.rule], (-1, 0))[0] < offset
+
+    def _cut(self, offset: int) -> None:
+        """Count nothing from an offset on as completed; marks stay, because their IDs were handled."""
+        disk = self.disk
+        if offset < disk.high:
+            disk.high, disk.witness = offset, None
+        disk.low, disk.committed = min(disk.low, offset), None
+        disk.done = {each for each in disk.done if each < offset}
+        disk.told = {each for each in disk.told if each < offset}
+        self._in_flight, self._parked, self._position = {}, {}, disk.high
 
     def jump(self, offset: int) -> None:
         """See `Host`."""
-        self.disk.high, self.disk.done = offset, set()
+        disk = self.disk
+        disk.high, disk.done, disk.told, disk.witness = offset, set(), set(), None
         if not self._rules.low_never_rises:
-            self.disk.low = offset
-        self.complete = False
+            disk.low = offset
+        self._position = offset
 
     # --- judging -------------------------------------------------------------------------------------------------
 
     def admit(self, offset: int) -> Outcome:
         """See `Host`."""
-        disk, ident = self.disk, self._log[offset].ident
+        disk, row = self.disk, self._log[offset]
+        ident = row.idents[disk.rule]
+        if offset in disk.told and not self._rules.told_offsets_are_done_at_once:
+            disk.told.discard(offset)
+            disk.done.add(offset)
+            disk.serials[offset] = row.serial
+            if disk.marks.get(ident, (-1, 0))[0] < offset and not self._rules.told_offsets_leave_no_mark:
+                disk.marks[ident] = (offset, row.timestamp_ms)
+        elif disk.low <= offset < disk.high or offset in disk.done:
+            asked = offset not in disk.told and not self._rules.marks_are_not_asked_for_a_contradiction
+            if asked and self._is_another(offset):
+                self._cut(offset)
+                return Outcome.ANOTHER_LOG
+        self._position = max(self._position, offset + 1)
         if disk.low <= offset < disk.high or offset in disk.done:
+            self._advance()
             return Outcome.REDELIVERED
         if self._rules.equal_offset_is_redelivered and disk.marks.get(ident, (-1, 0))[0] == offset:
-            disk.done.add(offset)
+            self._complete(offset)
             self._advance()
             return Outcome.DUPLICATE
         if ident in self._in_flight.values():
@@ -159,15 +282,16 @@ class DesignHost:
             return Outcome.PARKED
         outcome = self._judge(offset)
         if self._rules.mark_before_completion and outcome is not Outcome.DUPLICATE:
-            disk.marks[ident] = (offset, self._log[offset].timestamp_ms)
+            disk.marks[ident] = (offset, row.timestamp_ms)
         self._advance()
         return outcome
 
     def _judge(self, offset: int) -> Outcome:
-        disk, (ident, now_ms) = self.disk, self._log[offset]
+        disk, row = self.disk, self._log[offset]
+        ident, now_ms = row.idents[disk.rule], row.timestamp_ms
         mark = disk.marks.get(ident)
         if mark and mark[0] < offset and now_ms - mark[1] <= WINDOW_MS:
-            disk.done.add(offset)
+            self._complete(offset)
             if not self._rules.duplicates_do_not_refresh:
                 disk.marks[ident] = (offset, now_ms)
             return Outcome.DUPLICATE
@@ -175,14 +299,16 @@ class DesignHost:
         covered = disk.low == 0 or self._log[disk.low].timestamp_ms <= now_ms - WINDOW_MS
         return Outcome.FRESH if covered else Outcome.DOUBTFUL
 
+    def _complete(self, offset: int) -> None:
+        self.disk.done.add(offset)
+        self.disk.serials[offset] = self._log[offset].serial
+
     def end(self, offset: int, *, dead: bool) -> list[tuple[int, Outcome]]:
         """See `Host`."""
         disk, ident = self.disk, self._in_flight.pop(offset)
-        disk.done.add(offset)
-        if not dead:
+        self._complete(offset)
+        if not (dead and self._rules.a_dead_letter_leaves_no_mark):
             disk.marks[ident] = (offset, self._log[offset].timestamp_ms)
-        elif disk.marks.get(ident, (-1, 0))[0] == offset and not self._rules.keep_marks_of_the_dead:
-            del disk.marks[ident]
         judged: list[tuple[int, Outcome]] = []
         waiting = sorted(self._parked.pop(ident, []))
         while waiting and ident not in self._in_flight.values():
@@ -205,6 +331,9 @@ class DesignHost:
         return [twin]
 
     def _advance(self) -> None:
-        while self.disk.high in self.disk.done:
-            self.disk.done.discard(self.disk.high)
-            self.disk.high += 1
+        """Move the watermark over what is completed, as far as it was read: until then a record may prove to be another one."""
+        disk = self.disk
+        while disk.high in disk.done and disk.high < self._position:
+            disk.done.discard(disk.high)
+            disk.witness = self._log[disk.high].serial
+            disk.high += 1

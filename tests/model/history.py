@@ -1,15 +1,21 @@
 """Random histories of one partition, one group and two hosts, and an oracle.
 
-Each history is random: crashes, clean hand-overs, takeovers, lost disks, recovery by the tail or by a snapshot, rewinds,
-forward jumps (with and without metadata), forgotten commits, handlers that fail for a while (released) or for good (dead
-letters), completion in any order, commits that lag. The oracle then asks of every offset that the group processed:
+Each history is random: crashes, clean hand-overs, takeovers, lost disks, recovery by the tail or by a snapshot, rewinds and
+forward jumps by every kind of tool (without a text, with one copied from another offset, with `dedup rewind`), commits that come late or
+are forgotten, another ID spec, a broker restored from a backup of its disk (at the same leader epoch, with or without the group's
+offsets), handlers that fail for a while (released) or for good (dead letters, an end like any other), completion in any order, commits
+that lag. The oracle then asks of every record that the group processed:
 
 lost
-    it was judged a duplicate, and no earlier record with its ID was handled; or a record was passed by, or a commit went
-    past one, that nobody settled.
+    it was judged a duplicate, and no earlier record with its ID, as the ID was read then, was handled or dead-lettered; or a record
+    was passed by, or a commit went past one, that nobody settled.
+doubled
+    it was handled again although it was completed before an orderly hand-over, and nobody moved the group.
 leaked
     it was delivered without doubt, although the group had processed a record of its ID within the window before it
     (handling one offset twice around a crash is allowed).
+unfounded
+    a log was taken for another one, and nobody changed it.
 repeated
     a host that still has its disk delivered again what it had completed itself.
 
@@ -20,7 +26,7 @@ Zombies, transactions, truncation, two groups and count windows are in `tests.mo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tests.model.design import Rules
@@ -29,6 +35,9 @@ from tests.model.host import WINDOW_MS, Assignment, Commit, Host, Outcome, Row
 LOG_LENGTH = 120
 _MOST_STEPS = 20_000
 _MOST_OPERATIONS = 3
+_OPERATIONS = ["rewind", "skip", "dedup rewind", "late", "forget", "rule", "restore", "restore"]
+_LATE = 6
+"""So many commits back one may come late."""
 
 
 @dataclass
@@ -44,25 +53,46 @@ class History:
         """Draw the log."""
         self.random = random.Random(self.seed)
         self.hosts = {name: self.make_host() for name in "AB"}
-        now_ms, distinct = 100, self.random.choice([3, 6, 12])
+        self.distinct = self.random.choice([3, 6, 12])
+        self.rows: list[Row] = []
+        """Every record that was ever written, by serial number."""
+        self.poison: set[int] = set()
         self.log: list[Row] = []
-        for offset in range(LOG_LENGTH):
-            now_ms += self.random.choice([0, 1, 1, 2])
-            ident = self.random.randrange(distinct) if self._chance(0.5) else 1000 + offset
-            self.log.append(Row(ident, now_ms - self.random.randint(0, self.disorder_ms)))
-        self.poison = {offset for offset in range(LOG_LENGTH) if self._chance(0.03)}
-        self.end, self.steps, self.operations = 20, 0, 0
+        self._write(LOG_LENGTH, 100)
+        self.end, self.steps, self.operations, self.rule = 20, 0, 0, 0
+        self.calm = self._chance(0.4)
+        """Whether nobody moves the group, nor the log."""
         self.commit: Commit | None = None
-        self.dead: set[int] = set()
+        self.commits: list[Commit] = []
+        """Those of the group since it was moved last."""
+        self.backup: tuple[int, Commit | None] | None = None
+        """Where the log ended, and what was committed, when the broker's disk was copied."""
+        self.restored = False
+        self.handed_over: set[int] = set()
+        # What follows goes by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were judged.
         self.handled: list[int] = []
+        self.dead: set[int] = set()
         self.doubtful: set[int] = set()
-        self.judged: set[int] = set()
+        self.judged: dict[int, int] = {}
         self.settled: set[int] = set()
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
 
     def _chance(self, share: float) -> bool:
         return self.random.random() < share
+
+    def _write(self, count: int, now_ms: int) -> None:
+        for _ in range(count):
+            now_ms += self.random.choice([0, 1, 1, 2])
+            serial = len(self.rows)
+            one, other = (
+                self.random.randrange(self.distinct) if self._chance(0.5) else 1000 + serial for _ in range(2)
+            )
+            row = Row((one, other), now_ms - self.random.randint(0, self.disorder_ms), serial)
+            self.log.append(row)
+            self.rows.append(row)
+            if self._chance(0.06):
+                self.poison.add(serial)
 
     def run(self) -> str:
         """Live through it; return ``ok`` or what went wrong first."""
@@ -73,8 +103,7 @@ class History:
                 if self.verdict:
                     return self.verdict
             if self._chance(0.3):
-                self._commit()
-                self.host.stop(killed=False)
+                self._hand_over()
             else:
                 self.host.stop(killed=True)
             if self.verdict:
@@ -83,6 +112,9 @@ class History:
             if self.steps > _MOST_STEPS:
                 return "stuck"
         return self._oracle()
+
+    def _serials(self, offsets: Iterable[int]) -> set[int]:
+        return {self.log[offset].serial for offset in offsets}
 
     # --- a member is assigned the partition ------------------------------------------------------------------------
 
@@ -95,36 +127,46 @@ class History:
         new = self.commit is None
         if self.commit is None:
             start = self.random.choice([0, self.end] if self.operations else [0, 0, 10])
-            self.commit = Commit(start, start)
+            self.commit = Commit(start)
         cut = self.random.choice([0.0, 1.0, self.random.random()])
-        dead = frozenset(self.dead)
         self.host.assign(
-            Assignment(log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, dead=dead)
+            Assignment(log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, rule=self.rule)
         )
         self.start = self.position = self.commit.offset
         self.in_flight: list[int] = []
         self._state(self.commit.offset)
 
     def _state(self, offset: int) -> None:
-        """Commit an offset together with where the host says that the history begins."""
-        self.commit = Commit(offset, self.host.low, self.host.complete)
+        """Commit an offset together with what the host says of it."""
+        self.commit = Commit(offset, self.host.text(offset))
+        self.commits.append(self.commit)
         self.host.note_committed(offset)
 
     def _commit(self) -> None:
         offset = self.position if self.rules.commit_the_position else self.host.high
-        if not self.settled.issuperset(range(self.start, offset)):
+        passed = self._serials(range(self.start, offset)) - self.settled
+        if passed and not self.restored:
             self.verdict = "lost"
+        for serial in passed:
+            self._hide(serial)
         self._state(offset)
+
+    def _hand_over(self) -> None:
+        """Have the member leave in order."""
+        self._commit()
+        self.handed_over = self._serials([*range(self.host.high), *self.host.completed_above(self.host.high)])
+        self.host.stop(killed=False)
 
     # --- it reads, handles in any order, commits now and then --------------------------------------------------------
 
     def _step(self) -> None:
         self.steps += 1
-        idle = not self.in_flight and self.operations < _MOST_OPERATIONS and self.position < self.end - 3
+        idle = not self.in_flight and self._may_operate() and self.position < self.end - 3
         if idle and self._chance(0.02):
             self.operations += 1
             self.position = self.start = self.random.randrange(self.position + 1, self.end)
             self.host.jump(self.position)
+            self.commits.clear()
             self._state(self.position)
         elif self._chance(0.6) and self.position < self.end:
             offset, self.position = self.position, self.position + 1
@@ -141,61 +183,115 @@ class History:
         if self._chance(0.1):
             self.in_flight += self.host.release(offset)
             return
-        self.settled.add(offset)
-        self.on_disk[self.name].add(offset)
-        if offset in self.poison:
-            self.dead.add(offset)
+        serial = self.log[offset].serial
+        self.settled.add(serial)
+        self.on_disk[self.name].add(serial)
+        if self.calm and serial in self.handed_over:
+            self.verdict = "doubled"
+        dead = serial in self.poison
+        if dead:
+            self.dead.add(serial)
         else:
-            self.handled.append(offset)
-        for twin, outcome in self.host.end(offset, dead=offset in self.poison):
+            self.handled.append(serial)
+        for twin, outcome in self.host.end(offset, dead=dead):
             self._take(twin, outcome)
 
     def _take(self, offset: int, outcome: Outcome) -> None:
-        if outcome is Outcome.REDELIVERED:
-            if offset not in self.settled:
+        serial = self.log[offset].serial
+        if outcome is Outcome.ANOTHER_LOG:
+            if not self.restored:
+                self.verdict = "unfounded"
+            self.position, self.in_flight = self.host.high, []
+        elif outcome is Outcome.REDELIVERED:
+            if serial not in self.settled and self.restored:
+                outcome = Outcome.DUPLICATE  # of a record of the log before
+            elif serial not in self.settled:
                 self.verdict = "lost"
-        elif outcome is Outcome.DUPLICATE:
-            self.judged.add(offset)
-            self.settled.add(offset)
-        elif outcome is not Outcome.PARKED:
+        elif outcome in (Outcome.FRESH, Outcome.DOUBTFUL):
             self.in_flight.append(offset)
             if outcome is Outcome.DOUBTFUL:
-                self.doubtful.add(offset)
-            if offset in self.on_disk[self.name] and not self.operations:
+                self.doubtful.add(serial)
+            if serial in self.on_disk[self.name] and not self.operations:
                 self.verdict = "repeated"
+        if outcome is Outcome.DUPLICATE:
+            self._hide(serial)
 
-    # --- between assignments, an operator -----------------------------------------------------------------------------
+    def _hide(self, serial: int) -> None:
+        """Note that nobody handles a record because its ID was completed; whether that is so the oracle asks."""
+        self.judged[serial] = self.rule
+        self.settled.add(serial)
+
+    # --- between assignments, an operator, or a broken broker -----------------------------------------------------------
+
+    def _may_operate(self) -> bool:
+        return self.operations < _MOST_OPERATIONS and not self.calm
 
     def _operate(self) -> None:
-        if self.commit is None or self.operations >= _MOST_OPERATIONS or not self._chance(0.06):
+        if self.commit is None or not self._may_operate():
+            return
+        if self._chance(0.3):
+            self.backup = self.end, self.commit
+        if not self._chance(0.12):
             return
         self.operations += 1
-        what = self.random.choice(["rewind", "skip", "forget"])
+        what = self.random.choice(_OPERATIONS)
+        if what == "late":
+            self.commit = self.random.choice(self.commits[-_LATE:])
+            return
+        if what == "restore":
+            if self.backup is not None:
+                self._restore(*self.backup)
+            return
+        if what == "rule":
+            self.rule = 1 - self.rule
+            return
+        self.commits.clear()
+        committed, text = self.commit
+        # Some tools write the old text back.
+        copied = self.random.choice([None, text])
         if what == "rewind":
-            self.commit = Commit(self.random.randrange(self.commit.offset + 1))
+            self.commit = Commit(self.random.randrange(committed + 1), copied)
         elif what == "skip":
-            self.commit = Commit(self.random.randrange(self.commit.offset, self.end + 1))
+            self.commit = Commit(self.random.randrange(committed, self.end + 1), copied)
+        elif what == "dedup rewind":
+            target = self.random.randrange(committed + 1)
+            self.commit = Commit(target, self.host.rewind(text, committed, target))
         else:
             self.commit = None
+
+    def _restore(self, end: int, commit: Commit | None) -> None:
+        """Put the broker's disk back to what it was: other records come in place of those that are gone."""
+        if end >= LOG_LENGTH:
+            return
+        assert self.commit is not None
+        if self.commit.offset > end or self._chance(0.5):
+            # With the group's offsets.
+            self.commit = commit
+        del self.log[end:]
+        self._write(LOG_LENGTH - end, self.rows[-1].timestamp_ms)
+        self.end = self.random.randrange(end, LOG_LENGTH + 1)
+        self.restored = True
+        self.commits.clear()
+        self.backup = None
 
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def _oracle(self) -> str:
-        offsets = set(self.handled)
-        for offset in self.judged - offsets:
-            if not any(earlier in offsets for earlier in self._earlier(offset)):
+        ends = {*self.handled, *self.dead}
+        for serial, rule in self.judged.items():
+            if serial not in ends and not any(earlier in ends for earlier in self._earlier(serial, rule)):
                 return "lost"
         if self.operations or self.disorder_ms:
             return "ok"
-        processed = offsets | self.judged
-        for offset in offsets - self.doubtful:
-            since_ms = self.log[offset].timestamp_ms - WINDOW_MS
+        for serial in set(self.handled) - self.doubtful:
+            since_ms = self.rows[serial].timestamp_ms - WINDOW_MS
             if any(
-                earlier in processed and self.log[earlier].timestamp_ms >= since_ms
-                for earlier in self._earlier(offset)
+                earlier in self.settled and self.rows[earlier].timestamp_ms >= since_ms
+                for earlier in self._earlier(serial, 0)
             ):
                 return "leaked"
         return "ok"
 
-    def _earlier(self, offset: int) -> list[int]:
-        return [earlier for earlier in range(offset) if self.log[earlier].ident == self.log[offset].ident]
+    def _earlier(self, serial: int, rule: int) -> list[int]:
+        ident = self.rows[serial].idents[rule]
+        return [earlier for earlier in range(serial) if self.rows[earlier].idents[rule] == ident]

@@ -6,7 +6,7 @@ killed or stops in order. Offsets are "the next one" where they are watermarks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -14,10 +14,14 @@ WINDOW_MS = 40
 
 
 class Row(NamedTuple):
-    """A record of the log: what it is called, and when."""
+    """A record of the log: its ID as either of two ID specs reads it, when it was written, and a number that no other record has.
 
-    ident: int
+    An offset may be written twice, before and after a broker was restored; ``serial`` tells one record from the other.
+    """
+
+    idents: tuple[int, int]
     timestamp_ms: int
+    serial: int
 
 
 class Outcome(Enum):
@@ -28,21 +32,21 @@ class Outcome(Enum):
     DUPLICATE = "a duplicate"
     REDELIVERED = "completed before"
     PARKED = "waits for its twin"
+    ANOTHER_LOG = "what was completed there was another record: the host reads again from its watermark, nothing is in flight"
 
 
 class Commit(NamedTuple):
-    """What the group's commits say: an offset, and with our metadata where its history begins."""
+    """What the group's commits say: an offset, and the text that a host wrote beside it (None: there is none)."""
 
     offset: int
-    low: int | None = None
-    complete: bool = False
+    text: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """Where a host begins: ``commit`` is the group's, or for a group that never committed the place where it starts.
 
-    ``dead`` are the offsets in the dead-letter topic, ``end`` is where the log ends now, ``cut`` a number from 0 to 1
+    ``rule`` is the ID spec that the host goes by (0 or 1), ``end`` is where the log ends now, ``cut`` a number from 0 to 1
     that says how much of the history a snapshot brings.
     """
 
@@ -51,7 +55,7 @@ class Assignment:
     new: bool
     end: int
     cut: float
-    dead: frozenset[int] = field(default=frozenset())
+    rule: int = 0
 
 
 class Host(Protocol):
@@ -61,13 +65,11 @@ class Host(Protocol):
     def high(self) -> int:
         """Everything before it is completed."""
 
-    @property
-    def low(self) -> int:
-        """Where the stretch begins that the group has processed without a gap."""
+    def text(self, offset: int) -> object:
+        """Return what a commit of an offset up to ``high`` says beside it."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether the group's own history begins at ``low``."""
+    def completed_above(self, offset: int) -> set[int]:
+        """Return what the group has completed at or above an offset, here or elsewhere."""
 
     def assign(self, assignment: Assignment) -> None:
         """Come up to date."""
@@ -92,3 +94,6 @@ class Host(Protocol):
 
     def lose_disk(self) -> None:
         """Forget everything."""
+
+    def rewind(self, text: object, committed: int, offset: int) -> object:
+        """Return the text that `dedup rewind` writes beside ``offset`` where the group has committed ``committed``."""

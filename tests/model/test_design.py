@@ -14,13 +14,20 @@ BROKEN = [
     Rules(trust_a_snapshot_as_completed=True),
     Rules(snapshot_beyond_the_commit=True),
     Rules(snapshot_beyond_the_commit=True, equal_offset_is_redelivered=True),
-    Rules(snapshot_beyond_the_commit=True, keep_marks_of_the_dead=True),
     Rules(mark_before_completion=True, equal_offset_is_redelivered=True),
+    Rules(a_dead_letter_leaves_no_mark=True),
     Rules(release_promotes_a_twin=True),
-    Rules(ignore_dead_letters=True),
     Rules(duplicates_do_not_refresh=True),
     Rules(low_never_rises=True),
     Rules(metadata_is_optional=True),
+    Rules(a_text_is_not_bound_to_its_offset=True),
+    Rules(a_text_is_not_bound_to_its_rule=True),
+    Rules(nothing_above_the_commit_travels=True),
+    Rules(told_offsets_leave_no_mark=True),
+    Rules(told_offsets_are_done_at_once=True),
+    Rules(told_offsets_need_no_witness=True),
+    Rules(a_store_needs_no_witness=True),
+    Rules(marks_are_not_asked_for_a_contradiction=True),
 ]
 
 
@@ -32,7 +39,7 @@ def _outcome(seed: int, rules: Rules) -> str:
     return History(seed, lambda: DesignHost(rules), rules).run()
 
 
-def test_the_design_neither_loses_nor_leaks() -> None:
+def test_the_design_neither_loses_nor_leaks_nor_doubles() -> None:
     """Followed to the letter, the design survives a thousand random histories."""
     assert Counter(_outcome(seed, Rules()) for seed in range(1000)) == {"ok": 1000}
 
