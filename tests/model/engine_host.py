@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.ids import digest_one, key
+from dedup_sdk.errors import ForeignStoreError
+from dedup_sdk.ids import IdSpec, digest_one, key, value
+from dedup_sdk.kafka.assigned import Assigned
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.rewinding import moved
 from dedup_sdk.lane.plan import StartPlan, plan_start
+from dedup_sdk.progress import Witness
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.store.protocol import DIGEST_NAME, KeyStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
-from tests.model.host import WINDOW_MS, Assignment, Commit, Outcome, Row
+from tests.model.host import WINDOW_MS, Assignment, Outcome, Row
 
 _OUTCOMES = {
     VerdictKind.FRESH: Outcome.FRESH,
@@ -31,7 +39,9 @@ class EngineHost:
     def __init__(self, recent_marks: int) -> None:
         self._recent_marks = recent_marks
         self._log: list[Row] = []
-        self.complete = False
+        self._rule = 0
+        self._assigned = Assigned("t", 0)
+        self._eras = 0
         self.lose_disk()
 
     def lose_disk(self) -> None:
@@ -40,7 +50,8 @@ class EngineHost:
         self._engine = self._new_engine()
 
     def _new_engine(self) -> Deduplicator:
-        strategy = Lookup(id=key(), window=Window(milliseconds=WINDOW_MS))
+        specs: list[IdSpec] = [key(), value()]
+        strategy = Lookup(id=specs[self._rule], window=Window(milliseconds=WINDOW_MS))
         return Deduplicator(strategy, store=self._store, recent_marks=self._recent_marks)
 
     @property
@@ -54,10 +65,20 @@ class EngineHost:
         assert next_offset is not None
         return next_offset
 
-    @property
-    def low(self) -> int:
+    def text(self, offset: int) -> str:
         """See `Host`."""
-        return self._held.coverage.low
+        text: str = self._assigned.commit_of(self._held, offset).metadata
+        return text
+
+    def completed_above(self, offset: int) -> set[int]:
+        """See `Host`."""
+        return {each for start, end in self._held.completed_above(offset) for each in range(start, end)}
+
+    def rewind(self, text: object, committed: int, offset: int) -> str | None:
+        """See `Host`."""
+        self._eras += 1
+        metadata = moved(committed, self._parsed(text, committed), offset, f"{self._eras:x}")
+        return None if metadata is None else metadata.text(offset)
 
     def note_committed(self, offset: int) -> None:
         """See `Host`."""
@@ -77,25 +98,64 @@ class EngineHost:
     def assign(self, assignment: Assignment) -> None:
         """See `Host`."""
         self._log = assignment.log
-        commit = assignment.commit
-        self.complete = assignment.new or commit.complete
-        plan = self._start(commit, new=assignment.new)
+        if assignment.rule != self._rule:
+            self._rule = assignment.rule
+            self._engine = self._new_engine()
+        metadata = self._believed(assignment)
+        plan = self._begin(self._plan(assignment.commit.offset, metadata, new=assignment.new), assignment)
+        self._assigned.complete = assignment.new or (metadata is not None and metadata.complete)
         begin = self._one_window_back(plan) if plan.whole else plan.replay_from
-        self._fold(begin, plan.replay_to, assignment.dead)
+        self._fold(begin, plan.replay_to)
+        done = None if metadata is None or plan.beginning == "rewound" else metadata.done
+        self._assigned.told = done
+        if done is not None:
+            self._held.tell_completed(done.ranges)
 
-    def _start(self, commit: Commit, *, new: bool = False) -> StartPlan:
-        plan = self._plan(commit, new=new)
+    def _begin(self, plan: StartPlan, assignment: Assignment) -> StartPlan:  # noqa: ARG002 - for snapshots
         self._held.start(plan)
         return plan
 
-    def _plan(self, commit: Commit, *, new: bool = False) -> StartPlan:
-        held = self._engine.attach("t", 0)
+    @staticmethod
+    def _parsed(text: object, offset: int) -> CommitMetadata | None:
+        return parse_metadata(text, committed=offset) if isinstance(text, str) else None
+
+    def _believed(self, assignment: Assignment) -> CommitMetadata | None:
+        """Return what the commit's text says that is of this rule, and whose witness the log has."""
+        metadata = self._parsed(assignment.commit.text, assignment.commit.offset)
+        if metadata is None or metadata.rule != self._rule_digits():
+            return None
+        if metadata.done is not None:
+            offset = metadata.done.witness.offset
+            there = Witness.of(offset, self._log[offset].timestamp_ms, self._digest(offset))
+            if there != metadata.done.witness:
+                return replace(metadata, done=None)
+        return metadata
+
+    def _rule_digits(self) -> str:
+        strategy = self._engine.strategy
+        return rule_digits(
+            strategy.keys, strategy.window_of("t"), digest=DIGEST_NAME, isolation="read_committed"
+        )
+
+    def _plan(self, committed: int, metadata: CommitMetadata | None, *, new: bool = False) -> StartPlan:
+        try:
+            held = self._engine.attach("t", 0)
+        except ForeignStoreError:
+            self._engine.set_aside("t", 0)
+            held = self._engine.attach("t", 0)
+        self._assigned = Assigned("t", 0, held=held, rule=self._rule_digits())
+        stored = held.loaded.progress if held.loaded else None
+        if metadata is None:
+            era = stored.era if stored else ""
+            return plan_start(stored, committed=committed, low=committed, era=era, new=new)
         return plan_start(
-            held.loaded.progress if held.loaded else None,
-            committed=commit.offset,
-            low=commit.offset if commit.low is None else commit.low,
-            complete=commit.complete,
+            stored,
+            committed=committed,
+            low=metadata.low,
+            era=metadata.era,
+            complete=metadata.complete,
             new=new,
+            vouched=True,
         )
 
     def _one_window_back(self, plan: StartPlan) -> int:
@@ -110,11 +170,11 @@ class EngineHost:
             self._held.lane.since_ms = since_ms
         return begin
 
-    def _fold(self, begin: int, end: int, dead: frozenset[int]) -> None:
+    def _fold(self, begin: int, end: int) -> None:
         for first in range(begin, end, _SLICE):
             offsets = list(range(first, min(first + _SLICE, end)))
             times = np.asarray([self._log[offset].timestamp_ms for offset in offsets], np.int64)
-            digests = [None if offset in dead else self._digest(offset) for offset in offsets]
+            digests = [self._digest(offset) for offset in offsets]
             self._held.fold(offsets, times, digests, offsets[-1] + 1)
         self._engine.trim()
 
@@ -122,18 +182,19 @@ class EngineHost:
         return digest_one(self._key(offset))
 
     def _key(self, offset: int) -> bytes:
-        return str(self._log[offset].ident).encode()
+        return str(self._log[offset].idents[self._rule]).encode()
 
     def jump(self, offset: int) -> None:
         """See `Host`."""
         self._engine.close("t", 0)
-        self._start(Commit(offset))
-        self.complete = False
+        plan = self._plan(offset, None)
+        self._held.start(plan)
 
     # --- judging -------------------------------------------------------------------------------------------------
 
     def _record(self, offset: int) -> Record:
-        return Record("t", 0, offset, self._log[offset].timestamp_ms, key=self._key(offset))
+        one, other = (str(ident).encode() for ident in self._log[offset].idents)
+        return Record("t", 0, offset, self._log[offset].timestamp_ms, key=one, value=other)
 
     def _outcome(self, verdict: Verdict) -> Outcome:
         outcome = _OUTCOMES[verdict.kind]

@@ -48,6 +48,8 @@ class History:
     make_host: Callable[[], Host]
     rules: Rules = field(default_factory=Rules)
     disorder_ms: int = 0
+    restores: bool = True
+    """Whether the broker's disk may be restored: only the design has the part of the Kafka side that notices it."""
 
     def __post_init__(self) -> None:
         """Draw the log."""
@@ -235,6 +237,8 @@ class History:
             return
         self.operations += 1
         what = self.random.choice(_OPERATIONS)
+        if what == "restore" and not self.restores:
+            return
         if what == "late":
             self.commit = self.random.choice(self.commits[-_LATE:])
             return

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.snapshots import start_from_snapshot
 from dedup_sdk.lane.plan import StartPlan
 from dedup_sdk.marks import Marks
@@ -31,32 +30,24 @@ class SnapshotHost(EngineHost):
         self._numbers: Iterator[int] = itertools.count()
         super().__init__(recent_marks)
 
-    def assign(self, assignment: Assignment) -> None:
-        """See `Host`."""
-        self._log = assignment.log
-        commit = assignment.commit
-        self.complete = assignment.new or commit.complete
-        plan = self._plan(commit, new=assignment.new)
-        held = self._held
-        if plan.whole and not assignment.new:
-            place = self._write(plan, assignment)
-            identity = self._engine._identity("t", 0, "", None)
-            steps = start_from_snapshot(held, plan, [str(place)], identity, GivenUp(), None)
-            try:
-                while True:
-                    next(steps)
-            except StopIteration as end:
-                plan, _ = end.value
-        else:
-            held.start(plan)
-        begin = self._one_window_back(plan) if plan.whole else plan.replay_from
-        self._fold(begin, plan.replay_to, assignment.dead)
+    def _begin(self, plan: StartPlan, assignment: Assignment) -> StartPlan:
+        if not plan.whole or assignment.new:
+            return super()._begin(plan, assignment)
+        place = self._write(plan, assignment)
+        identity = self._engine._identity("t", 0, "", None)
+        steps = start_from_snapshot(self._held, plan, [str(place)], identity, None)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            plan, _ = end.value
+        return plan
 
     def _write(self, plan: StartPlan, assignment: Assignment) -> Path:
-        """Make a snapshot as the backfill does, without what was given up."""
+        """Make a snapshot as the backfill does."""
         low = plan.progress.low
         cut = low + round(assignment.cut * (assignment.end - low))
-        rows = [offset for offset in range(low, cut) if offset not in assignment.dead]
+        rows = list(range(low, cut))
         place = self._folder / str(next(self._numbers))
         (place / "0").mkdir(parents=True)
         files = []
