@@ -67,8 +67,7 @@ class EngineHost:
 
     def text(self, offset: int) -> str:
         """See `Host`."""
-        text: str = self._assigned.commit_of(self._held, offset).metadata
-        return text
+        return self._assigned.metadata(self._held, offset).text(offset)
 
     def completed_above(self, offset: int) -> set[int]:
         """See `Host`."""
@@ -174,7 +173,7 @@ class EngineHost:
         for first in range(begin, end, _SLICE):
             offsets = list(range(first, min(first + _SLICE, end)))
             times = np.asarray([self._log[offset].timestamp_ms for offset in offsets], np.int64)
-            digests = [self._digest(offset) for offset in offsets]
+            digests: list[bytes | None] = [self._digest(offset) for offset in offsets]
             self._held.fold(offsets, times, digests, offsets[-1] + 1)
         self._engine.trim()
 

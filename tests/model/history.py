@@ -237,20 +237,20 @@ class History:
             return
         self.operations += 1
         what = self.random.choice(_OPERATIONS)
-        if what == "restore" and not self.restores:
-            return
         if what == "late":
             self.commit = self.random.choice(self.commits[-_LATE:])
-            return
-        if what == "restore":
-            if self.backup is not None:
+        elif what == "restore":
+            if self.backup is not None and self.restores:
                 self._restore(*self.backup)
-            return
-        if what == "rule":
+        elif what == "rule":
             self.rule = 1 - self.rule
-            return
+        else:
+            self._move(self.commit, what)
+
+    def _move(self, commit: Commit, what: str) -> None:
+        """Set the group elsewhere, as an operator's tools do."""
         self.commits.clear()
-        committed, text = self.commit
+        committed, text = commit
         # Some tools write the old text back.
         copied = self.random.choice([None, text])
         if what == "rewind":

@@ -196,7 +196,6 @@ def partition_added(life: GroupLife) -> None:
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
-_SUPPRESS = {"on_rewind": "suppress"}
 _ASSUME = {"history": "assume-processed"}
 _LATEST = {"reset": "latest"}
 
@@ -218,15 +217,9 @@ WAYS = [
     ),
     Way(name="the group is copied from another cluster, with its text", happens=copied),
     Way(name="`dedup rewind` to 6", happens=partial(dedup_rewind, offset=6)),
-    Way(name='the same, `on_rewind="suppress"`', happens=partial(dedup_rewind, offset=6), settings=_SUPPRESS),
     Way(name="`dedup rewind` to 2", happens=partial(dedup_rewind, offset=2)),
     Way(name="`dedup rewind` to 14", happens=partial(dedup_rewind, offset=14), skipped="mn"),
     Way(name="a reset tool to 6", happens=partial(reset_tool, offset=6)),
-    Way(
-        name='a reset tool to 6, `on_rewind="suppress"`',
-        happens=partial(reset_tool, offset=6),
-        settings=_SUPPRESS,
-    ),
     Way(name="a reset tool to 2", happens=partial(reset_tool, offset=2)),
     Way(name="a reset tool to 14", happens=partial(reset_tool, offset=14), skipped="mn"),
     Way(
@@ -240,7 +233,6 @@ WAYS = [
     Way(name="`on_assign` sets 2", happens=partial(on_assign, offset=2)),
     Way(name="`on_assign` sets 14", happens=partial(on_assign, offset=14), skipped="mn"),
     Way(name="`seek()` to 6", happens=partial(seek, offset=6)),
-    Way(name='`seek()` to 6, `on_rewind="suppress"`', happens=partial(seek, offset=6), settings=_SUPPRESS),
     Way(name="`seek()` to 2", happens=partial(seek, offset=2)),
     Way(name="`seek()` to 14", happens=partial(seek, offset=14), skipped="mn"),
     Way(name="retention takes unread records up to 14, `earliest`", happens=overtaken, skipped="mn"),

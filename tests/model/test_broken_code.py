@@ -12,6 +12,7 @@ import pytest
 from dedup_sdk import decision
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import recovery, snapshots
+from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
 from dedup_sdk.lane import judging
 from dedup_sdk.lane.chunk import APART, KINDS, PARKED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Judging
@@ -20,11 +21,11 @@ from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.lane.state import Waiting
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store import memory
-from dedup_sdk.store.memory import MemoryPartition
+from tests.model.engine_host import EngineHost
 from tests.model.history import History
 from tests.model.snapshot_host import SnapshotHost
 from tests.model.test_design import BROKEN
-from tests.model.test_worlds import commit_the_position, ignore_dead_letters
+from tests.model.test_worlds import commit_the_position, remember_no_dead_letter
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
 
@@ -76,11 +77,6 @@ def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
         return decide(offset, *others, **named)
 
     patch.setattr(judging, "decide", careless)
-
-
-def keep_marks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """A mark that is there already stays when its record is given up."""
-    patch.setattr(MemoryPartition, "erase", lambda *_: None)
 
 
 # --- completion --------------------------------------------------------------------------------------------------------
@@ -153,10 +149,80 @@ def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_plan", planned)
 
 
+# --- what travels with a commit -----------------------------------------------------------------------------------------
+
+
+def believe_texts_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """A text counts at an offset that it was not written for."""
+
+    def believed(text: object, offset: int) -> CommitMetadata | None:
+        if not isinstance(text, str):
+            return None
+        at = int(text.split(" at=")[1].split()[0])
+        found = parse_metadata(text, committed=at)
+        return None if found is None else replace(found, low=min(found.low, offset), done=None)
+
+    patch.setattr(EngineHost, "_parsed", staticmethod(believed))
+
+
+def believe_any_rule(patch: pytest.MonkeyPatch) -> None:
+    """What was hidden by another ID spec counts as handled by this one."""
+
+    def believed(self: EngineHost, assignment: Any) -> CommitMetadata | None:
+        found = self._parsed(assignment.commit.text, assignment.commit.offset)
+        return None if found is None else replace(found, done=None)
+
+    patch.setattr(EngineHost, "_believed", believed)
+
+
+def say_nothing_above_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """What is completed above the commit does not travel."""
+    patch.setattr(Partition, "tell_completed", lambda *_: None)
+
+
+def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
+    """What a text tells is hidden when it is read, and not remembered."""
+    hide = Partition._hide_handed_over
+
+    def forgetful(self: Partition, chunk: Chunk) -> None:
+        before = dict(enumerate(chunk.kinds))
+        hide(self, chunk)
+        for row, kind in enumerate(chunk.kinds):
+            digest = chunk.digests[row]
+            if kind != before[row] and digest is not None:
+                chunk.unmarked.add(row)
+                self.lane.recent.drop(digest, chunk.offsets[row])
+
+    patch.setattr(Partition, "_hide_handed_over", forgetful)
+
+
+def pass_what_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
+    """What a text tells counts as completed before it is read."""
+    tell = Partition.tell_completed
+
+    def passing(self: Partition, ranges: Any) -> None:
+        tell(self, ranges)
+        self.lane._restored = (*self.lane._restored, *self._handed_over)
+        self._handed_over = ()
+
+    patch.setattr(Partition, "tell_completed", passing)
+
+
+_OF_THE_LOG = [
+    frozenset({name})
+    for name in (
+        "told_offsets_need_no_witness",
+        "a_store_needs_no_witness",
+        "marks_are_not_asked_for_a_contradiction",
+    )
+]
+"""Those that only a broker shows which was restored from a backup: `tests/mock/test_log_changes.py` and
+`tests/integration/kafka/test_restored_broker.py` have them."""
+
 _WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     frozenset({"commit_the_position"}): ("crashes", commit_the_position),
     frozenset({"mark_before_completion", "equal_offset_is_redelivered"}): ("crashes", mark_before_completion),
-    frozenset({"ignore_dead_letters"}): ("dead-letters", ignore_dead_letters),
+    frozenset({"a_dead_letter_leaves_no_mark"}): ("dead-letters", remember_no_dead_letter),
     frozenset({"duplicates_do_not_refresh"}): ("crashes", do_not_refresh),
     frozenset({"low_never_rises"}): ("operators", never_raise_low),
     frozenset({"metadata_is_optional"}): ("operators", do_without_metadata),
@@ -167,14 +233,15 @@ the watermark: that makes a mark before completion harm by itself."""
 _HISTORIES: dict[frozenset[str], tuple[str, list[Callable[[pytest.MonkeyPatch], None]]]] = {
     frozenset({"release_promotes_a_twin"}): ("leaked", [promote_a_twin]),
     frozenset({"trust_a_snapshot_as_completed"}): ("lost", [take_any_snapshot]),
+    frozenset({"a_text_is_not_bound_to_its_offset"}): ("lost", [believe_texts_anywhere]),
+    frozenset({"a_text_is_not_bound_to_its_rule"}): ("lost", [believe_any_rule]),
+    frozenset({"nothing_above_the_commit_travels"}): ("doubled", [say_nothing_above_the_commit]),
+    frozenset({"told_offsets_leave_no_mark"}): ("leaked", [leave_no_mark_of_what_is_told]),
+    frozenset({"told_offsets_are_done_at_once"}): ("leaked", [pass_what_is_told_at_once]),
     frozenset({"snapshot_beyond_the_commit"}): ("leaked", [take_marks_beyond_the_commit]),
     frozenset({"snapshot_beyond_the_commit", "equal_offset_is_redelivered"}): (
         "lost",
         [take_marks_beyond_the_commit, take_an_equal_offset_for_a_sighting],
-    ),
-    frozenset({"snapshot_beyond_the_commit", "keep_marks_of_the_dead"}): (
-        "lost",
-        [take_marks_beyond_the_commit, keep_marks_of_the_dead],
     ),
 }
 """Those that histories with snapshots show, with the harm that they do."""
@@ -182,7 +249,7 @@ _HISTORIES: dict[frozenset[str], tuple[str, list[Callable[[pytest.MonkeyPatch], 
 
 def _outcome(seed: int, folder: Path) -> str:
     numbers = itertools.count()
-    return History(seed, lambda: SnapshotHost(10, folder / f"{seed}-{next(numbers)}")).run()
+    return History(seed, lambda: SnapshotHost(10, folder / f"{seed}-{next(numbers)}"), restores=False).run()
 
 
 def _rules(rules: Rules) -> frozenset[str]:
@@ -191,7 +258,7 @@ def _rules(rules: Rules) -> frozenset[str]:
 
 def test_every_broken_rule_of_the_design_is_broken_in_the_code() -> None:
     """No way of breaking the design is left out."""
-    assert {*_WORLDS, *_HISTORIES} == {_rules(rules) for rules in BROKEN}
+    assert {*_WORLDS, *_HISTORIES, *_OF_THE_LOG} == {_rules(rules) for rules in BROKEN}
 
 
 def test_snapshots_neither_lose_nor_leak(tmp_path: Path) -> None:

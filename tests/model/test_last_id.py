@@ -76,17 +76,10 @@ class ForgetsWhatIsAhead(LastIdHost):
         self.disk.ahead = dict.fromkeys(self.disk.ahead)
 
 
-class IgnoresDeadLetters(LastIdHost):
-    """A replay takes what was given up for handled."""
-
-    def _replay(self, store: Store, at: int, dead: frozenset[int]) -> None:
-        super()._replay(store, at, dead & frozenset())
-
-
 class SkipsTheTail(LastIdHost):
     """What another member completed counts as known."""
 
-    def _replay(self, store: Store, at: int, dead: frozenset[int]) -> None:  # noqa: ARG002
+    def _replay(self, store: Store, at: int) -> None:
         store.high = at
 
 
@@ -192,8 +185,6 @@ class KeepsTooFew(LastIdRule[Ident]):
         ("doubled", ForgetsTheGapSet, LastIdRule),
         ("rebuilt otherwise", ForgetsWhatIsAhead, LastIdRule),
         ("doubled", ForgetsWhatIsAhead, LastIdRule),
-        ("rebuilt otherwise", IgnoresDeadLetters, LastIdRule),
-        ("lost", IgnoresDeadLetters, LastIdRule),
         ("rebuilt otherwise", SkipsTheTail, LastIdRule),
         ("doubled", ClaimsWhatIsGone, LastIdRule),
         ("lost", KeepsLanesWhenSetBack, LastIdRule),

@@ -16,11 +16,10 @@ from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import commits, recovery
 from dedup_sdk.kafka.commits import Commits
-from dedup_sdk.kafka.dead_letter_log import GivenUp
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane import judging
+from dedup_sdk.lane.chunk import digest_of
 from dedup_sdk.lane.last_lane import LastLane
-from dedup_sdk.lane.last_passing import LastPassing
 from dedup_sdk.lane.last_state import LastState
 from dedup_sdk.lane.ring import Ring
 from dedup_sdk.lane.sightings import Sightings
@@ -28,12 +27,12 @@ from dedup_sdk.last.rule import LaneMark, LastRule
 from dedup_sdk.last.standing import Standing
 from dedup_sdk.store.memory import MemoryPartition
 from dedup_sdk.store.rocks import RocksStore
-from tests.model.worlds.client import ModelClient, ModelDeadLetters
+from tests.model.worlds.client import ModelClient
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from dedup_sdk.lane.last_chunk import LastChunk
@@ -108,14 +107,19 @@ def never_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "_throttle", lambda *_: None)
 
 
-def ignore_dead_letters(patch: pytest.MonkeyPatch) -> None:
-    """Recovery takes what was given up for handled."""
+def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
+    """A dead letter leaves no mark: what is sent again is handled again."""
+    complete = Partition.complete
 
-    def read(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-        return GivenUp()  # type: ignore[return-value]
+    def without(self: Partition, offsets: list[int], **more: Any) -> Any:
+        if more.get("dead_lettered"):
+            for place in map(self.lane.place, offsets):
+                assert place is not None
+                place.chunk.unmarked.add(place.row)
+                self.lane.recent.drop(digest_of(*place), place.offset)
+        return complete(self, offsets, **more)
 
-    patch.setattr(ModelDeadLetters, "read", read)
+    patch.setattr(Partition, "complete", without)
 
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -211,17 +215,6 @@ def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LastRule, "begin", lambda self, candidate, **_: begin(self, candidate, knows_all=True))
 
 
-def remember_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """A second opinion knows what was given up."""
-    land = LastPassing.land_sightings
-
-    def landed(self: LastPassing, chunk: Any, start: int, end: int) -> None:
-        chunk.given_up.clear()
-        land(self, chunk, start, end)
-
-    patch.setattr(LastPassing, "land_sightings", landed)
-
-
 def overlook_what_flies(patch: pytest.MonkeyPatch) -> None:
     """A second opinion knows only what the watermark has passed."""
     patch.setattr(Sightings, "take_off", lambda *_: None)
@@ -265,18 +258,16 @@ def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
         ("two-groups", mix_the_groups),
         ("rings", count_nothing),
         ("parking", never_pause),
-        ("dead-letters", ignore_dead_letters),
+        ("dead-letters", remember_no_dead_letter),
         ("full-disk", owe_nothing),
         ("impatience", claim_what_was_skipped),
         ("impatience", trust_an_old_mark),
         ("wild-times", believe_no_clock_that_goes_back),
         ("truncation", believe_every_log),
-        ("lanes", ignore_dead_letters),
         ("lanes-alone", hand_out_and_forget),
         ("idle-lanes", drop_without_a_word),
         ("origins", never_begin_anew),
         ("high-water", begin_anew_and_know),
-        ("second-opinion", remember_the_dead),
         ("second-opinion", overlook_what_flies),
         ("wild-lanes", go_by_the_last_time),
         ("impatient-lanes", claim_what_was_skipped),

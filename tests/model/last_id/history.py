@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.model.host import Commit
-from tests.model.last_id.host import Beginning, LastIdHost, Said
+from tests.model.last_id.host import Beginning, Commit, LastIdHost, Said
 from tests.model.last_id.log import Ident, Manners, compare, draw_log
 from tests.model.last_id.oracle import BrokenPromiseError, Oracle
 from tests.model.last_id.rule import LastIdRule
@@ -39,7 +38,6 @@ class LastIdHistory:
         rule = make_rule(compare=compare, reorder_depth=depth, below_floor=below_floor)
         self.hosts = [make_host(rule), make_host(rule)]
         self.oracle = Oracle(self.log, rule, orderly=not wild)
-        self.poison = {offset for offset in range(LOG_LENGTH) if self._chance(0.05)}
         self.meddling = self._chance(0.3)
         self.retention = self._chance(0.3)
         self.first, self.end, self.steps, self.operations = 0, 20, 0, 0
@@ -76,11 +74,7 @@ class LastIdHistory:
         if self.commit is None:
             start = self.random.choice([self.first, self.end] if self.operations else [0, 0, 10])
             self.commit = Commit(start, start)
-        self.host.assign(
-            Beginning(
-                log=self.log, first=self.first, commit=self.commit, new=new, dead=frozenset(self.oracle.dead)
-            )
-        )
+        self.host.assign(Beginning(log=self.log, first=self.first, commit=self.commit, new=new))
         self.start = self.position = self.commit.offset
         self.in_flight: list[int] = []
         self._commit(self.commit.offset)
@@ -144,9 +138,8 @@ class LastIdHistory:
         if self._chance(0.15):
             return  # released: it is offered again, and its twins wait on
         self.in_flight.remove(offset)
-        dead = offset in self.poison
-        self.oracle.ended(offset, dead=dead)
-        for said in self.host.end(offset, dead=dead):
+        self.oracle.ended(offset)
+        for said in self.host.end(offset):
             self._take(said)
 
     def _take(self, said: Said) -> None:

@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.model.host import Commit
 from tests.model.last_id.log import Ident, Row
 from tests.model.last_id.rule import Answer, Lane, LastIdRule, Order
 
@@ -31,15 +30,22 @@ class Store:
     committed: int | None = None
 
 
+class Commit(NamedTuple):
+    """What the group's commits say; ``low`` None: nothing but the offset."""
+
+    offset: int
+    low: int | None = None
+    complete: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where a host begins: the log that is there from ``first`` on, the group's commit, and what it gave up."""
+    """Where a host begins: the log that is there from ``first`` on, and the group's commit."""
 
     log: list[Row]
     first: int
     commit: Commit
     new: bool
-    dead: frozenset[int]
 
 
 class Said(NamedTuple):
@@ -85,17 +91,16 @@ class LastIdHost:
         if store.high < at:
             if beginning.first > store.high:
                 self._move(store, min(beginning.first, at))
-            self._replay(store, at, beginning.dead)
+            self._replay(store, at)
         self._forget_below(store)
         self.live = store
         self._advance()
         self.note_committed(at)
         self.write()
 
-    def _replay(self, store: Store, at: int, dead: frozenset[int]) -> None:
+    def _replay(self, store: Store, at: int) -> None:
         for offset in range(store.high, at):
-            if offset not in dead:
-                self._fold(store, self._log[offset])
+            self._fold(store, self._log[offset])
         store.high = at
 
     def _move(self, store: Store, offset: int) -> None:
@@ -156,10 +161,10 @@ class LastIdHost:
 
     # --- completion ----------------------------------------------------------------------------------------------
 
-    def end(self, offset: int, *, dead: bool) -> list[Said]:
-        """Complete a record or give it up; return what is said of the twins that waited for it."""
+    def end(self, offset: int) -> list[Said]:
+        """Complete a record; return what is said of the twins that waited for it."""
         row = self._in_flight.pop(offset)
-        self._complete(offset, None if dead else row)
+        self._complete(offset, row)
         waiting, self._parked = sorted(self._parked), []
         answers = [self.admit(twin) for twin in waiting]
         return [said for said in answers if said is not None]

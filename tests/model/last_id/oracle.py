@@ -35,7 +35,6 @@ class Oracle:
         self.exact = True
         self.meddled = False
         self.handled: set[int] = set()
-        self.dead: set[int] = set()
         self.settled: set[int] = set()
 
     # --- as it happens -----------------------------------------------------------------------------------------------
@@ -69,10 +68,10 @@ class Oracle:
         elif not self._is_doubtful(said):
             raise BrokenPromiseError(f"doubted: {offset}, {self._log[offset]}, for {answer.name}")
 
-    def ended(self, offset: int, *, dead: bool) -> None:
-        """Note that a handler did its work, or that a record was given up."""
+    def ended(self, offset: int) -> None:
+        """Note that a handler did its work, or that its dead letter arrived."""
         self.settled.add(offset)
-        (self.dead if dead else self.handled).add(offset)
+        self.handled.add(offset)
 
     def committed(self, start: int, offset: int) -> None:
         """Judge a commit of a member that began at ``start``."""
@@ -87,9 +86,7 @@ class Oracle:
         lanes: Lanes = {}
         for offset in range(store.low, store.high):
             row = self._log[offset]
-            lane = (
-                None if offset in self.dead else self._rule.fold(lanes.get(row.lane), row.ident, whole=True)
-            )
+            lane = self._rule.fold(lanes.get(row.lane), row.ident, whole=True)
             if lane is not None:
                 lanes[row.lane] = lane
         if lanes != store.lanes:
@@ -134,8 +131,8 @@ class Oracle:
             return True  # what it hangs on may have left the log
         passed = [
             other.ident
-            for place, other in enumerate(self._log[: said.high])
-            if other.lane == row.lane and not other.is_malformed and place not in self.dead
+            for other in self._log[: said.high]
+            if other.lane == row.lane and not other.is_malformed
         ]
         if answer is Answer.UNCOMPARABLE:
             return bool(passed) and passed[-1].origin != row.ident.origin

@@ -1,4 +1,4 @@
-"""A cluster in memory: logs with holes that may be cut back, groups whose commits are fenced, and a dead-letter topic.
+"""A cluster in memory: logs with holes that may be cut back, and groups whose commits are fenced.
 
 Every record that was ever written has a number of its own (``serial``), because an offset may be written twice: once before
 a truncation, once after it. Offsets are "the next one" where they are watermarks.
@@ -77,7 +77,6 @@ class Broker:
     logs: list[Log]
     committed: dict[Held, TopicPartition] = field(default_factory=dict)
     generations: dict[Held, int] = field(default_factory=dict)
-    dead: dict[Held, dict[int, Entry]] = field(default_factory=dict)
     written: int = 0
     topic_id: str = "first"
 

@@ -1,4 +1,4 @@
-"""The Kafka side's client, reader and dead-letter log over a `Broker`."""
+"""The Kafka side's client and reader over a `Broker`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.dead_letter_log import DeadLetterLog, GivenUp
+from dedup_sdk.ids.redrive import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.readers import Readers
 from dedup_sdk.kafka.settings import Reset, client_settings
-from dedup_sdk.strategy import Keys
 from tests.model.worlds.broker import TOPIC, Broker, Entry
 from tests.support.answering import Answering, UndescribedClient
 
@@ -50,7 +49,7 @@ class OutOfRange:
         return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
 
 
-def digests_of(entries: Iterable[Entry], keys: Keys) -> list[bytes | None]:
+def digests_of(entries: Iterable[Entry], keys: ReadsKeys) -> list[bytes | None]:
     """What travels in the place of the IDs of records."""
     return keys.digests(MessageFields([entry.message(0) for entry in entries])).digests
 
@@ -61,7 +60,7 @@ class ModelReader(TailReader):
     def __init__(self, broker: Broker, partition: int, *, uncommitted: bool) -> None:
         self._log, self._uncommitted = broker.logs[partition], uncommitted
 
-    def slices(self, start: int, end: int, spec: Keys) -> Iterator[Slice | None]:
+    def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """See `TailReader`: a few records a piece, ending on position."""
         position, epoch = start, None
         while position < end:
@@ -113,23 +112,6 @@ class ModelReader(TailReader):
 
     def close(self) -> None:
         """See `TailReader`."""
-
-
-class ModelDeadLetters(DeadLetterLog):
-    """What the group gave up."""
-
-    def __init__(self, broker: Broker, group: str, keys: Keys) -> None:
-        self._broker, self._group, self._keys = broker, group, keys
-
-    def read(
-        self, topic: str, partition: int, *, buried: int | None = None
-    ) -> Generator[None, None, GivenUp]:
-        """See `DeadLetterLog`."""
-        del topic, buried
-        yield
-        dead = self._broker.dead.get((self._group, partition), {})
-        digests = map(self._keys.name_of, digests_of(dead.values(), self._keys))
-        return GivenUp(dict(zip(dead, digests, strict=True)))
 
 
 class ModelClient(UndescribedClient):

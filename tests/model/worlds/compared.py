@@ -115,12 +115,11 @@ class Fact(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """One record of a log; ``completed`` false: it was given up."""
+    """One record of a log."""
 
     offset: int
     ident: str
     timestamp_ms: int
-    completed: bool
 
 
 def read_compared(
@@ -140,8 +139,7 @@ def read_compared(
             within = seen_ms is not None and row.timestamp_ms - seen_ms <= (compared.second.time_ms or 0)
             looked_up = "duplicate" if within else "fresh"
         yield row.offset, Fact(verdict(sent, lanes.get(sent.lane), window_ms), looked_up)
-        if row.completed:
-            lanes[sent.lane] = after(
-                lanes.get(sent.lane), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
-            )
-            others[other] = row.timestamp_ms
+        lanes[sent.lane] = after(
+            lanes.get(sent.lane), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
+        )
+        others[other] = row.timestamp_ms

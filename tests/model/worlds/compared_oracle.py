@@ -40,35 +40,24 @@ class ComparedOracle(Oracle):
 
     def judge_verdicts(self, group: str, entries: dict[int, Entry], gone: set[int]) -> None:
         """See `Oracle`."""
-        dead = self.dead[group]
         present = {s: e for s, e in entries.items() if s not in gone}
-        rows = [LogRow(e.offset, e.ident, e.timestamp_ms, s not in dead) for s, e in present.items()]
+        rows = [LogRow(e.offset, e.ident, e.timestamp_ms) for e in present.values()]
         facts = dict(read_compared(rows, self._compared, self._world.window, WALL_CLOCK_MS))
-        # What was given up in doubt may be a duplicate elsewhere, and is remembered there.
-        unclear = {
-            present[s].ident.split("|")[0]
-            for g, s in self.doubted
-            if g == group and s in present and s in dead
-        }
         known: set[str] = set()
         for serial, entry in sorted(present.items(), key=lambda each: each[1].offset):
             fact, last = facts[entry.offset], self.last.get((group, serial))
             if last is VerdictKind.DUPLICATE and not self._is_duplicate(entry, fact, known):
                 raise BrokenPromiseError(f"lost: {entry} was called a duplicate, and is none: {fact}")
-            if entry.ident.split("|")[0] not in unclear:
-                again = not known.isdisjoint(self.names(entry))
-                self._judge_delivered(entry, fact, last, again=again, exact=not dead & present.keys())
-            if serial not in dead:
-                known |= self.names(entry)
+            again = not known.isdisjoint(self.names(entry))
+            self._judge_delivered(entry, fact, last, again=again)
+            known |= self.names(entry)
 
     def _is_duplicate(self, entry: Entry, fact: Fact, known: set[str]) -> bool:
         """Whether it is one by the log; in flight more is known than what a lane remembers."""
         discarded = fact.compared == "below-floor" and self._compared.below_floor == "discard"
         return fact.expected == "duplicate" or discarded or not known.isdisjoint(self.names(entry))
 
-    def _judge_delivered(
-        self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool, exact: bool
-    ) -> None:
+    def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
         # A lane that began anew may take what is old for new once it has taken in enough; what is completed of it then says so, too.
         began_anew = len(set(self._compared.origins)) > 1 and self._compared.reorder_depth > 0
         trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
@@ -77,6 +66,6 @@ class ComparedOracle(Oracle):
         asked = may_doubt and fact.looked_up == "fresh"
         if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
-        certain = exact and self._world.knows_everything
-        if last is VerdictKind.UNVERIFIED and fact.expected in ("fresh", "duplicate") and certain:
+        certain = self._world.knows_everything and fact.expected in ("fresh", "duplicate")
+        if last is VerdictKind.UNVERIFIED and certain:
             raise BrokenPromiseError(f"doubted: {entry} is certain: {fact}")

@@ -101,10 +101,6 @@ class DiskPartition:
         """See `PartitionStore.flush`."""
         self._disk.write(self._inner.flush, progress, marks)
 
-    def erase(self, digest: bytes, offset: int) -> None:
-        """See `PartitionStore.erase`."""
-        self._disk.write(self._inner.erase, digest, offset, takes_room=False)
-
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)

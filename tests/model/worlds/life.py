@@ -226,15 +226,11 @@ class Life:
         if dead and self.tries[serial] % _TRIES and not surely:
             member.release(message)
             return
-        if dead:
-            self.broker.dead.setdefault((member.group, number), {})[entry.offset] = entry
-            self.oracle.dead[member.group].add(serial)
-        else:
-            self.oracle.handle(member.group, number, serial)
+        self.oracle.handle(member.group, number, serial)
         if member.session.gave(message) and member.held(number) is not None:
             self.ended[seat].add(serial)
         member.end(message, dead=dead)
-        if dead and self.chance(self.world.redrives):
+        if dead and self.chance(self.world.resends):
             self.produce(entry.ident)
 
     def act(self) -> None:

@@ -20,7 +20,7 @@ from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.record import Verdict
 from dedup_sdk.strategy import Lookup
 from tests.model.worlds.broker import TOPIC, Broker
-from tests.model.worlds.client import ModelClient, ModelDeadLetters, OutOfRange
+from tests.model.worlds.client import ModelClient, OutOfRange
 from tests.model.worlds.disk import Disk, DiskStore
 from tests.model.worlds.world import WALL_CLOCK_MS
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dedup_sdk.kafka.recovery import History
     from dedup_sdk.kafka.settings import Reset
     from dedup_sdk.lane.chunk import Place
-    from dedup_sdk.lane.plan import OnRewind
     from tests.model.worlds.world import World
 
 
@@ -50,7 +49,7 @@ class Member:
         self, world: World, broker: Broker, group: str, disk: Disk, *,
         recent_marks: int, durability: Durability, impatient: bool,
         tell: Callable[[Member, Told], None], reset: Reset = "earliest",
-        on_rewind: OnRewind = "reprocess", history: History = "none",
+        history: History = "none",
     ) -> None:  # fmt: skip
         self.group, self.disk, self.broker = group, disk, broker
         self.durability, self.tell = durability, tell
@@ -68,8 +67,8 @@ class Member:
             {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": 10**9}
         )
         chosen = RecoverySettings(
-            snapshot=(), on_rewind=on_rewind, history=history, on_full_disk=world.on_full_disk,
-            dead_letters=ModelDeadLetters(broker, group, strategy.keys), timeout_s=0.0 if impatient else None,
+            snapshot=(), history=history, on_full_disk=world.on_full_disk,
+            timeout_s=0.0 if impatient else None,
         )  # fmt: skip
         self.client, self.guard = ModelClient(broker, group), Guard()
         self.session = Session(self.engine, self.client, settings, chosen, self.guard)
@@ -168,7 +167,7 @@ class Member:
         if held is None:
             return
         offset: Any = message.offset()
-        self._offer(held.bury([offset]) if dead else held.complete([offset]), held)
+        self._offer(held.complete([offset], dead_lettered=dead), held)
         if self.durability == "record":
             held.persist()
 

@@ -39,7 +39,6 @@ class Oracle:
         self._world, self._broker = world, broker
         self.entries: dict[int, dict[int, Entry]] = defaultdict(dict)
         self.handled: dict[str, set[int]] = defaultdict(set)
-        self.dead: dict[str, set[int]] = defaultdict(set)
         self.excused: dict[str, set[int]] = defaultdict(set)
         self.last: dict[tuple[str, int], VerdictKind] = {}
         self.doubted: set[tuple[str, int]] = set()
@@ -69,7 +68,7 @@ class Oracle:
 
     def settled(self, group: str, partition: int, serial: int) -> bool:
         """Whether nobody has to care for a record any more."""
-        if serial in self.handled[group] or serial in self.dead[group] or serial in self.excused[group]:
+        if serial in self.handled[group] or serial in self.excused[group]:
             return True
         if self._world.exact:
             return (group, serial) in self._duplicates
@@ -130,7 +129,7 @@ class Oracle:
         log = [
             LogEntry(
                 entry.offset, entry.ident, entry.timestamp_ms,
-                End.DEAD if serial in self.dead[group] else End.HANDLED,
+                End.HANDLED,
                 self.last.get((group, serial)) is VerdictKind.UNVERIFIED,
             )
             for serial, entry in entries.items() if serial not in gone
@@ -139,13 +138,9 @@ class Oracle:
         duplicates = read_log(log, window.time_ms, window.count).duplicates
         # What was delivered in doubt takes a number, so that ranks depend on what a store happened to know.
         certain = window.count is None or not any(s in entries for g, s in self.doubted if g == group)
-        # What was given up in doubt may be a duplicate elsewhere, and leaves a mark there.
-        unclear = {
-            entries[s].ident for g, s in self.doubted if g == group and s in entries and s in self.dead[group]
-        }
         for serial, entry in entries.items():
             last = self.last.get((group, serial))
-            if not certain or (group, serial) in self.doubted or entry.ident in unclear:
+            if not certain or (group, serial) in self.doubted:
                 continue
             if last is VerdictKind.FRESH and entry.offset in duplicates:
                 raise BrokenPromiseError(f"doubled: {entry} is a duplicate of {duplicates[entry.offset]}")

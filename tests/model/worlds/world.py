@@ -44,7 +44,7 @@ class World:
     truncations: float = 0.0
     retention: float = 0.0
     poison: float = 0.03
-    redrives: float = 0.0
+    resends: float = 0.0
     full_disks: float = 0.0
     on_full_disk: OnFullDisk = "pause"
     impatience: float = 0.0
@@ -76,7 +76,7 @@ WORLDS = {
     "ring-of-one": World(window=Window(count=1), repeats=0.9, fuses=0.03),
     "both-windows": World(window=Window(milliseconds=60, count=4), repeats=0.8, fuses=0.03),
     "parking": World(partitions=3, parking=6, repeats=0.8, crashes=0.005, steps=500),
-    "dead-letters": World(poison=0.2, redrives=0.7, fuses=0.03, repeats=0.6),
+    "dead-letters": World(poison=0.2, resends=0.7, fuses=0.03, repeats=0.6),
     "full-disk": World(full_disks=0.04, fuses=0.01),
     "full-disk-unverified": World(full_disks=0.04, on_full_disk="unverified", recent_marks=(1, 3)),
     "impatience": World(impatience=0.5, hosts=3, retention=0.01),
@@ -99,7 +99,7 @@ WORLDS = {
     "second-opinion": World(
         window=LONG,
         poison=0.1,
-        redrives=0.5,
+        resends=0.5,
         fuses=0.03,
         compared=Compared(reorder_depth=1, origins="AAB", malformed=0.1, restamped=0.3, second=BRIEFLY),
     ),
