@@ -62,9 +62,10 @@ class GroupLife:
         tp = self.broker.committed[GROUP, self.number]
         return tp.offset, parse_metadata(tp.metadata, committed=tp.offset)
 
-    def set_commit(self, offset: int, text: object = "") -> None:
+    def set_commit(self, offset: int, metadata: CommitMetadata | None = None) -> None:
         """Commit as somebody else does: a reset tool, or a client that knows nothing of us."""
-        self.broker.committed[GROUP, self.number] = TopicPartition(TOPIC, self.number, offset, str(text))
+        text = "" if metadata is None else metadata.text(offset)
+        self.broker.committed[GROUP, self.number] = TopicPartition(TOPIC, self.number, offset, text)
 
     # --- the process -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dedup_sdk.record import VerdictKind
 from tests.model.worlds.compared import LogRow, read_compared
 from tests.model.worlds.oracle import BrokenPromiseError, Oracle
-from tests.model.worlds.world import WALL_CLOCK_MS
+from tests.model.worlds.world import LONG, WALL_CLOCK_MS
 
 if TYPE_CHECKING:
     from tests.model.worlds.broker import Entry
@@ -66,6 +66,8 @@ class ComparedOracle(Oracle):
         asked = may_doubt and fact.looked_up == "fresh"
         if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
-        certain = self._world.knows_everything and fact.expected in ("fresh", "duplicate")
+        # What was forgotten for its age is in doubt when its lane goes on, and wild times age everything.
+        remembers = self._world.times != "wild" and (self._world.window.time_ms or 0) >= (LONG.time_ms or 0)
+        certain = remembers and self._world.knows_everything and fact.expected in ("fresh", "duplicate")
         if last is VerdictKind.UNVERIFIED and certain:
             raise BrokenPromiseError(f"doubted: {entry} is certain: {fact}")

@@ -17,6 +17,7 @@ from dedup_sdk.kafka.judging import Judge
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.lane.chunk import APART
 from dedup_sdk.record import Verdict
 from dedup_sdk.strategy import Lookup
 from tests.model.worlds.broker import TOPIC, Broker
@@ -144,6 +145,14 @@ class Member:
                 for row, message in enumerate(chunk.items):
                     self._say(message, held.partition, chunk.verdict(row))
             self.flying += judged.messages
+            for held in {held.partition: held for held, _ in judged.chunks}.values():
+                # What waited for a record that the group had completed elsewhere.
+                due = held.take_due()
+                for place in due:
+                    self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
+                self.flying += [
+                    place.chunk.items[place.row] for place in due if place.chunk.states[place.row] == APART
+                ]
             if judged.error is not None:
                 assert isinstance(judged.error, StoreError)
                 self.flying.clear()
