@@ -166,6 +166,14 @@ class Durable:
         self._steps = self._journaled = self._journaled_weight = 0
         self._owed, self.unwritten_weight = [], 0
 
+    @property
+    def _completed_ms(self) -> int:
+        """By what time marks leave the store: that of what is completed, which is written with them.
+
+        A process that starts again knows no later time. What it finds gone inside the window by that time, it takes for another log.
+        """
+        return min(self.lane.newest_ms, self._clock_ms)
+
     def _note_flush(self) -> None:
         ring = self.lane.ring
         self._flushed_ms, self._flushed_number = self._clock_ms, 0 if ring is None else ring.accepted
@@ -176,7 +184,7 @@ class Durable:
         if self.choked:
             return
         lane = self.lane
-        marks = lane.take_recent(self._clock_ms, self.store.find)
+        marks = lane.take_recent(self._completed_ms, self.store.find)
         try:
             self.store.flush(lane.progress, marks)
         except StoreFullError as error:
@@ -193,7 +201,7 @@ class Durable:
             # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
             self.store.expire(None, lane.ring.accepted - lane.ring.size)
         if self.window.time_ms is not None:
-            horizon_ms = lane.horizon_ms(self._clock_ms)
+            horizon_ms = lane.horizon_ms(self._completed_ms)
             dropped_ms = self.store.expire(horizon_ms)
             if dropped_ms is not None:
                 lane.forgot_before(min(dropped_ms + 1, horizon_ms))

@@ -258,7 +258,8 @@ def _tell_what_is_done(assigned: Assigned, start: Start, held: Partition, plan: 
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
     assigned.told = done
     if done is not None:
-        assigned.done_asked = "" if start.at_once else done.encode(start.offset)
+        said = not start.at_once and done.ranges[0][0] >= start.offset
+        assigned.done_asked = done.encode(start.offset) if said else ""
         held.tell_completed(done.ranges)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.model.design import Rules
 
-_SEEDS = 120
+_SEEDS = 400
 _LIVES = 60
 
 
