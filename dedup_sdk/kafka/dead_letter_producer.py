@@ -24,11 +24,10 @@ Report = Callable[[KafkaError | None], None]
 class DeadLetterProducer:
     """Sends dead letters to one topic. Not thread-safe; reports come inside `poll`.
 
-    Raises `DeadLetterError` when the topic is not there and the broker does not make it; with ``find=False`` nobody asks, and the first report
-    tells.
+    Raises `DeadLetterError` when the topic is not there and the broker does not make it.
     """
 
-    def __init__(self, settings: ClientSettings, topic: str, *, find: bool = True) -> None:
+    def __init__(self, settings: ClientSettings, topic: str) -> None:
         self.topic = topic
         self._producer = Producer(
             {
@@ -38,8 +37,7 @@ class DeadLetterProducer:
             }
         )
         keep_in_children(self)
-        if find:
-            self._find_topic()
+        self._find_topic()
 
     def _find_topic(self) -> None:
         until = time.monotonic() + _MAKE_TOPIC_S
@@ -60,34 +58,30 @@ class DeadLetterProducer:
             time.sleep(_PAUSE_S)
 
     def send(self, message: Any, letter: DeadLetter, report: Report) -> None:
-        """Send the dead letter of a message; waits where too much is under way. Else as `offer`."""
+        """Send the dead letter of a message; waits where too much is under way.
+
+        ``report`` is called with None, or with the error why it was not delivered. Raises `KafkaException` when it cannot even be sent.
+        """
         while True:
             try:
-                self.offer(message, letter, report)
+                self._producer.produce(
+                    self.topic,
+                    value=message.value(),
+                    key=message.key(),
+                    headers=[*letter.headers(message)],
+                    on_delivery=lambda error, _: report(error),
+                )
             except BufferError:
-                # Reports make room: undelivered letters are given up after delivery.timeout.ms.
+                # Reports make room: undelivered letters fail after delivery.timeout.ms.
                 self._producer.poll(_PAUSE_S)
             else:
                 return
-
-    def offer(self, message: Any, letter: DeadLetter, report: Report) -> None:
-        """Send the dead letter of a message; ``report`` is called with None, or with the error why it was not delivered.
-
-        Raises `KafkaException` when it cannot even be sent, `BufferError` when too much is under way.
-        """
-        self._producer.produce(
-            self.topic,
-            value=message.value(),
-            key=message.key(),
-            headers=[*letter.headers(message)],
-            on_delivery=lambda error, _: report(error),
-        )
 
     def poll(self) -> None:
         """Let reports come in, without waiting."""
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Give up what is not delivered."""
+        """Drop the letters that are not delivered."""
         self._producer.purge()
         self._producer.poll(0)

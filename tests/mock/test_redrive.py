@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from dedup_sdk import DeadLetter, LastId, MemoryStore, Window, header, orders, value
+from dedup_sdk import DeadLetter, LastId, MemoryClaimStore, MemoryStore, Shared, Window, header, orders, value
 from dedup_sdk.cli.handler import run as dedup
 from dedup_sdk.ids.redrive import REDRIVE_HEADER
 from dedup_sdk.kafka.dead_letters import original_headers
@@ -109,6 +109,29 @@ def test_a_retry_topic_that_the_group_reads_needs_no_tool(make: Make, send: Send
     dead_letter(make, "a", dead_letters="orders.retry")
     with make("orders", "orders.retry") as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
+
+
+@pytest.mark.parametrize("scope", ["topic", "group", "global"])
+def test_a_retry_topic_of_the_same_scope_is_read(
+    make: Make, send: Send, kafka: MockKafka, scope: Any
+) -> None:
+    """The shared memory has the message as completed, and its dead letter as another one, which is handled once."""
+    kafka.create_topic("orders.retry")
+    store = MemoryClaimStore()
+    options: dict[str, Any] = {
+        "dead_letters": "orders.retry",
+        "shared": Shared(store, scope=scope, origins={"orders.retry": "orders"}),
+    }
+    send("a", "b")
+    dead_letter(make, "a", **options)
+    with make("orders.retry", store=MemoryStore(), **options) as consumer:
+        assert values(poll_quiet(consumer)) == ["a"]
+    [letter] = dead_letters(kafka, "orders.retry")
+    forward(kafka.bootstrap, [letter])
+    forward(kafka.bootstrap, [letter], "orders.retry")
+    with make("orders", "orders.retry", store=MemoryStore(), **options) as consumer:
+        assert poll_quiet(consumer) == []
+        assert consumer.counters.verdicts["duplicate"] == 2
 
 
 # --- dedup redrive -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from dedup_sdk import DeadLetter
-from dedup_sdk.kafka.dead_letters import original_headers
+from dedup_sdk.cli.handler import run as dedup
 from tests.support.consuming import PATIENCE_S, iterate_all, run_all, values
+from tests.support.dead_letters import forward
 from tests.support.stored import snapshot_of, stored_marks
 
 if TYPE_CHECKING:
@@ -59,69 +60,70 @@ def dead_letters(world: World) -> list[Any]:
         reader.close()
 
 
-def drive_again(world: World) -> None:
-    """Send every dead letter's message to its topic again."""
-    producer = Producer({"bootstrap.servers": world.bootstrap, "linger.ms": 0})
-    for message in dead_letters(world):
-        letter = DeadLetter.read(message)
-        assert letter is not None
-        producer.produce(letter.topic, message.value(), message.key(), headers=original_headers(message))
-    assert producer.flush(PATIENCE_S) == 0
-
-
 @pytest.mark.parametrize("disk", ["one", "another"])
-def test_what_is_sent_again_is_handled(world: World, disk: str) -> None:
-    """A handler fails for good, its message is sent again and handled: on the same machine, and on one that has no store."""
+def test_what_is_sent_back_with_its_headers_is_handled(world: World, disk: str) -> None:
+    """Once, on the same machine, and on one that has no store; what its producer sends again is a duplicate of its dead letter."""
     world.send("a", "b", "c", "a")
     assert sorted(run(world, "one", failing=("b",))) == ["a", "c"]
     assert world.committed().offset == 4
-    assert values(dead_letters(world)) == ["b"]
-    drive_again(world)
-    world.send("c", "a")
+    letters = dead_letters(world)
+    assert values(letters) == ["b"]
+    world.send("b", "c")
+    assert run(world, disk) == []
 
+    forward(world.bootstrap, letters, world.topic)
     assert run(world, disk) == ["b"]
-    drive_again(world)
+    forward(world.bootstrap, letters, world.topic)
     assert run(world, disk) == []
     assert world.committed().offset == 8
 
 
-def test_a_dead_letter_topic_made_anew_vouches_for_nothing_before_it(
-    world: World, dead_letter_topic: str
-) -> None:
-    """It has letters of the group, and more than the old one had, but not that of a message which is sent again now."""
-    world.send("a", "b", "c")
-    assert sorted(run(world, "one", failing=("b",))) == ["a", "c"]
-    world.make_anew(dead_letter_topic)
-    world.send("d", "e", "f", "g")
-    assert sorted(run(world, "one", failing=("d", "f"))) == ["e", "g"]
-    world.send("b", "f", "e", "g")
-
-    assert sorted(run(world, "another")) == ["b", "f"]
-
-
 def test_a_rebuilt_store_is_the_one_that_lived(world: World) -> None:
-    """Replaying the topic without what was given up gives the marks of the store that was there."""
+    """Replaying the topic gives the marks of the store that was there, dead letters and what was sent back among them."""
     world.send(*"abcdefgh", *"aceg")
     run(world, "one", failing=("c", "f"))
+    forward(world.bootstrap, dead_letters(world), world.topic)
+    assert sorted(run(world, "one")) == ["c", "f"]
     world.send("z")
     run(world, "other")
     world.send("y")
     run(world, "one")
 
-    lived = [mark for mark in stored_marks(world.disk("one")) if mark[1] != 13]
+    lived = [mark for mark in stored_marks(world.disk("one")) if mark[1] != 15]
     assert lived == stored_marks(world.disk("other"))
-    assert len(lived) == 7
+    assert len(lived) == 11
 
 
-def test_marks_of_what_was_given_up_are_erased_from_a_snapshot(world: World, tmp_path: Path) -> None:
-    """A snapshot whose maker knew nothing of dead letters does not hide what is sent again."""
+def test_a_snapshot_of_another_group_hides_nothing_that_is_sent_back(world: World, tmp_path: Path) -> None:
+    """Its maker handled the message that failed here."""
     world.send("a", "b", "c")
     run(world, "one", failing=("b",))
-    # A group that handled all of it makes the snapshot.
     with world.consumer("maker", group=f"{world.group}-maker") as maker:
         iterate_all(maker)
     snapshot = snapshot_of(world.disk("maker"), tmp_path / "snapshot", high=3, group=world.group)
-    drive_again(world)
-    world.send("a")
+    letters = dead_letters(world)
+    forward(world.bootstrap, letters, world.topic)
+    world.send("a", "b")
 
     assert run(world, "two", snapshot=snapshot) == ["b"]
+    with world.consumer("maker", group=f"{world.group}-maker") as maker:
+        assert iterate_all(maker) == []
+
+
+def test_the_command_sends_dead_letters_back(
+    world: World, dead_letter_topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a log that ends in a transaction's marker, and once each: the next run goes on where this one ended."""
+    world.send("a", "b", "c")
+    run(world, "one", failing=("a", "b"))
+    producer = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": world.group})
+    producer.init_transactions(PATIENCE_S)
+    for finish in producer.abort_transaction, producer.commit_transaction:
+        producer.begin_transaction()
+        producer.produce(dead_letter_topic, "what else")
+        finish(PATIENCE_S)
+    for sent in 2, 0:
+        command = ["redrive", "--bootstrap", world.bootstrap, "--from", dead_letter_topic, "--json"]
+        assert dedup([*command, "--execute"]) == 0
+        assert json.loads(capsys.readouterr().out)["letters"] == sent
+        assert sorted(run(world, "one")) == ["a", "b"][:sent]
