@@ -44,7 +44,7 @@ class Progress:
     - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
     - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
       whether its log still has that.
-    - ``witness``: the last record below ``high`` that was read, None where nobody knows it.
+    - ``witness``: the last record that is completed, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
     - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
     """

@@ -140,13 +140,19 @@ class LaneState:
         )  # fmt: skip
 
     def _the_witness(self) -> Witness | None:
-        """Return the last record below ``high`` that was read."""
-        if self._last_passed is not None:
-            self._witness, self._last_passed = Witness.of(*self._last_passed), None
+        """Return the last record that is completed, as `progress` tells what is."""
+        last, self._last_passed = self._last_passed, None
+        for chunk in () if self._follows_watermark else reversed(self._chunks):
+            row = chunk.states.rfind(DONE)
+            if row >= 0:
+                last = chunk.offsets[row], int(chunk.timestamps[row]), chunk.digests[row]
+                break
+        if last is not None and (self._witness is None or last[0] > self._witness.offset):
+            self._witness = Witness.of(*last)
         return self._witness
 
     def witness_of(self, offset: int) -> Witness | None:
-        """Return the witness of an offset, where that is the last one below ``high`` that was read."""
+        """Return the witness of an offset, where that is the last completed one."""
         known = self._the_witness()
         return known if known is not None and known.offset == offset else None
 
