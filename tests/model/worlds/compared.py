@@ -131,7 +131,9 @@ def read_compared(
     window_ms = window.time_ms or 0
     dense = compared.kind == "dense"
     for row in sorted(log):
-        sent = sent_of(row.ident, row.offset, row.timestamp_ms if row.timestamp_ms <= now_ms else -1)
+        # A time from the future is none: neither lane nor second opinion keeps it.
+        known_ms = row.timestamp_ms if row.timestamp_ms <= now_ms else -1
+        sent = sent_of(row.ident, row.offset, known_ms)
         other = row.ident.split("|")[2]
         looked_up = None
         if compared.second is not None:
@@ -142,4 +144,4 @@ def read_compared(
         lanes[sent.lane] = after(
             lanes.get(sent.lane), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
         )
-        others[other] = row.timestamp_ms
+        others[other] = known_ms
