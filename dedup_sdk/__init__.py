@@ -33,8 +33,8 @@ from dedup_sdk.errors import (
     SnapshotError,
     StoreCorruptError,
     StoreError,
-    StoreFullError,
     StoreLockedError,
+    StoreUnavailableError,
 )
 from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
 from dedup_sdk.kafka.consumer import DedupConsumer
@@ -100,8 +100,8 @@ __all__ = [
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
-    "StoreFullError",
     "StoreLockedError",
+    "StoreUnavailableError",
     "Unit",
     "Uuid7Keys",
     "Verdict",

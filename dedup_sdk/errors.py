@@ -7,7 +7,7 @@
     │   ├── StoreLockedError    another process has the partition's database open
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
     │   ├── StoreCorruptError   the store's bytes are not what was written
-    │   └── StoreFullError      there is no room on the store's disk
+    │   └── StoreUnavailableError  it cannot be read or written for now: no room, or a disk that fails
     ├── SharedStoreError        a memory that consumers share cannot be asked
     ├── OutboxError             an outbox cannot be opened, read or written
     │   ├── OutboxLockedError   another process has it open
@@ -66,8 +66,11 @@ class StoreCorruptError(StoreError):
     """The bytes of a store are not what was written; the files are left as they are, as evidence."""
 
 
-class StoreFullError(StoreError):
-    """There is no room on a store's disk, or its quota is used up; what is stored is whole."""
+class StoreUnavailableError(StoreError):
+    """A store cannot be opened, read or written for now: its disk is full, fails or is read-only, or the process may open no more files.
+
+    What is stored is whole.
+    """
 
 
 class SharedStoreError(DedupError):

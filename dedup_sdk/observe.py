@@ -53,7 +53,7 @@ class PartitionObserver(Protocol):
 
 
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "room", "backlog", "elsewhere", "outage", "uncompleted", "paused", "uncovered"
+    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage", "uncompleted", "paused", "uncovered"
 ]  # fmt: skip
 
 

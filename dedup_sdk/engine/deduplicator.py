@@ -56,7 +56,7 @@ class Deduplicator(Upkeep, News):
             count as more of them.
         clock: seconds since the epoch; only decides what may be forgotten and which units are overdue, never a verdict.
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
-            it) instead of raising `StoreFullError`; then what `complete` was told outlives the process only once it is written.
+            it) instead of raising `StoreUnavailableError`; then what `complete` was told outlives the process only once it is written.
         forgets_unwritten: bound the memory that takes: above four times ``recent_marks`` they are given up, and what hangs on them is
             unverified. False for an owner that admits no more while the engine is `choked`.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from dedup_sdk.engine.claiming import PartitionClaims
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.lane.maker import AnyLane
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
 from dedup_sdk.observe import Counters
@@ -89,7 +89,7 @@ class Durable:
             progress, marks = self.lane.progress, join_marks(self._owed)
         try:
             self.store.append(progress, marks)
-        except StoreFullError as error:
+        except StoreUnavailableError as error:
             self._choke(error)
             return
         self._owed, self.unwritten_weight = [], 0
@@ -100,16 +100,18 @@ class Durable:
         self._journaled += marks.count
         self._journaled_weight += weight_of(marks)
 
-    def _choke(self, error: StoreFullError) -> None:
+    def _choke(self, error: StoreUnavailableError) -> None:
         """Go on without writing where that is wanted, else raise."""
         if not self._bears_full_disk:
             raise error
         if not self._told:
-            logger.error("%s: what is completed stays in memory until there is room: %s", self._where, error)
+            logger.error(
+                "%s: what is completed stays in memory until the store can be written: %s", self._where, error
+            )
         self.choked = self._told = True
 
     def write_again(self) -> bool:
-        """Try to write what a full disk refused; False when there is still no room. Raises `StoreError` for anything else."""
+        """Try to write what the store refused; False when it still cannot be written. Raises `StoreError` for anything else."""
         if not self.store.revive():
             return False
         self.choked = False
@@ -117,7 +119,7 @@ class Durable:
         self.persist()
         if not self.choked:
             self._told = False
-            logger.warning("%s: there is room again, and everything is written", self._where)
+            logger.warning("%s: the store can be written again, and everything is", self._where)
         return not self.choked
 
     @property
@@ -187,7 +189,7 @@ class Durable:
         marks = lane.take_recent(self._completed_ms, self.store.find)
         try:
             self.store.flush(lane.progress, marks)
-        except StoreFullError as error:
+        except StoreUnavailableError as error:
             lane.put_back(marks)
             self._choke(error)
             return

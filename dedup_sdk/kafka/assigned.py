@@ -152,8 +152,8 @@ class Assigned:
     """Whether its recovery waits for the owner of its store to let it go."""
     undecided: bool = False
     """Whether its recovery waits for a transaction to end, behind whose beginning the group stands."""
-    no_room: bool = False
-    """Whether its recovery waits for room on the store's disk."""
+    no_store: bool = False
+    """Whether its recovery waits until its store can be opened, read and written."""
     note: str = ""
     """What recovery did, for the line in the log."""
     replayed: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import StoreCorruptError, StoreFullError
+from dedup_sdk.errors import StoreCorruptError, StoreUnavailableError
 from dedup_sdk.kafka.intake import Doubt, Intake
 from dedup_sdk.lane.chunk import APART, OFFERED
 
@@ -101,7 +101,7 @@ class Completing(Intake):
                 yield
             except KafkaException:
                 raise
-            except (StoreCorruptError, StoreFullError):
+            except (StoreCorruptError, StoreUnavailableError):
                 self._doubtful, self._tidy_at = True, 0.0
                 if not bears_faults:
                     raise

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.durable import Durable
-from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.kafka.assigned import Assigned
 from dedup_sdk.kafka.collector import Collector
 from dedup_sdk.kafka.end_watch import EndWatch
@@ -93,8 +93,8 @@ class Intake(Pausing):
             try:
                 self._mend()
                 return self._gather(count, until, at_most)
-            except StoreFullError:
-                # Where nothing can be kept in memory instead: recovery waits for room.
+            except StoreUnavailableError:
+                # Where nothing can be kept in memory instead: recovery waits for the store.
                 self._doubtful = True
             except StoreCorruptError:
                 if not self._survives_damage():

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import DedupError, RecoveryError, StoreFullError
+from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
 from dedup_sdk.kafka.asking import LOOK_S, explained, is_unheard_of
 from dedup_sdk.kafka.assigned import Assigned, Beginning, State
 from dedup_sdk.kafka.callbacks import Guard
@@ -297,10 +297,10 @@ class Session(Holdings):
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
         """Have a recovery begin again later, or the error raised."""
         assigned.ask_at = time.monotonic() + ASK_AGAIN_S
-        if isinstance(error, StoreFullError):
-            if not assigned.no_room:
-                logger.warning("%s[%d] waits for room: %s", assigned.topic, assigned.partition, error)
-            assigned.no_room = True
+        if isinstance(error, StoreUnavailableError):
+            if not assigned.no_store:
+                logger.warning("%s[%d] waits for its store: %s", assigned.topic, assigned.partition, error)
+            assigned.no_store = True
         elif isinstance(error, KafkaException) and (
             passes(error) or is_unheard_of(assigned, error, UNKNOWN_S)
         ):

@@ -30,8 +30,8 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
     if assigned.state is State.RECOVERING:
         yield from _waits_for(assigned)
     choked = held is not None and held.choked
-    if choked or (assigned.no_room and assigned.recovery is None and assigned.held is None):
-        yield "room"
+    if choked or (assigned.no_store and assigned.recovery is None and assigned.held is None):
+        yield "store"
     claims = None if held is None else held.claims
     if assigned.full and not choked and not (claims is not None and claims.stands_still):
         yield "backlog"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from dedup_sdk.errors import ConfigurationError, StoreError
+from dedup_sdk.errors import ConfigurationError, StoreUnavailableError
 from dedup_sdk.store.protocol import Identity
 
 _MOST_BYTES: Final = 255
@@ -96,7 +96,7 @@ def partition_folder(root: Path, identity: Identity) -> Path:
 def make_private(root: Path, folder: Path) -> None:
     """Make ``root``, ``folder`` below it and everything in between, each with mode 0700.
 
-    Raises `StoreError` naming the folder when that fails.
+    Raises `StoreUnavailableError` naming the folder when that fails.
     """
     try:
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def make_private(root: Path, folder: Path) -> None:
             parent.chmod(PRIVATE)
     except OSError as error:
         message = f"store folder {folder} cannot be made: {error.strerror}; check store= and its permissions"
-        raise StoreError(message) from error
+        raise StoreUnavailableError(message) from error
 
 
 def make_files_private(folder: Path) -> None:

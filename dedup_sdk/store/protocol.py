@@ -143,9 +143,9 @@ class PartitionStore(Protocol):
         """
 
     def revive(self) -> bool:
-        """Open the database anew after it refused to write (`StoreFullError`); what it holds stays.
+        """Open the database anew after it refused to write (`StoreUnavailableError`); what it holds stays.
 
-        False when there is no room on its disk yet; then nothing has changed.
+        False when its disk still has no room, or cannot be written; then nothing has changed.
         """
 
     def stats(self) -> StoreStats:

@@ -9,7 +9,13 @@ from traceback import clear_frames
 
 from rocksdict import DbClosedError
 
-from dedup_sdk.errors import DedupError, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from dedup_sdk.errors import (
+    DedupError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
 
 _LOCKED = ("while lock file", "lock hold by current process")
 _CORRUPT = (
@@ -18,6 +24,8 @@ _CORRUPT = (
     "no such file or directory",
     "does not match the expected size",
 )
+_FAILED = ("io error", "(os error ")
+"""How RocksDB and its binding tell what the system refused, whatever that was."""
 _FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
 
@@ -46,14 +54,19 @@ def translated(error: Exception, folder: Path) -> Exception:
         return StoreCorruptError(
             f"store {folder} is damaged ({text}); move it away and rebuild it from a snapshot or the topic"
         )
-    if any(sign in lower for sign in _FULL):
-        return StoreFullError(
-            f"store {folder} cannot be written ({text}); make room on its disk, then open it again"
-        )
-    remedy = "check the folder, its permissions and its disk"
-    if "too many open files" in lower:
-        remedy = "let the process open more files (ulimit -n), or give it fewer partitions"
-    return StoreError(f"store {folder} failed: {text}; {remedy}")
+    if isinstance(error, OSError) or any(sign in lower for sign in (*_FAILED, *_FULL)):
+        return StoreUnavailableError(f"store {folder} cannot be read or written ({text}); {_remedy(lower)}")
+    return StoreError(
+        f"store {folder} failed: {text}; move it away and rebuild it from a snapshot or the topic"
+    )
+
+
+def _remedy(text: str) -> str:
+    if any(sign in text for sign in _FULL):
+        return "make room on its disk"
+    if "too many open files" in text:
+        return "let the process open more files (ulimit -n), or give it fewer partitions"
+    return "check the folder, its permissions and its disk"
 
 
 def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError | None:

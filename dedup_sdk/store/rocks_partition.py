@@ -21,7 +21,7 @@ from traceback import clear_frames
 import numpy as np
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from dedup_sdk.errors import StoreCorruptError, StoreError, StoreFullError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.codec import decode_step, decode_values, encode_step
@@ -47,7 +47,7 @@ from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.rocks_identity import recognise
 from dedup_sdk.store.rocks_install import copy_in
 from dedup_sdk.store.rocks_scan import read_journal
-from dedup_sdk.store.rocks_stats import has_room, live_bytes, stats_of
+from dedup_sdk.store.rocks_stats import is_writable, live_bytes, stats_of
 from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.window import Window
 
@@ -248,7 +248,7 @@ class RocksPartition:
         """See `PartitionStore.revive`."""
         self._open_journal()
         with self._translating():
-            if not has_room(self._folder):
+            if not is_writable(self._folder):
                 return False
         self.close()
         try:
@@ -260,8 +260,8 @@ class RocksPartition:
         except StoreError as error:
             # Closed as it is, it can only be opened anew, as the store of a disk that is still full.
             self.close()
-            message = f"store {self._folder} did not open again when there was room: {error}"
-            raise StoreFullError(message) from error
+            message = f"store {self._folder} did not open again when it could be written: {error}"
+            raise StoreUnavailableError(message) from error
         return True
 
     def _measure(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
@@ -14,6 +15,8 @@ from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 
 _LEAST_ROOM_BYTES: Final = 2**20
+_PROBE: Final = "writable"
+_PROBE_BYTES: Final = 4096
 
 
 def live_bytes(folder: Path, database: Rdict) -> int:
@@ -26,10 +29,27 @@ def live_bytes(folder: Path, database: Rdict) -> int:
     return size
 
 
-def has_room(folder: Path) -> bool:
-    """Whether there is room to open the database: what is in its log is written into sorted files then."""
-    logged = sum(path.stat().st_size for path in folder.glob("*.log"))
-    return disk_usage(folder).free >= _LEAST_ROOM_BYTES + 2 * logged
+def is_writable(folder: Path) -> bool:
+    """Whether the database can be opened: its disk takes a file, and has room for what its log holds, which becomes sorted files then.
+
+    Raises `FileNotFoundError` where the folder is gone.
+    """
+    probe = folder / _PROBE
+    try:
+        logged = sum(path.stat().st_size for path in folder.glob("*.log"))
+        if disk_usage(folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+            return False
+        with probe.open("wb", buffering=0) as file:
+            file.write(bytes(_PROBE_BYTES))
+            os.fsync(file.fileno())
+        probe.unlink()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with suppress(OSError):
+            probe.unlink()
+        return False
+    return True
 
 
 def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:

@@ -46,14 +46,14 @@ def test_a_consumer_pauses_while_its_disk_is_full(
         seen += values(wait_for(consumer, lambda: consumer._engine.choked, "the disk to be full"))
         seen += values(poll_quiet(consumer))
         assert len(seen) < len(BEFORE) + len(DURING)
-        assert [status.hindrances for status in consumer.partition_statuses] == [("room",)]
+        assert [status.hindrances for status in consumer.partition_statuses] == [("store",)]
         disk.make_room()
         seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
     seen += values(poll_quiet(consumer, 1.0))
     assert seen == BEFORE + DURING
     said = [record.getMessage() for record in caplog.records]
-    assert sum("stays in memory until there is room" in line for line in said) == 1
-    assert sum("there is room again" in line for line in said) == 1
+    assert sum("stays in memory until the store can be written" in line for line in said) == 1
+    assert sum("the store can be written again" in line for line in said) == 1
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)
     send(*BEFORE, *DURING, "after")
@@ -84,7 +84,7 @@ def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: Smal
     disk.fill()
     consumer = make("orders", store=disk.path / "store")
     send("a", "b")
-    wait_for(consumer, lambda: any(a.no_room for a in consumer._session.assigned.values()), "the wait")
+    wait_for(consumer, lambda: any(a.no_store for a in consumer._session.assigned.values()), "the wait")
     assert consumer.poll(0.5) is None
     disk.make_room()
     assert values(poll_some(consumer, 2)) == ["a", "b"]

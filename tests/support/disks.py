@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FullPartition(MemoryPartition):
 
     def _refuse(self) -> None:
         if self.disk.full:
-            raise StoreFullError("there is no room")
+            raise StoreUnavailableError("there is no room")
 
 
 class SmallDisk:

@@ -56,7 +56,7 @@ PUBLIC = [
     "SnapshotError",
     "StoreCorruptError",
     "StoreError",
-    "StoreFullError",
+    "StoreUnavailableError",
     "StoreLockedError",
     "Unit",
     "Uuid7Keys",

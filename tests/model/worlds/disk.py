@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.marks import Found, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
@@ -49,7 +49,7 @@ class Disk:
         """Take a durable step."""
         self.burn()
         if self.full and takes_room:
-            raise StoreFullError("there is no room; make some")
+            raise StoreUnavailableError("there is no room; make some")
         answer = step(*arguments)
         self.burn()
         return answer

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window, key
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import digest_one
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.paths import list_partitions
@@ -52,7 +52,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_forgotten() -> None:
     deduplicator = engine(store)
     assert kinds(deduplicator, records(0, 10)) == {"fresh"}
     store.full = True
-    with pytest.raises(StoreFullError, match="there is no room"):
+    with pytest.raises(StoreUnavailableError, match="there is no room"):
         kinds(deduplicator, records(10, 20))
     store.full = False
     assert kinds(deduplicator, records(20, 30)) == {"fresh"}
@@ -214,7 +214,7 @@ def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> N
     append = held.store.append
 
     def full(*_: object) -> None:
-        raise StoreFullError("no room")
+        raise StoreUnavailableError("no room")
 
     held.store.append = full  # type: ignore[assignment, method-assign]
     held.fold([0], np.array([5], np.int64), [digest_one(b"unhandled")], 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk.errors import StoreFullError
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.store.memory import MemoryPartition
 from tests.support.records import engine, kinds, record
 
@@ -46,14 +46,14 @@ def test_a_twin_that_a_full_disk_met_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert kinds(deduplicator.admit([first, twin])) == ["fresh", "parked"]
 
     def full(*_: object) -> None:
-        raise StoreFullError("no room")
+        raise StoreUnavailableError("no room")
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryPartition, "append", full)
         settled = deduplicator.dead_letter([first])
         assert [each.record.offset for each in settled] == [1]
-        with pytest.raises(StoreFullError):
+        with pytest.raises(StoreUnavailableError):
             deduplicator.complete([twin])
-        with pytest.raises(StoreFullError):
+        with pytest.raises(StoreUnavailableError):
             deduplicator.admit([record(2)])
     assert kinds(deduplicator.admit([record(2, "a")])) == ["duplicate"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.errors import StoreCorruptError, StoreFullError
+from dedup_sdk.errors import StoreCorruptError, StoreUnavailableError
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_partition import RocksPartition
@@ -30,7 +30,7 @@ def test_a_store_that_does_not_open_again_waits_for_room(
 
     with monkeypatch.context() as patched:
         patched.setattr("dedup_sdk.store.rocks_partition.open_database", fails)
-        with pytest.raises(StoreFullError, match=r"did not open again .*too many open files"):
+        with pytest.raises(StoreUnavailableError, match=r"did not open again .*too many open files"):
             store.revive()
     assert store.closed
 
