@@ -51,7 +51,7 @@ class SharedHistory:
         self.spark = spark
         self.broker, self.url = broker, url
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        self.cluster: str = admin.list_topics(timeout=30).cluster_id or ""
+        self.cluster: str = str(admin.list_topics(timeout=30).cluster_id)
         self.send(at(b"old", 1, 0), at(b"b", 2, 0), at(b"old", 3, 0), at(b"b", 30, 0), at(None, 31, 0))
         self.send(at(b"a", 40, 0), at(b"beyond", 40, 0), at(b"a", 40, 0))
         self.send(at(b"a", 19, 1), at(b"c", 20, 1), at(b"d", 39, 1), at(b"beyond", 39, 1))
