@@ -36,8 +36,13 @@ def log_name(cluster: str, topic_id: str) -> str:
     """
     names = [cluster, f"{cluster}/{topic_id}"] if topic_id else [cluster]
     return "".join(
-        sha256(name.encode()).hexdigest()[:_LOG_DIGITS] for name in names if cluster not in _NAMELESS
+        sha256(name.encode()).hexdigest()[:_LOG_DIGITS] for name in names if known_cluster(cluster)
     )
+
+
+def known_cluster(cluster: str) -> str:
+    """Return a cluster ID, or "" for what stands for one where the brokers have none."""
+    return "" if cluster in _NAMELESS else cluster
 
 
 def rule_digits(keys: object, window: Window, *, digest: str, isolation: str) -> str:

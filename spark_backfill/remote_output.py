@@ -1,4 +1,4 @@
-"""A snapshot behind a URL: made in a folder on this machine, uploaded when it is whole, its manifest last."""
+"""A snapshot behind a URL: made in a folder on this machine, uploaded when it is whole, its manifest after its files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_shared(options: Options, spark: SparkSession) -> None:
 
 
 class _RemoteOutput(Output):
-    """Is published at a URL: all files go up first, and then the manifest. Without a target nowhere."""
+    """Is published at a URL: all files go up first, then the manifest, then the report. Without a target nowhere."""
 
     def __init__(self, output: Path, target: UrlTarget | None) -> None:
         self._target = target
@@ -88,13 +88,14 @@ class _RemoteOutput(Output):
         if target is None:
             return
         source = Source(place=str(self.folder), manifest=read_manifest(self.folder))
-        for _ in target.upload(source):
-            pass
-        for extra in (REPORT_NAME, FINDINGS_NAME):
-            if (self.folder / extra).exists():
-                target.put(self.folder / extra)
         try:
+            for _ in target.upload(source):
+                pass
             target.finish(source)
+            # Only now: another run may have published a snapshot there, whose report is not to be replaced.
+            for extra in (REPORT_NAME, FINDINGS_NAME):
+                if (self.folder / extra).exists():
+                    target.put(self.folder / extra)
         except BaseException as error:
             if not target.take_back() and isinstance(error, SnapshotError):
                 raise SnapshotError(

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.rule_fingerprint import known_cluster
 from dedup_sdk.shared.scope import Scope, scope_name
 from dedup_sdk.window import Window
 from spark_backfill.option_kin import refuse_beside, refuse_without
 from spark_backfill.shared_servers import SERVER_OPTIONS, SharedServer, add_server_options, read_server
 
-_OF_SHARED: Final = ("shared_scope", "shared_prefix", "shared_origin")
+_OF_SHARED: Final = ("shared_scope", "shared_cluster", "shared_prefix", "shared_origin")
 _WITHOUT: Final = {
     "whole-topic": "consumers take all that is there for handled, and ask nobody; give --group GROUP",
     "compact": "what the group has handled by now is not asked; give --group GROUP, with --base if that is to be read too",
@@ -33,18 +34,25 @@ _OF_OUTPUT: Final = {
 class SharedOptions:
     """A shared memory to be rebuilt, and where in it: see the help of each option.
 
-    ``origin``: the topic whose scope counts, None: the topic itself.
+    ``cluster``: the name that stands for the cluster's ID, None: the ID. ``origin``: the topic whose scope counts, None: the topic itself.
     """
 
     server: SharedServer
     scope: Scope
+    cluster: str | None
     prefix: str
     origin: str | None
 
-    def scope_of(self, group: str, topic: str, partition: int) -> bytes:
+    def scope_of(self, group: str, topic: str, partition: int, *, cluster: str, id_spec: str) -> bytes:
         """Return the name of the scope of a partition's records, as a consumer has it."""
         return scope_name(
-            self.scope, prefix=self.prefix, group=group, topic=self.origin or topic, partition=partition
+            self.scope,
+            id_spec=id_spec,
+            cluster=known_cluster(cluster) if self.cluster is None else self.cluster,
+            prefix=self.prefix,
+            group=group,
+            topic=self.origin or topic,
+            partition=partition,
         )
 
 
@@ -60,6 +68,11 @@ def add_shared_options(add: Callable[..., Any]) -> None:
         "--shared-scope",
         choices=get_args(Scope),
         help="with --shared: the consumers' Shared(scope=...) (default: topic)",
+    )
+    add(
+        "--shared-cluster",
+        metavar="NAME",
+        help="with --shared: the consumers' Shared(cluster=...) (default: the cluster's ID)",
     )
     add("--shared-prefix", metavar="TEXT", help="with --shared: the consumers' Shared(prefix=...)")
     add(
@@ -89,12 +102,13 @@ def read_shared_options(given: argparse.Namespace) -> SharedOptions | None:
         raise ConfigurationError(f"--whole-topic and --shared do not go together: {_WITHOUT['whole-topic']}")
     if given.output is None:
         refuse_beside(given, _OF_OUTPUT, "--shared without --output")
-    for option in ("shared_origin", "shared_keys", "shared_table", "shared_schema"):
+    for option in ("shared_cluster", "shared_origin", "shared_keys", "shared_table", "shared_schema"):
         if getattr(given, option) == "":
             raise ConfigurationError(f"--{option.replace('_', '-')} is empty; give a value, or leave it out")
     return SharedOptions(
         server=read_server(given),
         scope=given.shared_scope or "topic",
+        cluster=given.shared_cluster,
         prefix=given.shared_prefix or "",
         origin=given.shared_origin,
     )

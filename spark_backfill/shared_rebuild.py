@@ -183,7 +183,9 @@ def load_snapshot(
         SharedFile(
             str(folder / str(entry.partition)),
             file,
-            shared.scope_of(group, manifest.topic, entry.partition),
+            shared.scope_of(
+                group, manifest.topic, entry.partition, cluster=manifest.cluster, id_spec=manifest.id_spec
+            ),
             min(entry.newest_ms, now_ms),
         )
         for entry in manifest.partitions

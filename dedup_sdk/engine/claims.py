@@ -64,7 +64,9 @@ class Claims(Leasing):
         self.in_order = shared.in_flight == "wait"
         self._holders: set[bytes] = set()
 
-    def of(self, topic: str, partition: int, window: Window) -> PartitionClaims | None:
+    def of(
+        self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str
+    ) -> PartitionClaims | None:
         """Return what a partition claims with; None where nothing is looked up. Raises `ConfigurationError` for a window by count."""
         if window.is_off:
             return None
@@ -74,7 +76,7 @@ class Claims(Leasing):
             )
         return PartitionClaims(
             self,
-            self._shared.scope_of(self._group, topic, partition),
+            self._shared.scope_of(self._group, topic, partition, cluster=cluster, id_spec=id_spec),
             window.time_ms,
         )
 

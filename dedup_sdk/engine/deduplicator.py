@@ -137,7 +137,11 @@ class Deduplicator(Upkeep, News):
             # Its closing was interrupted: nobody else lets it go.
             left.close()
         window = self.strategy.window_of(topic)
-        claims = None if self.claims is None else self.claims.of(topic, partition, window)
+        claims = None
+        if self.claims is not None:
+            claims = self.claims.of(
+                topic, partition, window, cluster=identity.cluster, id_spec=identity.id_spec
+            )
         store = self._store.open(identity, window)
         self._opened[topic, partition] = store
         try:

@@ -12,24 +12,33 @@ Scope = Literal["partition", "topic", "group", "global"]
 
 
 def scope_name(
-    scope: Scope, *, prefix: str = "", group: str = "", topic: str = "", partition: int = 0
+    scope: Scope,
+    *,
+    id_spec: str,
+    cluster: str = "",
+    prefix: str = "",
+    group: str = "",
+    topic: str = "",
+    partition: int = 0,
 ) -> bytes:
     """Return the name of the scope that a record lies in; equal names share IDs.
 
     - ``partition``: the same ID in two partitions of a group's topic is two messages;
     - ``topic``: in two topics of a group;
-    - ``group``: in two groups;
-    - ``global``: it is one, wherever it comes.
+    - ``group``: in two groups of a cluster;
+    - ``global``: it is one, wherever it comes, also in two clusters.
 
-    ``topic`` is the one that counts: for a retry topic that shares the scope of its origin, the origin. No two lists of parts have one name.
+    ``id_spec`` is the canonical text of the ID spec (``str(spec)``): what another spec reads is another ID, even where the bytes are equal.
+    ``cluster`` is the cluster ID, or the name that stands for it; empty where the brokers have none. ``topic`` is the one that counts: for a
+    retry topic that shares the scope of its origin, the origin. No two lists of parts have one name.
     """
     parts = {
-        "partition": [group, topic, str(partition)],
-        "topic": [group, topic],
-        "group": [group],
+        "partition": [cluster, group, topic, str(partition)],
+        "topic": [cluster, group, topic],
+        "group": [cluster, group],
         "global": [],
     }[scope]
-    encoded = [scope.encode(), prefix.encode(), *(part.encode() for part in parts)]
+    encoded = [part.encode() for part in (scope, prefix, id_spec, *parts)]
     return b"".join(len(part).to_bytes(4) + part for part in encoded)
 
 

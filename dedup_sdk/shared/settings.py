@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.rule_fingerprint import known_cluster
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import Scope, scope_name
 
@@ -27,8 +28,10 @@ class Shared:
 
     Args:
         store: e.g. `dedup_adapters.redis.RedisStore`; consumers may share it, and none of them closes it.
-        scope: where the same ID is the same message: in a ``partition``, a ``topic``, a ``group``, or ``global`` (in all groups: each message is
-            handled by one of them).
+        scope: where IDs of the same ID spec are the same message: in a ``partition``, a ``topic``, a ``group``, or ``global`` (in all groups of
+            all clusters: each message is handled by one of them).
+        cluster: the name of the cluster in the scope; None: the ID that its brokers give. Give the same name in two clusters that share a
+            scope, e.g. where one mirrors the other. It does not count in the scope ``global``.
         prefix: what keeps scopes of one store apart that would be the same, e.g. by environment.
         origins: topic -> the topic whose scope it shares, e.g. ``{"orders.retry": "orders"}``.
         in_flight: what becomes of a message whose ID another consumer has in flight, until that is over: ``park`` (those behind it go on),
@@ -42,6 +45,7 @@ class Shared:
 
     store: ClaimStore
     scope: Scope = field(default="topic", kw_only=True)
+    cluster: str | None = field(default=None, kw_only=True)
     prefix: str = field(default="", kw_only=True)
     origins: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     in_flight: InFlight = field(default="park", kw_only=True)
@@ -55,6 +59,12 @@ class Shared:
                 f"shared={self.store!r}: give a shared memory, e.g. RedisStore('redis://localhost:6379/0') of dedup_adapters.redis"
             )
         choice("scope", self.scope, ("partition", "topic", "group", "global"))
+        if self.cluster is not None:
+            text("cluster", self.cluster)
+            if not self.cluster:
+                raise ConfigurationError(
+                    "cluster='': give the name that two clusters share, or None for the ID of each"
+                )
         text("prefix", self.prefix)
         choice("in_flight", self.in_flight, ("park", "wait"))
         choice("on_outage", self.on_outage, ("deliver", "pause"))
@@ -93,7 +103,14 @@ class Shared:
         """The lease in milliseconds."""
         return round(self.lease * 1000)
 
-    def scope_of(self, group: str, topic: str, partition: int) -> bytes:
-        """Return the name of the scope of a partition's records."""
-        origin = self.origins.get(topic, topic)
-        return scope_name(self.scope, prefix=self.prefix, group=group, topic=origin, partition=partition)
+    def scope_of(self, group: str, topic: str, partition: int, *, cluster: str, id_spec: str) -> bytes:
+        """Return the name of the scope of a partition's records; ``cluster`` is the ID that its brokers give."""
+        return scope_name(
+            self.scope,
+            id_spec=id_spec,
+            cluster=known_cluster(cluster) if self.cluster is None else self.cluster,
+            prefix=self.prefix,
+            group=group,
+            topic=self.origins.get(topic, topic),
+            partition=partition,
+        )

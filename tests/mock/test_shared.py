@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 
 from dedup_sdk import (
     Claim,
@@ -19,18 +20,21 @@ from dedup_sdk import (
     Window,
     Windows,
     header,
+    key,
     orders,
     scope_name,
     scoped_ids,
 )
 from dedup_sdk.engine.owing import MOST_OWED, Owed
+from dedup_sdk.testing import MockKafka
+from tests.mock.conftest import QUICK_CLIENT
+from tests.support import consuming
 from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dedup_sdk import DedupConsumer
-    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 LEASE_MS = 60_000
@@ -84,7 +88,7 @@ class Watched(MemoryClaimStore):
 
 def shared_id(name: str) -> list[bytes]:
     """What an ID is called in the scope ``global``."""
-    return scoped_ids(scope_name("global"), [sha256(name.encode()).digest()[:16]])
+    return scoped_ids(scope_name("global", id_spec="header:dedup-id"), [sha256(name.encode()).digest()[:16]])
 
 
 def now_ms() -> int:
@@ -523,3 +527,51 @@ def test_a_topic_whose_window_is_off_is_not_claimed(make: Make, send: Send, stor
     other = make("pairs", shared=store, dedup=lookup(window=windows))
     with pytest.raises(ConfigurationError, match="forgets by time alone"):
         poll_some(other, 1)
+
+
+def test_two_clusters_do_not_hide_each_others_messages(store: Watched) -> None:
+    """With one group, topic and ID in both; unless they are given one name, or the scope is that of all clusters."""
+    options: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, ["a", "b"]),
+        ({"cluster": "shops"}, []),
+        ({"scope": "global"}, []),
+    ]
+    with MockKafka() as one, MockKafka() as other:
+        for number, (given, expected) in enumerate(options):
+            topic = f"orders{number}"
+            got = []
+            for each in (one, other):
+                each.create_topic(topic, partitions=1)
+                producer = Producer({"bootstrap.servers": each.bootstrap})
+                for name in "ab":
+                    producer.produce(topic, name, headers={"dedup-id": f"{name}{number}"})
+                assert producer.flush(30) == 0
+                with consuming.make_consumer(
+                    each.bootstrap, "g", MemoryStore(), QUICK_CLIENT, shared=Shared(store, **given)
+                ) as consumer:
+                    consumer.subscribe([topic])
+                    verdicts = consumer.counters.verdicts
+                    handled: list[str] = []
+                    while verdicts["fresh"] + verdicts["duplicate"] < 2 or len(handled) < verdicts["fresh"]:
+                        handled += values(consumer.consume(2, 0.5))
+                    got.append(handled)
+            assert got == [["a", "b"], expected]
+
+
+def test_what_another_id_spec_reads_is_another_id(make: Make, kafka: MockKafka, store: Watched) -> None:
+    """Customer 1001 completed does not hide order 1001, whose bytes are equal."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce("orders", "first", key="1001", headers={"dedup-id": "7"})
+    assert producer.flush(30) == 0
+    with make("orders", dedup=lookup(id=key()), shared=store) as consumer:
+        assert values(poll_some(consumer, 1)) == ["first"]
+    producer.produce("orders", "second", key="1002", headers={"dedup-id": "1001"})
+    assert producer.flush(30) == 0
+    consumer = make("orders", store=MemoryStore(), shared=store)
+    assert values(poll_some(consumer, 1)) == ["second"]
+
+
+def test_a_cluster_has_a_name(store: Watched) -> None:
+    """An empty one is refused: it would stand for clusters without an ID."""
+    with pytest.raises(ConfigurationError, match="cluster='': give the name that two clusters share"):
+        Shared(store, cluster="")

@@ -276,7 +276,7 @@ def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Cl
     claims = Claims(
         Shared(store, lease=9.0), Counters(), group="g", silence_s=silence_s, clock=lambda: now_s[0]
     )
-    own = claims.of("orders", 0, Window(days=7))
+    own = claims.of("orders", 0, Window(days=7), cluster="", id_spec="key")
     assert own is not None
 
     own.held[b"d" * 16] = Held(b"k" * 16, 1, 0)
@@ -315,7 +315,7 @@ def test_only_partitions_with_claims_are_renewed(make: Make, send: Send, store: 
     consumer = make("orders", shared=Shared(store, scope="global"))
     claims = claims_of(consumer)
     for _ in range(3):
-        claims.of("orders", 0, Window(days=7))
+        claims.of("orders", 0, Window(days=7), cluster="", id_spec="key")
     send("a")
     poll_some(consumer, 1)
     [own] = claims.partitions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -52,8 +53,8 @@ def test_a_run_goes_to_a_bucket(
         lambda: spark,
     )
     assert (report.output, report.marks) == ("s3://snapshots/today", 3)
-    assert sorted(bucket.find("snapshots")) == [
-        f"snapshots/today/{name}" for name in ("0/00000.filter", "0/00000.sst", MANIFEST_NAME, "report.json")
+    assert without_attempts(bucket.find("snapshots")) == [
+        f"snapshots/today/{name}" for name in ("0/0000.filter", "0/0000.sst", MANIFEST_NAME, "report.json")
     ]
     assert bucket.cat_file("snapshots/today/report.json").decode() == f"{report}\n"
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -64,13 +65,18 @@ def test_a_run_goes_to_a_bucket(
         backfill(options("s3://snapshots/today"), lambda: spark)
 
 
+def without_attempts(names: list[str]) -> list[str]:
+    """Names of files without what each attempt adds to them."""
+    return sorted(re.sub(r"-[0-9a-f]{16}(?=\.)", "", name) for name in names)
+
+
 def seen_before_manifests(bucket: s3fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What lies in the bucket right before each manifest goes up, as it comes to pass."""
     seen: list[list[str]] = []
     finish = UrlTarget.finish
 
     def watched(target: UrlTarget, source: Any) -> None:
-        seen.append(sorted(bucket.find("snapshots")))
+        seen.append(without_attempts(bucket.find("snapshots")))
         finish(target, source)
 
     monkeypatch.setattr(UrlTarget, "finish", watched)
@@ -102,10 +108,7 @@ def test_nothing_is_half_published(
     monkeypatch.setattr(UrlTarget, "finish", doubted)
     with pytest.raises(SnapshotError, match="today cannot be written"):
         publish(tmp_path)
-    assert bucket.find("snapshots")
-    with pytest.raises(SnapshotError, match="is no snapshot, nor a folder of some"):
-        find_snapshots(["s3://snapshots/today"])
-    bucket.rm("snapshots/today", recursive=True)
+    assert bucket.find("snapshots") == []
     with pytest.raises(RuntimeError, match="half way"), open_output(scratched(tmp_path)):
         raise RuntimeError("half way")
     assert bucket.find("snapshots") == []
@@ -140,7 +143,7 @@ def test_what_cannot_be_written_is_known_before_anything_is_read(
     """A bucket that is not there is one line that names it, and so is a scratch folder that is none."""
     assert bucket.find("snapshots") == []
     with (
-        pytest.raises(SnapshotError, match=r"s3://nowhere/x/\.writable cannot be written"),
+        pytest.raises(SnapshotError, match=r"s3://nowhere/x/\.writable-\w+ cannot be written"),
         open_output(options("s3://nowhere/x")),
     ):
         pass

@@ -140,7 +140,11 @@ def test_a_postgresql_server_is_asked_by_its_own_options() -> None:
     given = [*SHARED[:6], *SQL[:4], "--shared", url, "--shared-table", "memory", "--shared-schema", "apps"]
     options = parse_options(given, print)
     assert options.shared == SharedOptions(
-        server=SqlServer(url=url, table="memory", schema="apps"), scope="topic", prefix="", origin=None
+        server=SqlServer(url=url, table="memory", schema="apps"),
+        scope="topic",
+        cluster=None,
+        prefix="",
+        origin=None,
     )
     with closing(options.shared.server.connect()) as store:
         assert isinstance(store, SharedStore)

@@ -187,10 +187,10 @@ def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytes
 
     monkeypatch.setattr(shared_rebuild, "_load", load)
     said: list[str] = []
-    shared: Any = SimpleNamespace(server=Server(), scope_of=lambda *_: b"scope")
+    shared: Any = SimpleNamespace(server=Server(), scope_of=lambda *_, **__: b"scope")
     session: Any = SimpleNamespace(get=lambda: None)
     entry = SimpleNamespace(partition=0, files=["a"], newest_ms=1)
-    manifest: Any = SimpleNamespace(topic="t", partitions=[entry])
+    manifest: Any = SimpleNamespace(topic="t", cluster="c", id_spec="key", partitions=[entry])
     with pytest.raises(
         BackfillError, match=f"was started anew whenever it was loaded, {LOADS} times"
     ) as caught:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.ids import digest_one
 from dedup_sdk.shared.scope import scope_name, scoped_ids
@@ -49,6 +50,8 @@ class SharedHistory:
         self.topic, self.group, self.folder = topic, group, folder
         self.spark = spark
         self.broker, self.url = broker, url
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self.cluster: str = str(admin.list_topics(timeout=30).cluster_id)
         self.send(at(b"old", 1, 0), at(b"b", 2, 0), at(b"old", 3, 0), at(b"b", 30, 0), at(None, 31, 0))
         self.send(at(b"a", 40, 0), at(b"beyond", 40, 0), at(b"a", 40, 0))
         self.send(at(b"a", 19, 1), at(b"c", 20, 1), at(b"d", 39, 1), at(b"beyond", 39, 1))
@@ -83,7 +86,13 @@ class SharedHistory:
     ) -> list[bytes]:
         """What a store calls IDs."""
         name = scope_name(
-            scope, prefix=prefix, group=group or self.group, topic=self.topic, partition=partition
+            scope,
+            id_spec="header:dedup-id",
+            cluster=self.cluster,
+            prefix=prefix,
+            group=group or self.group,
+            topic=self.topic,
+            partition=partition,
         )
         return scoped_ids(name, map(digest_one, names))
 

@@ -32,7 +32,7 @@ class Inbox:
     Args:
         engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
         group: whose messages these are; groups may share a table, and do not see each other's IDs.
-        id: which bytes of a record are its ID.
+        id: which bytes of a record are its ID; what another ID spec reads is another ID, even where the bytes are equal.
         window: how long an ID is known at least, by the database server's clock, from when its message was handled; None: for ever.
         scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic and its retry topic.
         table: the table's name; with ``_offsets`` behind it that of the offsets.
@@ -134,9 +134,8 @@ class Inbox:
 
     def _keys(self, topics: list[str], digests: list[bytes | None]) -> list[bytes | None]:
         """Return what the IDs are called in the table."""
-        if not self._by_topic:
-            return digests
-        names = {topic: _prefix(topic) for topic in set(topics)}
+        spec = _sized(str(self._spec))
+        names = {topic: spec + (_sized(topic) if self._by_topic else b"") for topic in set(topics)}
         return [
             None if digest is None else sha256(names[topic] + digest).digest()[:KEY_BYTES]
             for topic, digest in zip(topics, digests, strict=True)
@@ -213,9 +212,9 @@ class Inbox:
         return int(connection.execute(select(self._clock)).scalar_one())
 
 
-def _prefix(topic: str) -> bytes:
-    name = topic.encode()
-    return len(name).to_bytes(2) + name
+def _sized(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(4) + encoded
 
 
 def _dialect_of(engine: object) -> str:

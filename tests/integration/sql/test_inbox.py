@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from dedup_adapters.sql import Inbox, InboxError
-from dedup_sdk import ConfigurationError, Record, key
+from dedup_sdk import ConfigurationError, Record, header, key
 from dedup_sdk.ids import digest_one
 from tests.integration.sql.conftest import SERVERS
 from tests.support.databases import Statements
@@ -97,6 +97,22 @@ def test_an_id_is_first_once(engine: Engine, inbox: Inbox) -> None:
     assert (firsts, again) == ([True] * len(ids), [False] * len(ids))
     assert worked(engine) == len(ids)
     assert (inbox.counts.first, inbox.counts.duplicate, inbox.counts.unkeyed) == (len(ids), len(ids), 0)
+
+
+@pytest.mark.parametrize("scope", ["topic", "group"])
+def test_what_another_id_spec_reads_is_another_id(engine: Engine, scope: Any) -> None:
+    """Customer 1001 handled does not hide order 1001 in the same table; a spec written otherwise is the same."""
+    by_key, by_header, by_text = (
+        Inbox(engine, group="billing", id=each, scope=scope)
+        for each in (key(), header("dedup-id"), " header:dedup-id ")
+    )
+    by_key.create()
+    WORK.metadata.create_all(engine)
+    handled = Record("orders", 0, 0, key=b"1001", headers=[("dedup-id", b"7")])
+    other = Record("orders", 0, 1, key=b"1002", headers=[("dedup-id", b"1001")])
+    assert handle(engine, by_key, handled, handled) == [True, False]
+    assert handle(engine, by_header, other, other) == [True, False]
+    assert handle(engine, by_text, other) == [False]
 
 
 def test_a_message_without_an_id_is_first_and_counted(engine: Engine, inbox: Inbox) -> None:

@@ -79,7 +79,9 @@ class World:
         }
         ident = Ident(parts[self.plan.scope], entry.name)
         if ident not in self._keys:
-            [key] = scoped_ids(self.shared.scope_of(group, *at), [digest_one(entry.name.encode())])
+            [key] = scoped_ids(
+                self.shared.scope_of(group, *at, cluster="", id_spec="key"), [digest_one(entry.name.encode())]
+            )
             self._keys[ident], self.idents[key] = key, ident
         return ident
 

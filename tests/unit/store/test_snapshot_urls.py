@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import s3fs
+from fsspec.core import url_to_fs
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import MANIFEST_NAME, read_manifest
+from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.restore import restore_snapshot
 from dedup_sdk.store.snapshot_check import check_snapshot
-from dedup_sdk.store.snapshot_copy import copy_snapshot, publish_snapshot
+from dedup_sdk.store.snapshot_copy import UrlTarget, copy_snapshot, copying_snapshot, publish_snapshot
 from dedup_sdk.store.snapshot_diff import diff_snapshots
 from dedup_sdk.store.snapshot_family import one_family, remove_snapshot, superfluous
 from dedup_sdk.store.snapshot_source import find_snapshots
 from tests.support.marks import random_marks, rows, write_snapshot
 
 HELD = random_marks(20_000, 1)
+
+
+def without_attempts(names: list[str]) -> list[str]:
+    """Names of files without what each attempt adds to them."""
+    return sorted(re.sub(r"-[0-9a-f]{16}(?=\.)", "", name) for name in names)
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_published_is_restored(bucket: s3fs.S3FileSystem, folder: Path, tmp_path: Path) -> None:
     """There and back again: the bucket has what the manifest names, and the store that is made of it every mark."""
     publish_snapshot(folder, "s3://snapshots/orders/today")
-    assert sorted(bucket.find("snapshots")) == [
+    assert without_attempts(bucket.find("snapshots")) == [
         *[f"snapshots/orders/today/3/{n:04}.{suffix}" for n in range(4) for suffix in ("filter", "sst")],
         "snapshots/orders/today/manifest.json",
     ]
@@ -50,12 +57,12 @@ def test_it_is_verified_compared_and_copied_like_a_folder(
     """A URL may stand wherever a folder does."""
     publish_snapshot(folder, "s3://snapshots/a")
     ((there,), _), ((here,), _) = find_snapshots(["s3://snapshots/a"]), find_snapshots([str(folder)])
-    assert there.manifest == here.manifest
+    assert there.manifest.fingerprint == here.manifest.fingerprint
     assert [checked.problems for checked in check_snapshot(there)] == [()] * 4
     assert not any(found.differs for found in diff_snapshots(there, here))
     copy_snapshot(there, "s3://snapshots/b")
     copy_snapshot(there, str(tmp_path / "back"))
-    assert read_manifest(tmp_path / "back") == here.manifest
+    assert read_manifest(tmp_path / "back") == there.manifest
     assert len(bucket.find("snapshots/b")) == 9
 
 
@@ -65,6 +72,12 @@ def test_a_damaged_object_is_told_and_nothing_is_left(
 ) -> None:
     """An object that is not what the manifest says is named by its URL; there is neither a store nor a part of one."""
     publish_snapshot(folder, "s3://snapshots/a")
+    number, _, suffix = name.partition(".")
+    [name] = [
+        each.removeprefix("snapshots/a/")
+        for each in bucket.find("snapshots/a")
+        if each.startswith(f"snapshots/a/{number}-") and each.endswith(suffix)
+    ]
     data = bytearray(bucket.cat_file(f"snapshots/a/{name}"))
     data[len(data) // 2] ^= 1
     bucket.pipe_file(f"snapshots/a/{name}", bytes(data))
@@ -74,7 +87,60 @@ def test_a_damaged_object_is_told_and_nothing_is_left(
     ((there,), _) = find_snapshots(["s3://snapshots/a"])
     with pytest.raises(SnapshotError, match=f"{name} has SHA-256"):
         copy_snapshot(there, "s3://snapshots/b")
-    assert not bucket.exists(f"snapshots/b/{MANIFEST_NAME}")
+    assert bucket.find("snapshots/b") == []
+
+
+@pytest.mark.parametrize("place", ["s3://snapshots/a", "memory://snapshots/a"])
+@pytest.mark.parametrize("first_ends_first", [False, True])
+def test_of_two_publications_at_once_one_is_refused(
+    bucket: s3fs.S3FileSystem, folder: Path, tmp_path: Path, place: str, *, first_ends_first: bool
+) -> None:
+    """What is published is whole as soon as it is there, and stays so; of the other one nothing is left."""
+    assert bucket.find("snapshots") == []
+    filesystem, path = url_to_fs(place)
+    write_snapshot(tmp_path / "other", random_marks(20_000, 2), cuts=(3_000, 9_000, 15_000), high=20_000)
+    ((one,), _), ((other,), _) = find_snapshots([str(folder)]), find_snapshots([str(tmp_path / "other")])
+    first, second = UrlTarget(place), UrlTarget(place)
+    for target, source in ((first, one), (second, other)):
+        for _ in target.upload(source):
+            pass
+    ends = [(first, one), (second, other)]
+    (winner, published), (loser, refused) = ends if first_ends_first else ends[::-1]
+    try:
+        winner.finish(published)
+        ((there,), _) = find_snapshots([place])
+        assert [checked.problems for checked in check_snapshot(there)] == [()] * 4
+        with pytest.raises(SnapshotError, match="holds a snapshot that was published meanwhile"):
+            loser.finish(refused)
+        assert loser.take_back()
+        ((there,), _) = find_snapshots([place])
+        assert there.manifest.fingerprint == published.manifest.fingerprint
+        assert [checked.problems for checked in check_snapshot(there)] == [()] * 4
+        assert len(filesystem.find(path)) == 9
+    finally:
+        filesystem.rm(path, recursive=True)
+
+
+def test_copies_at_once_leave_one_snapshot(folder: Path, tmp_path: Path) -> None:
+    """Two copies in step: one of them is refused, and the other one can be restored."""
+    write_snapshot(tmp_path / "other", random_marks(20_000, 2), cuts=(3_000, 9_000, 15_000), high=20_000)
+    ((one,), _), ((other,), _) = find_snapshots([str(folder)]), find_snapshots([str(tmp_path / "other")])
+    for number in range(5):
+        url = f"memory://race/{number}"
+        copies = [copying_snapshot(each, url) for each in (one, other)]
+        refused = 0
+        while copies:
+            for copy in list(copies):
+                try:
+                    next(copy)
+                except StopIteration:
+                    copies.remove(copy)
+                except SnapshotError:
+                    copies.remove(copy)
+                    refused += 1
+        assert refused == 1
+        ((there,), _) = find_snapshots([url])
+        assert [checked.problems for checked in check_snapshot(there)] == [()] * 4
 
 
 def test_nothing_is_half_published(bucket: s3fs.S3FileSystem, folder: Path) -> None:
@@ -83,9 +149,7 @@ def test_nothing_is_half_published(bucket: s3fs.S3FileSystem, folder: Path) -> N
     shutil.move(missing, folder / "kept")
     with pytest.raises(SnapshotError, match=r"0003\.sst cannot be read"):
         publish_snapshot(folder, "s3://snapshots/a")
-    assert not bucket.exists(f"snapshots/a/{MANIFEST_NAME}")
-    with pytest.raises(SnapshotError, match="is no snapshot, nor a folder of some"):
-        find_snapshots(["s3://snapshots/a"])
+    assert bucket.find("snapshots") == []
     shutil.move(folder / "kept", missing)
     publish_snapshot(folder, "s3://snapshots/a")
     with pytest.raises(SnapshotError, match="holds a snapshot: one is never overwritten"):
