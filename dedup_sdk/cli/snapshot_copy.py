@@ -25,7 +25,7 @@ def copy(*, one: From, other: To, json_output: Json = False, quiet: Quiet = Fals
         dedup snapshots copy s3://bucket/snapshots/2024-05-01 snapshot
 
     Four files at once, each checked by size and SHA-256; the manifest comes last, so that there is no snapshot before all of it is
-    there. Nothing is overwritten. At a URL an interrupted copy leaves files without a manifest; copying again takes their place.
+    there. Nothing is overwritten. At a URL a copy that was killed leaves files that no manifest names.
     """
     source = only_one(one)
     copy_snapshot(source, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.parts import CloudEventsPart, HeaderPart, JsonPart, KeyPart, PyPart, ValuePart
 from dedup_sdk.ids.spec import IdSpec
 
@@ -37,9 +38,15 @@ def value() -> IdSpec:
     return IdSpec((ValuePart(),))
 
 
-def py(path: str) -> IdSpec:
+def py(path: str, *, version: str) -> IdSpec:
     """Return the spec of what ``module:callable`` returns for a `Record`: ``str``, ``int`` (signed, 64 bits) or None.
 
-    A record for which it raises, or returns anything else, has no ID. Raises `IdSpecError` when it cannot be imported.
+    ``version`` belongs to the spec: give another one whenever the callable returns other IDs, or for other records. A record for which it
+    raises, or returns anything else, has no ID. Raises `IdSpecError` when it cannot be imported, or the version is empty or no text.
     """
-    return IdSpec((PyPart(path),))
+    given: object = version  # what callers without a type checker pass
+    if not isinstance(given, str) or not given or "@" in given or given != given.strip():
+        raise IdSpecError(
+            f'py({path!r}) has the version {given!r}; write a text without @ and without blanks around it, e.g. version="1"'
+        )
+    return IdSpec((PyPart(f"{path}@{version}"),))

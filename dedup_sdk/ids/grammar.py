@@ -1,7 +1,7 @@
 """The text of an ID spec: parts joined by ``+``.
 
     spec  = part *( "+" part )
-    part  = "header:" NAME | "key" | "json:" POINTER | "cloudevents" | "value" | "py:" MODULE ":" CALLABLE
+    part  = "header:" NAME | "key" | "json:" POINTER | "cloudevents" | "value" | "py:" MODULE ":" CALLABLE "@" VERSION
 
 In an argument ``%XX`` is a byte of its UTF-8 form, so that a literal ``+`` is written ``%2B`` and a literal ``%`` is
 ``%25``; all else stands for itself. Blanks around a part do not count. The canonical text also escapes what is blank,
@@ -21,7 +21,7 @@ from dedup_sdk.ids.parts import CloudEventsPart, HeaderPart, JsonPart, KeyPart, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FORMS = "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE, joined by + (a literal + is %2B)"
+FORMS = "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION, joined by + (a literal + is %2B)"
 
 _WITH_ARGUMENT: dict[str, Callable[[str], Part]] = {"header": HeaderPart, "json": JsonPart, "py": PyPart}
 _ALONE: dict[str, Callable[[], Part]] = {"key": KeyPart, "cloudevents": CloudEventsPart, "value": ValuePart}

@@ -186,7 +186,7 @@ class JsonPart:
 
 @dataclass(frozen=True, slots=True)
 class PyPart:
-    """What a callable of the user returns for a `Record`: ``str | int | None``."""
+    """What a callable of the user returns for a `Record`: ``str | int | None``; ``argument`` is its path and version, ``module:callable@2``."""
 
     argument: str
     name: str = field(default="py", init=False)
@@ -195,7 +195,7 @@ class PyPart:
 
     def __post_init__(self) -> None:
         """Import the callable."""
-        object.__setattr__(self, "call", _import(self.argument))
+        object.__setattr__(self, "call", _import(self.argument, _path(self.argument)))
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -243,18 +243,31 @@ def _member(name: str, event: object) -> object:
     return event.get(name) if isinstance(event, dict) else None
 
 
-def _import(path: object) -> Callable[[Record], object]:
+def _path(argument: object) -> object:
+    """Return the path of ``module:callable@version``; what is no text is left for `_import` to refuse."""
+    if not isinstance(argument, str):
+        return argument
+    path, _, version = argument.rpartition("@")
+    if not path or not version.strip():
+        raise IdSpecError(
+            f'py:{argument} has no version; write e.g. py:{argument.rstrip("@")}@1, or py({argument.rstrip("@")!r}, version="1"), and another '
+            "version whenever the callable returns other IDs: code has no other identity, and IDs of other code are not those that were handled"
+        )
+    return path
+
+
+def _import(argument: object, path: object) -> Callable[[Record], object]:
     if not isinstance(path, str) or path.count(":") != 1:
-        raise IdSpecError(f"py path {path!r} names no callable; write e.g. py:shop.ids:order_id")
+        raise IdSpecError(f"py path {argument!r} names no callable; write e.g. py:shop.ids:order_id@1")
     try:
         found: object = pkgutil.resolve_name(path)
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
         raise IdSpecError(
-            f"py:{path} cannot be imported ({cause}); write py:MODULE:CALLABLE, the module on sys.path"
+            f"py:{argument} cannot be imported ({cause}); write py:MODULE:CALLABLE@VERSION, the module on sys.path"
         ) from error
     if not callable(found):
         raise IdSpecError(
-            f"py:{path} is {type(found).__name__}, not a callable; name a function of one Record"
+            f"py:{argument} is {type(found).__name__}, not a callable; name a function of one Record"
         )
     return found

@@ -99,7 +99,7 @@ def test_lookup_of_an_unknown_id_is_status_1(dedup: Dedup, write_store: WriteSto
         ("json:/id", [b"\xff" + b"4711"], ["4711"]),
         ("json:/id", [b"4711"], ["4711"]),
         ("json:/id", [b"\xff-5"], ["--", "-5"]),
-        ("py:no.such.module:function", [b"x"], ["x"]),
+        ("py:no.such.module:function@1", [b"x"], ["x"]),
         ("key", ["é".encode()], ["é"]),
         ("key", [b"\xff\xfe"], [os.fsdecode(b"\xff\xfe")]),
     ],

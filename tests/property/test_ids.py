@@ -29,7 +29,11 @@ parts = st.one_of(
     st.builds(ids.key),
     st.builds(ids.value),
     st.builds(ids.cloudevents),
-    st.sampled_from(["math:sin", "tests.unit.ids.callables:Orders.offset"]).map(ids.py),
+    st.builds(
+        ids.py,
+        st.sampled_from(["math:sin", "tests.unit.ids.callables:Orders.offset"]),
+        version=st.sampled_from(["1", "a+b %"]),
+    ),
 )
 
 

@@ -35,7 +35,7 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
     """Opens what lies in ``tmp_path``: ``archive("parquet", "offset=o", spec="key")``."""
 
     def opened(
-        form: str, *columns: str, spec: str = "py:tests.spark.test_archive_ids:of_all", **given: Any
+        form: str, *columns: str, spec: str = "py:tests.spark.test_archive_ids:of_all@1", **given: Any
     ) -> Archive:
         options = ArchiveOptions(
             places=given.get("places", (str(tmp_path),)),

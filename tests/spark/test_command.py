@@ -146,7 +146,7 @@ def test_ctrl_c_ends_a_real_run(
     place.mkdir()
     scratch.mkdir()
     (tmp_path / "endless.py").write_text(ENDLESS)
-    given = arguments(broker.bootstrap, topic, place / "snapshot", "--id", "py:endless:wait")
+    given = arguments(broker.bootstrap, topic, place / "snapshot", "--id", "py:endless:wait@1")
     process = subprocess.Popen(
         [sys.executable, "-c", PATIENT, "backfill", *given],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

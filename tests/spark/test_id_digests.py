@@ -124,8 +124,8 @@ def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
         ("json:/order/id", False),
         ("header:trace+json:/order/id", False),
         ("json:/order/id+key", False),
-        ("py:tests.spark.test_id_digests:by_offset", False),
-        ("py:tests.spark.test_id_digests:by_offset+key", False),
+        ("py:tests.spark.test_id_digests:by_offset@1", False),
+        ("py:tests.spark.test_id_digests:by_offset@1+key", False),
     ],
 )
 def test_spark_and_sdk_agree(

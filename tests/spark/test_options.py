@@ -126,7 +126,7 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*GROUP, "--reader-config", "a=1"], "--source kafka-jvm"),
         ([*GROUP, "--window", "a week"], "'a week'"),
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
-        ([*GROUP, "--id", "py:no_such_module:f"], "no_such_module"),
+        ([*GROUP, "--id", "py:no_such_module:f@1"], "no_such_module"),
         ([*GROUP, "--kafka-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
         ([*GROUP, "--kafka-config", "group.id"], "--kafka-config group.id cannot be read: No such file"),
         ([*GROUP, "--admin-config", "=1"], "'=1'"),

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
         ("cloudevents", ids.cloudevents()),
         ("json:/order/id", ids.json("/order/id")),
         ("json:/a~1b/m~0n/", ids.json("/a~1b/m~0n/")),
-        ("py:tests.unit.ids.callables:answer", ids.py("tests.unit.ids.callables:answer")),
-        ("py:tests.unit.ids.callables:Orders.offset", ids.py("tests.unit.ids.callables:Orders.offset")),
+        ("py:tests.unit.ids.callables:answer@2", ids.py("tests.unit.ids.callables:answer", version="2")),
+        (
+            "py:tests.unit.ids.callables:Orders.offset@1",
+            ids.py("tests.unit.ids.callables:Orders.offset", version="1"),
+        ),
         ("header:tenant+json:/id+key", ids.header("tenant") + ids.json("/id") + ids.key()),
         ("header:a%2Bb", ids.header("a+b")),
         ("header:100%25", ids.header("100%")),
@@ -75,8 +78,28 @@ def test_canonical_text(text: str, canonical: str) -> None:
             "json:",
             "json:id",
         ],
-        *["json:/a~2", "json:/a~", "json:#/a", "py", "py:", "py:math", "py:math:", "py::f", "py:math:nope"],
-        *["py:no.such.module:f", "py:math:pi", "py:a b:c", "py:math:sin:cos", "key:", "key:x", "value:x"],
+        *[
+            "json:/a~2",
+            "json:/a~",
+            "json:#/a",
+            "py",
+            "py:",
+            "py:math",
+            "py:math:",
+            "py::f@1",
+            "py:math:nope@1",
+        ],
+        *[
+            "py:no.such.module:f@1",
+            "py:math:pi@1",
+            "py:a b:c@1",
+            "py:math:sin:cos@1",
+            "py:math:sin",
+            "py:math:sin@",
+            "key:",
+            "key:x",
+            "value:x",
+        ],
         *["cloudevents:", "Key", "HEADER:x", "headers:x", "header:50%", "header:%zz", "header:%FF"],
         *["offset", "topic", "partition", "timestamp", "topic+partition+offset"],
         *["header:%ED%A0%80", "header:a+b", "dedup-id"],
@@ -119,9 +142,21 @@ def test_broken_module_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "broken_ids.py").write_text("raise RuntimeError('first line\\nsecond line')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(IdSpecError) as caught:
-        ids.py("broken_ids:f")
-    assert str(caught.value).startswith("py:broken_ids:f cannot be imported (RuntimeError: first line);")
+        ids.py("broken_ids:f", version="1")
+    assert str(caught.value).startswith("py:broken_ids:f@1 cannot be imported (RuntimeError: first line);")
     assert "\n" not in str(caught.value)
+
+
+def test_a_callable_has_a_version() -> None:
+    """The version belongs to the identity of the spec, and a spec without one says what to write."""
+    path = "tests.unit.ids.callables:answer"
+    assert ids.py(path, version="1") != ids.py(path, version="2")
+    assert id_spec(str(ids.py(path, version="a b%+"))) == ids.py(path, version="a b%+")
+    with pytest.raises(IdSpecError, match=rf"py:{path} has no version; write e\.g\. py:{path}@1"):
+        id_spec(f"py:{path}")
+    for wrong in ("", " 1", "1@2", 1, None):
+        with pytest.raises(IdSpecError, match=r'has the version .* e\.g\. version="1"'):
+            ids.py(path, version=wrong)  # type: ignore[arg-type]
 
 
 def test_spec_of_nothing() -> None:
@@ -149,7 +184,7 @@ def test_only_specs_can_be_added() -> None:
 
 def test_travels_as_text() -> None:
     """A spec can be copied and pickled (Spark does), also one whose callable could not."""
-    spec = id_spec("header:a%2Bb+json:/x+py:tests.unit.ids.callables:GUARDED")
+    spec = id_spec("header:a%2Bb+json:/x+py:tests.unit.ids.callables:GUARDED@1")
     assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301 (made on this line)
     assert copy.deepcopy(spec) == spec
 
@@ -162,7 +197,7 @@ def test_travels_as_text() -> None:
         ("key", {"key"}),
         ("value", {"value"}),
         ("json:/a", {"value"}),
-        ("py:tests.unit.ids.callables:answer", {"record"}),
+        ("py:tests.unit.ids.callables:answer@1", {"record"}),
         ("header:a+header:b+key", {"headers", "key"}),
     ],
 )
@@ -173,12 +208,12 @@ def test_needs(text: str, needs: set[str]) -> None:
 
 def test_described_as_data() -> None:
     """A spec can be described as columns of bytes, in the order in which they are hashed."""
-    assert id_spec("key+cloudevents+header:a%2Bb+json:/x+value+py:math:sin").describe() == (
+    assert id_spec("key+cloudevents+header:a%2Bb+json:/x+value+py:math:sin@1").describe() == (
         Leaf("key"),
         Leaf("cloudevents", "ce_id"),
         Leaf("cloudevents", "ce_source"),
         Leaf("header", "a+b"),
         Leaf("json", "/x"),
         Leaf("value"),
-        Leaf("py", "math:sin"),
+        Leaf("py", "math:sin@1"),
     )

@@ -165,7 +165,7 @@ def test_columns_are_read_once() -> None:
         "key",
         "key+key",
         "value+json:/a+json:/b",
-        "py:tests.unit.ids.callables:answer+key+header:a",
+        "py:tests.unit.ids.callables:answer@1+key+header:a",
     ]:
         calls.clear()
         spec = id_spec(text)

@@ -204,5 +204,5 @@ def test_strings_and_integers_of_a_callable() -> None:
         b"raises": (None, "failed"),
     }
     records = [Record("t", 0, offset, key=key) for offset, key in enumerate(expected)]
-    digests, missing = id_spec("py:tests.unit.ids.callables:answer").digests(RecordFields(records))
+    digests, missing = id_spec("py:tests.unit.ids.callables:answer@1").digests(RecordFields(records))
     assert [(digest, missing.get(index)) for index, digest in enumerate(digests)] == list(expected.values())
