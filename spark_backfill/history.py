@@ -39,6 +39,7 @@ class History:
 
     ``partitions``: how many the topic has, 0 where nobody asked. ``eras``: by partition, as the group's commits say, what changes when an
     operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
+    ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
     """
 
     cluster: str
@@ -48,6 +49,7 @@ class History:
     skipped: Mapping[int, str] = field(default_factory=dict)
     partitions: int = 0
     eras: Mapping[int, str] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
     committed: Mapping[int, int | None] = field(default_factory=dict)
 
     @property
@@ -158,6 +160,11 @@ def resolve_history(
         stretches=tuple(stretches),
         skipped=skipped,
         eras={number: each.era for number, each in _told(commits or {}, name).items() if each.era},
+        epochs={
+            number: each.epoch
+            for number, each in _told(commits or {}, name).items()
+            if each.epoch is not None
+        },
     )
 
 
@@ -192,6 +199,7 @@ def kept_history(base: Manifest, window: Window, now_ms: int) -> History:
         topic_id=base.topic_id,
         stretches=alone(base, window, now_ms),
         eras={number: entry.era for number, entry in entries.items() if entry.era},
+        epochs={number: entry.epoch for number, entry in entries.items() if entry.epoch is not None},
         committed={number: entry.committed for number, entry in entries.items()},
     )
 

@@ -70,6 +70,7 @@ def make_manifest(
                 if group is not None
                 else None,
                 era=history.eras.get(stretch.partition, "") if group is not None else "",
+                epoch=history.epochs.get(stretch.partition),
                 weakest_ms=weakest_ms,
             )
             for stretch in history.stretches
@@ -88,6 +89,7 @@ def _partition(
     counted: bool,
     committed: int | None = None,
     era: str = "",
+    epoch: int | None = None,
     weakest_ms: int | None = None,
 ) -> PartitionManifest:
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
@@ -114,6 +116,7 @@ def _partition(
         files=files,
         committed=committed,
         era=era,
+        epoch=epoch,
         gaps=tuple(Gap(begin=begin, end=end) for begin, end in gaps),
     )
 

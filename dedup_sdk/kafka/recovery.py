@@ -164,9 +164,10 @@ def _start_and_replay(
             cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=settings.isolation,
         )  # fmt: skip
-        plan, note = yield from start_from_snapshot(
-            held, plan, snapshots, identity, chosen.store_folder, news
-        )
+        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
+            plan, note = yield from start_from_snapshot(
+                held, plan, snapshots, identity, chosen.store_folder, news, reader.same_until
+            )
         notes.append(note)
     else:
         held.start(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,9 @@ from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scr
 from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
+
+
+SameUntil = Callable[[int, int], Generator[None, None, int | None]]
 
 
 class _Fit(NamedTuple):
@@ -41,12 +44,15 @@ def start_from_snapshot(
     identity: Identity,
     beside: Path | None,
     news: RecoveryNews | None = None,
+    same_until: SameUntil | None = None,
 ) -> Generator[None, None, tuple[StartPlan, str]]:
     """Start a partition from the snapshot that fits best, else as planned; return what remains of the plan, and a note.
 
     The best is the one that leaves the least to be replayed, and of these the newest. One line in the log says why others were
     passed over. ``beside``: the store's folder, next to
     which a remote one is fetched to.
+
+    ``same_until(offset, epoch)`` asks the broker up to where its log before an offset is that of a leader epoch.
 
     Raises `SnapshotError` where no snapshot can be read, or every one that fits is damaged.
     """
@@ -56,6 +62,7 @@ def start_from_snapshot(
     for source in found:
         try:
             part = _fitting(source.place, source.manifest, held, plan, identity)
+            yield from _check_log(source.place, part, same_until)
         except SnapshotError as misfit:
             passed_over.append(str(misfit))
         else:
@@ -119,6 +126,20 @@ def _fitting(
             f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with --group"
         )
     return part
+
+
+def _check_log(
+    folder: str | Path, part: PartitionManifest, same_until: SameUntil | None
+) -> Generator[None, None, None]:
+    """Refuse a snapshot of records that the log no longer has; where nobody knows that, it is taken."""
+    if same_until is None or part.epoch is None or part.low == part.high:
+        return
+    end = yield from same_until(part.high, part.epoch)
+    if end is not None and end < part.high:
+        raise SnapshotError(
+            f"snapshot {folder} reaches offset {part.high} of leader epoch {part.epoch}, which ends at {end} in the log now: "
+            "the log was cut since; make a new one"
+        )
 
 
 def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:

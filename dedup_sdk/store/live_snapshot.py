@@ -90,6 +90,7 @@ def _written(opened: ReadOnlyPartition, progress: Progress, target: Path) -> Par
         files=files,
         committed=progress.committed,
         era=progress.era,
+        epoch=progress.epoch,
     )
 
 

@@ -6,7 +6,7 @@ Layout of a snapshot folder::
     DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition
     DIR/<partition>/<name>.filter   their filter words
 
-``manifest.json`` is one JSON object: ``format`` (2), the fields of `Manifest` with ``partitions`` as a list of objects with
+``manifest.json`` is one JSON object: ``format`` (3), the fields of `Manifest` with ``partitions`` as a list of objects with
 the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile` and their ``gaps`` with those of
 `Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
 the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
@@ -31,7 +31,7 @@ from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT: Final = 2
+FORMAT: Final = 3
 MOST_MANIFEST_BYTES: Final = 64 * 2**20
 
 
@@ -52,7 +52,8 @@ class PartitionManifest:
     and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
     sum over ``files``. ``committed`` is the last offset that the group is known to have committed, None where nobody knows: by it a
     store that is made of the snapshot recognises a rewind; so it does by ``era``, which changes when an operator rewinds (empty where nobody
-    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``.
+    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``. ``epoch`` is the leader epoch by which the broker tells whether its log still
+    has what lies below the cut, None where nobody knows.
     """
 
     partition: int
@@ -67,6 +68,7 @@ class PartitionManifest:
     committed: int | None = None
     era: str = ""
     gaps: tuple[Gap, ...] = ()
+    epoch: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -269,6 +271,7 @@ def _partition(fields: Fields) -> PartitionManifest:
         committed=fields.optional_integer("committed", least=0),
         era=fields.text("era"),
         gaps=tuple(_gap(entry) for entry in fields.objects("gaps")),
+        epoch=fields.optional_integer("epoch", least=0),
     )
     names = [file.name for file in partition.files]
     if len(set(names)) != len(names):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from dedup_sdk.cli.handler import run
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.store.manifest import read_manifest, write_manifest
 from tests.support.consuming import (
     commit_text,
     committed,
@@ -18,6 +21,8 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -105,3 +110,33 @@ def test_a_clean_election_is_no_event(make: Make, send: Send, kafka: MockKafka) 
     with make("orders") as second:
         assert values(poll_quiet(second)) == ["c"]
         assert second.counters.events == {}
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_snapshot_from_before_a_cut_is_not_taken(
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    cut: bool,
+) -> None:
+    """Its leader epoch ended below its cut: it knows records that the log no longer has, and none of those that took their place."""
+    send("a", "b", "c")
+    kafka.set_leader("orders", 0, 1)
+    send("x", "y", "z")
+    with make("orders", store=tmp_path / "one") as first:
+        poll_some(first, 6)
+    snapshot = tmp_path / "snapshot"
+    assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", str(snapshot), "--quiet"]) == 0
+    made = read_manifest(snapshot)
+    assert made.partitions[0].epoch == 1
+    if cut:
+        # Made when the log still had six records of epoch 0.
+        write_manifest(snapshot, replace(made, partitions=(replace(made.partitions[0], epoch=0),)))
+
+    send("b", "z", "new")
+    with make("orders", store=tmp_path / "two", snapshot=snapshot) as second:
+        assert values(poll_quiet(second)) == ["new"]
+    assert ("reaches offset 6 of leader epoch 0, which ends at 3" in caplog.text) == cut

@@ -113,8 +113,8 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "topic a number": (lambda c: c.update(topic=5), r"topic=5"),
     "topic endless": (lambda c: c.update(topic="x" * 5000), r"topic='xxx"),
     "vouched as text": (lambda c: c.update(vouched="yes"), r"vouched='yes'"),
-    "newer format": (lambda c: c.update(format=3), r"format=3: this version reads format 2; use the"),
-    "older format": (lambda c: c.update(format=1), r"format=1: this version reads format 2; make"),
+    "newer format": (lambda c: c.update(format=4), r"format=4: this version reads format 3; use the"),
+    "older format": (lambda c: c.update(format=2), r"format=2: this version reads format 3; make"),
     "fingerprint of a file": (
         lambda c: file(c).update(fingerprint="0" * 32),
         r"partitions\[0\]\.fingerprint='[0-9a-f]{32}': it is not the sum over the files",
