@@ -37,7 +37,7 @@ LATE_MS = WINDOW_MS // GRACE
 ORDERS = (
     "mysql-gtid",
     "snowflake(epoch_ms=0, machine_bits=1, sequence_bits=3, by_machine)",
-    f"py:{__name__}:within@1",
+    f"py:{__name__}:within",
 )
 SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
 

