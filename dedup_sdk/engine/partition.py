@@ -85,8 +85,6 @@ class Partition(Counted):
         self._handed_over_waiting: set[int] = set()
         """Those of them that were read and wait for a record in flight with the same ID."""
         self._handled_from = self._handled_end = -1
-        self.proven_end = 0
-        """Before it the log has the records that were completed: the last of them was looked at when the partition started."""
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -291,7 +289,7 @@ class Partition(Counted):
         rows = [
             row
             for row, offset in enumerate(offsets)
-            if offset >= self.proven_end and ids.digests[row] is not None and lane.is_restored(offset)
+            if ids.digests[row] is not None and lane.is_restored(offset)
         ]
         digests = [digest for row in rows if (digest := ids.digests[row]) is not None]
         marks = self._marks_of(digests)

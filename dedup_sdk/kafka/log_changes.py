@@ -167,7 +167,7 @@ def _is_another(
     """Whether the log is another one than that of which the store knows more completed records than the group has committed.
 
     By the leader epoch, as the broker says, or by the last completed record: a broker that was restored from a backup may have another one
-    there in the same epoch. A log parts at one place, so that all before a record which is still there is the old log.
+    there in the same epoch. That the same one is there proves nothing: it may have been sent again, with its time, behind others.
     """
     progress = loaded.progress
     if progress.epoch is not None:
@@ -179,9 +179,7 @@ def _is_another(
     witness = progress.witness
     if witness is None or witness.offset >= decided:
         return False
-    is_there = yield from bears_witness(witness, held, engine, client)
-    held.proven_end = witness.offset + 1 if is_there else 0
-    return is_there is False
+    return (yield from bears_witness(witness, held, engine, client)) is False
 
 
 def bears_witness(
