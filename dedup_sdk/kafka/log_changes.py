@@ -27,6 +27,7 @@ from dedup_sdk.marks import NO_MARKS, Int64s, elsewhere
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Witness
 from dedup_sdk.store.protocol import Loaded
+from dedup_sdk.units.keys import UnitKeys
 
 
 def start_in_the_log(
@@ -192,7 +193,9 @@ def bears_witness(
             return None if witness.offset < first else False
         for piece in reader.slices(witness.offset, witness.offset + 1, engine.keys):
             if piece is not None and piece.offsets:
-                found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), piece.digests[0])
+                key = piece.digests[0]
+                digest = held.keys.name_of(key) if isinstance(held.keys, UnitKeys) else key
+                found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), digest)
                 # A lane keeps no time from the future: -1 stands for it.
                 return found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)
             yield

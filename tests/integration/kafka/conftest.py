@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import DedupConsumer
+from dedup_sdk.kafka.metadata import parse_metadata
 from tests.support import consuming
 from tests.support.brokers import make_anew
 
@@ -86,6 +88,13 @@ class World:
     def metadata(self, partition: int = 0) -> CommitMetadata | None:
         """What stands beside the committed offset, as ours."""
         return consuming.committed_metadata(self.bootstrap, self.group, self.topic, partition)
+
+    def text_for(self, offset: int, **changed: Any) -> str:
+        """What the group's commit says, as if it were one of another offset."""
+        now = self.committed()
+        told = parse_metadata(now.metadata, committed=now.offset)
+        assert told is not None
+        return replace(told, done=None, **changed).text(offset)
 
     def commit_plainly(self, offset: int, *, partition: int = 0, metadata: str | None = "") -> None:
         """Set the group's offset as a tool does that knows nothing of us."""

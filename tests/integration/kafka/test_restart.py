@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from dedup_sdk.store.rocks import RocksStore
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from tests.integration.kafka.conftest import World
@@ -106,13 +106,12 @@ def test_a_store_that_stays_in_use_is_waited_for_with_a_warning(world: World) ->
     assert other.counters.events == {"store-locked": 1}
 
 
-def test_another_id_spec_on_the_same_disk_is_refused(world: World) -> None:
-    """Marks by one ID say nothing of another: the error names both, and nothing is delivered."""
-    from dedup_sdk import ForeignStoreError
-    from tests.support.consuming import lookup
-
+def test_another_id_spec_on_the_same_disk_begins_anew(world: World) -> None:
+    """Marks by one ID say nothing of another: the store is set aside, and what the old one would have hidden is delivered in doubt."""
     world.send("a", "b")
-    world.handle(1)
-    consumer = world.consumer(dedup=lookup(id="key"))
-    with pytest.raises(ForeignStoreError, match=r"header:dedup-id.*key"):
-        consumer.poll(PATIENCE_S)
+    world.handle(2)
+    world.send("a", "c")
+    with world.consumer(dedup=lookup(id="value")) as consumer:
+        assert values(poll_quiet(consumer)) == ["a", "c"]
+        assert consumer.counters.verdicts["unverified"] == 2
+        assert consumer.counters.stores_set_aside == 1

@@ -75,7 +75,7 @@ def test_a_snapshot_beyond_the_committed_offset_is_not_taken(
     """Its marks would make duplicates of records that the group has not handled yet."""
     past.rest("one")
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot")
-    past.commit_plainly(3, metadata=past.committed().metadata)
+    past.commit_plainly(3, metadata=past.text_for(3))
 
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
         assert past.rest("two", snapshot=snapshot) == ["c", "d", "e"]

@@ -123,18 +123,16 @@ def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
     """With our metadata of a new era beside the offset the marks are folded again from the beginning of the history."""
     world.send("a", "b", "c", "a")
     world.handle(3)
-    text = world.committed().metadata
-    assert text is not None
-    world.commit_plainly(2, metadata=text.replace("era= ", "era=5f0c9a "))
+    world.commit_plainly(2, metadata=world.text_for(2, era="5f0c9a"))
 
     assert world.rest() == ["c"]
 
 
 def test_a_late_commit_is_no_rewind(world: World) -> None:
-    """The store's own text beside an older offset, as a client sends it again: on its disk nothing is handled twice."""
+    """The store's own commit of an older offset, as a client sends it again: on its disk nothing is handled twice."""
     world.send("a", "b", "c", "a")
     world.handle(3)
-    world.commit_plainly(2, metadata=world.committed().metadata)
+    world.commit_plainly(2, metadata=world.text_for(2))
     world.send("d")
 
     assert world.rest() == ["d"]
