@@ -95,7 +95,7 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 ci: chaos-once test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
 
 chaos-once: check
-	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3 --again
+	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
 
 clean: ## removes .venv, .cache and the tools' own caches
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -171,10 +171,14 @@ def measure(bootstrap: str, partitions: int, ids: int, rounds: int) -> Handover:
     with tempfile.TemporaryDirectory(prefix="dedup-handover-") as temporary:
         store = Path(temporary)
         fill(store, topics[1], partitions, ids, bootstrap)
-        text = beginning_text(0, STRATEGY, topics[1])
         consumer = Consumer({**config, "group.id": f"{GROUP}-ours"})
         consumer.commit(
-            offsets=[TopicPartition(topics[1], number, 0, text) for number in range(partitions)],
+            offsets=[
+                TopicPartition(
+                    topics[1], number, 0, beginning_text(0, STRATEGY, f"{GROUP}-ours", topics[1], number)
+                )
+                for number in range(partitions)
+            ],
             asynchronous=False,
         )
         consumer.close()

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.contender import strategy
 from benchmarks.store_size import compact
 from benchmarks.workload import PARTITIONS, WorkloadError
-from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.commit_text import CommitMetadata, sealed
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.rule_fingerprint import rule_digits
@@ -64,18 +64,20 @@ def preload(folder: Path, ids: int, *, bootstrap: str, group: str, topic: str) -
     return time.perf_counter() - began
 
 
-def beginning_text(offset: int, dedup: Strategy, topic: str) -> str:
+def beginning_text(offset: int, dedup: Strategy, group: str, topic: str, partition: int) -> str:
     """Return what a group says beside this offset that has handled all before it, from the beginning of the log."""
     rule = rule_digits(dedup.keys, dedup.window_of(topic), digest=DIGEST_NAME, isolation="read_committed")
-    return CommitMetadata(low=0, complete=True, rule=rule).text(offset)
+    return sealed(CommitMetadata(low=0, complete=True, rule=rule).text(offset), group, topic, partition)
 
 
 def commit_beginning(bootstrap: str, group: str, topic: str) -> None:
     """Let the group stand where its preloaded store does: at offset 0, with the metadata of a group that is new there."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        text = beginning_text(0, strategy(), topic)
-        offsets = [TopicPartition(topic, partition, 0, text) for partition in range(PARTITIONS)]
+        offsets = [
+            TopicPartition(topic, partition, 0, beginning_text(0, strategy(), group, topic, partition))
+            for partition in range(PARTITIONS)
+        ]
         for each in consumer.commit(offsets=offsets, asynchronous=False):
             if each.error is not None:
                 raise WorkloadError(

@@ -52,7 +52,7 @@ def commit_end(bootstrap: str, group: str, records: int) -> None:
     try:
         ends = [_share(records, number) for number in range(PARTITIONS)]
         offsets = [
-            TopicPartition(TOPIC, number, end, beginning_text(end, strategy(), TOPIC))
+            TopicPartition(TOPIC, number, end, beginning_text(end, strategy(), group, TOPIC, number))
             for number, end in enumerate(ends)
         ]
         for each in consumer.commit(offsets=offsets, asynchronous=False):

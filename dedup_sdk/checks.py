@@ -1,4 +1,4 @@
-"""Settings as callers without a type checker pass them: each returns the value, or raises `ConfigurationError` in one line."""
+"""Checks of settings, for callers without a type checker: each returns the value, or raises `ConfigurationError`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from dedup_sdk.errors import ConfigurationError
 
 MOST: Final = 2**53
-"""Beyond it a whole number is a mistake, and some of those who get it cannot tell it from its neighbour."""
+"""A larger whole number is a mistake; as a float it could not be told from its neighbour."""
 MOST_SECONDS: Final = 1_000_000_000.0
-"""Thirty years: what is longer is a mistake, and what is much longer no clock can wait for."""
+"""Thirty years: a longer time is a mistake, and clocks cannot wait for a much longer one."""
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -22,7 +22,7 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def whole(name: str, value: object, *, advice: str, least: int = 1, most: int = MOST) -> int:
-    """Return a whole number from ``least`` to ``most``; ``advice`` says what to give."""
+    """Return a whole number from ``least`` to ``most``; ``advice`` tells the user what to give."""
     if not isinstance(value, bool):
         try:
             number = index(value)  # type: ignore[arg-type]  # that is what is asked here
@@ -53,7 +53,7 @@ def text(name: str, value: object) -> None:
 
 
 def callables(name: str, value: object) -> list[Callable[..., Any]]:
-    """Return some functions as a list."""
+    """Return functions as a list."""
     given: list[Any] = list(value) if isinstance(value, Iterable) else [None]
     if not all(map(callable, given)) or isinstance(value, str | bytes):
         raise ConfigurationError(f"{name}={value!r}: give a list of functions, e.g. [print]")

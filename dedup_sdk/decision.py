@@ -79,8 +79,8 @@ def is_contradicted(
 ) -> bool:
     """Whether a record with an ID is not the one that was completed at its offset: its ID was not completed there, nor later.
 
-    That is known only inside the window (measured from the newest timestamp in the store) and inside what the marks cover: there each
-    completed record with an ID has a mark. ``window_ms``: of a window by time alone.
+    That is known only inside the window (measured from the newest timestamp in the store), inside what the marks cover, and above all offsets of
+    which a mark was dropped for its age (``Progress.dropped_to``): there each completed record with an ID has a mark. ``window_ms``: of a window by time alone.
     """
     remembered = timestamp_ms >= max(newest_ms - window_ms, 0 if since_ms is None else since_ms)
     return (

@@ -1,4 +1,4 @@
-"""Everything this package raises on purpose.
+"""The errors of this package.
 
     DedupError
     ├── ConfigurationError      a setting is wrong or contradicts a promise (also a ValueError)
@@ -8,7 +8,7 @@
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
     │   ├── StoreCorruptError   the store's bytes are not what was written
     │   └── StoreUnavailableError  it cannot be read or written for now: no room, or a disk that fails
-    ├── SharedStoreError        a memory that consumers share cannot be asked
+    ├── SharedStoreError        a shared memory of consumers does not answer
     ├── OutboxError             an outbox cannot be opened, read or written
     │   ├── OutboxLockedError   another process has it open
     │   ├── OutboxDamagedError  its bytes are not what was written
@@ -16,11 +16,11 @@
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
-    ├── DeadLetterError         a handler failed for good, and the dead letter could not be delivered
+    ├── DeadLetterError         a handler failed after all attempts, and the dead letter could not be delivered
     ├── BridgeError             a bridge cannot go on: its ends, or a record that the target refuses
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
-Every message says what happened, the value, and what to do next:
+Each message says what happened, the value, and what to do next:
 
     try:
         consumer = DedupConsumer(...)
@@ -52,7 +52,7 @@ class StoreLockedError(StoreError):
 
 
 class ForeignStoreError(StoreError):
-    """The store on disk belongs to something else than what opens it; the message names both values.
+    """The store on disk belongs to another cluster, group, topic, rule or format; the message names both values.
 
     ``field`` is the part of the identity that differs, ``format`` where it is the format.
     """
@@ -63,20 +63,20 @@ class ForeignStoreError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """The bytes of a store are not what was written; the files are left as they are, as evidence."""
+    """The bytes of a store are not what was written; the files are left unchanged, for an investigation."""
 
 
 class StoreUnavailableError(StoreError):
     """A store cannot be opened, read or written for now: its disk is full, fails or is read-only, or the process may open no more files.
 
-    What is stored is whole.
+    The stored data is intact.
     """
 
 
 class SharedStoreError(DedupError):
-    """A memory that consumers share does not answer, or refuses; what was asked may have been done or not.
+    """A shared memory of consumers does not answer, or refuses; the request may or may not have been executed.
 
-    ``passes``: whether the same question may be answered later without anybody's doing but that the memory is back.
+    ``passes``: whether the same request may succeed later by itself, once the memory is back.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -85,7 +85,7 @@ class SharedStoreError(DedupError):
 
 
 class OutboxError(DedupError):
-    """A producer's outbox cannot be opened, read or written, or is no outbox."""
+    """A producer's outbox cannot be opened, read or written, or is not an outbox."""
 
 
 class OutboxLockedError(OutboxError):
@@ -93,11 +93,11 @@ class OutboxLockedError(OutboxError):
 
 
 class OutboxDamagedError(OutboxError):
-    """The bytes of an outbox are not what was written; the file is left as it is, or renamed where that was asked for."""
+    """The bytes of an outbox are not what was written; the file is left unchanged, or renamed on request."""
 
 
 class OutboxFullError(OutboxError):
-    """An outbox cannot be written for now; what it should have kept is not sent, and written when there is room."""
+    """An outbox cannot be written for now; its queued messages are written, and then sent, once there is room."""
 
 
 class SnapshotError(DedupError):
@@ -109,15 +109,15 @@ class MissingIdError(DedupError):
 
 
 class RecoveryError(DedupError):
-    """A partition could not be brought up to date with what its group has committed."""
+    """A partition's store could not be brought up to its group's committed offset."""
 
 
 class DeadLetterError(DedupError):
-    """A handler failed for good, and the dead letter of its message could not be delivered; the message comes again."""
+    """A handler failed after all attempts, and the dead letter could not be delivered; the message is delivered again."""
 
 
 class BridgeError(DedupError):
-    """A bridge cannot go on: one of its ends is not there or refuses it, or the target does not take a record as it is."""
+    """A bridge cannot go on: one of its ends is missing or refuses it, or the target refuses a record."""
 
 
 class KafkaHelperError(DedupError):

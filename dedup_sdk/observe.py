@@ -1,7 +1,7 @@
-"""What can be seen of the engine: counters by verdict, and an event for every verdict.
+"""Counters by verdict, and events for verdicts and partitions.
 
-Duplicates (another offset, the same ID: made before the topic) and redeliveries (the same offset: made by a crash or a
-rebalance of this group) are counted apart, because they have different causes and different cures.
+Duplicates (another offset, the same ID: sent twice by a producer) and redeliveries (the same offset: after a crash or a
+rebalance of this group) are counted separately, because they have different causes and remedies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dedup_sdk.record import Verdict, VerdictKind
 
 @dataclass(frozen=True, slots=True)
 class VerdictEvent:
-    """A final verdict of one record, as observers get it."""
+    """A final verdict of one record, for observers."""
 
     topic: str
     partition: int
@@ -32,10 +32,10 @@ EventName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvent:
-    """Something that happened to a partition's log or store, beside the verdicts.
+    """An event of a partition's log or store.
 
-    ``name`` says what; ``offset`` is where reading goes on, ``detail`` one line for people. The page on recovery has, for each
-    name, what it means and what is done.
+    ``name`` is its kind; ``offset`` the offset at which reading continues, ``detail`` one line for people. The page on recovery explains
+    each name.
     """
 
     name: EventName
@@ -46,28 +46,27 @@ class PartitionEvent:
 
 
 class PartitionObserver(Protocol):
-    """What an observer of verdicts may be besides: it is then told of partition events too."""
+    """The optional method of an observer, by which it gets partition events, too."""
 
     def partition_event(self, event: PartitionEvent) -> None:
-        """Take note; runs on the consuming thread, and an exception is logged and goes no further."""
+        """Receive an event, on the consuming thread; an exception is logged and ignored."""
 
 
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage", "uncompleted", "paused", "uncovered"
+    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage", "uncompleted", "failed", "paused", "uncovered"
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """What one partition of a consumer is doing at this moment.
+    """The current status of one partition of a consumer.
 
-    - ``state``: ``recovering`` (comes up to date, delivers nothing), ``active``, or one of the short ones on the way out.
-    - ``hindrances``: what stands in its way, none as a rule; the page on operations has what each means and what to do.
-    - ``position``: the offset after the last record that was judged, None before it is known.
-    - ``in_flight``: how many records are judged and not completed, parked ones included.
-    - ``effective_window_ms``: how far back its marks are known, None before it has begun or without a window by time.
-    - ``detail``: how it came up to date, as the line in the log says; while it recovers, how far that is, at which rate, and
-      for how long still.
+    - ``state``: ``recovering`` (delivers nothing yet), ``active``, or a short one while it is closed.
+    - ``hindrances``: the reasons why it does not progress, usually none; the page on operations explains each, and what to do.
+    - ``position``: the offset after the last judged record, None before it is known.
+    - ``in_flight``: the number of judged and not completed records, parked ones included.
+    - ``effective_window_ms``: how far back its marks are known, None before it is active or without a window by time.
+    - ``detail``: the result of its recovery, as in the log; during recovery its progress, rate and remaining time.
     """
 
     topic: str
@@ -81,7 +80,7 @@ class PartitionStatus:
 
 
 Observer = Callable[[VerdictEvent], None]
-"""Called on the consuming thread, before the record is delivered; an exception is logged and goes no further."""
+"""Called on the consuming thread, before the record is delivered; an exception is logged and ignored."""
 
 
 @dataclass(slots=True)

@@ -46,6 +46,8 @@ class Progress:
       whether its log still has that.
     - ``witness``: the last record that is completed, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
+    - ``dropped_to``: some marks of offsets below it were dropped for their age, so that a record there without a mark proves nothing: an ID
+      that came in time may have come once more with an old time, and its mark went with that.
     - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
     """
 
@@ -62,6 +64,7 @@ class Progress:
     delta: bool = False
     witness: Witness | None = None
     floor_number: int = 0
+    dropped_to: int = 0
 
     @property
     def completed_end(self) -> int:

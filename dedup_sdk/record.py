@@ -1,11 +1,11 @@
-"""The plain values that go into the engine and come out of it.
+"""The engine's input and output as plain values.
 
 record
     one Kafka record: coordinates (topic, partition, offset), timestamp, key, value, headers.
 verdict
-    what the engine says of a record, once, before the application sees it.
+    the engine's decision on a record, made once, before the application sees it.
 settled
-    a record that had to wait (or was handed back) and now has its verdict.
+    a record that had to wait (or was released) and now has its verdict.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class VerdictKind(StrEnum):
     REDELIVERED = "redelivered"
     """This very record (topic, partition, offset) was completed before: do not deliver."""
     UNVERIFIED = "unverified"
-    """Nothing speaks against it, but what is known does not cover the window: deliver, and count."""
+    """No earlier record is known, but the store does not cover the window: deliver, and count."""
     UNKEYED = "unkeyed"
-    """It bears no usable ID: the strategy's ``on_missing_id`` policy decides."""
+    """It has no usable ID: the strategy's ``on_missing_id`` policy decides."""
     PARKED = "parked"
-    """A record with the same ID is in flight, or its unit is not whole yet: the verdict comes when that one is settled."""
+    """A record with the same ID is in flight, or its unit is incomplete: the verdict comes when that one is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the engine says of one record.
+    """The engine's decision on one record.
 
-    ``seen_offset`` and ``age_ms`` are the offset of the last sighting of the ID (-1: it was in another partition, before the topic
-    had so many), and how much older that sighting's timestamp is (negative where timestamps run backwards); both are None
-    unless ``kind`` is ``DUPLICATE``.
+    ``seen_offset`` is the offset of the last sighting of the ID (-1: in another partition, before the topic got more of them), ``age_ms``
+    how much older its timestamp is (negative where timestamps run backwards); both are None unless ``kind`` is ``DUPLICATE``.
     ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and ``PARKED`` in one or two words (``uncovered``, ``absent``,
     ``oversized``, ``in-flight``, ...), is ``off`` where the topic's window is off, and is empty otherwise. ``attempt`` counts deliveries, from 1.
     """
@@ -79,8 +78,8 @@ class Settled:
 
 
 def value_bytes(items: Sequence[Record] | Sequence[Sized]) -> int:
-    """Return how many bytes the values of these have, together: of records, or of messages of a client, whose length is that of their value."""
+    """Return the total size of the values of records, or of a client's messages, whose length is that of their value."""
     if items and isinstance(items[0], Record):
         return sum(len(item.value or b"") for item in items if isinstance(item, Record))
-    # In one call of the interpreter's own: it is asked of each batch while a unit is open.
+    # One built-in call: this runs for each batch while a unit is open.
     return sum(map(len, items))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Strategies: how a duplicate is recognised."""
+"""Strategies: the two ways to recognise a duplicate."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.last.rule import BelowFloor, LastRule
 from dedup_sdk.orders import Order, order_of
-from dedup_sdk.orders.partial_order import Compare
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
-from dedup_sdk.window import Window, window_of
-from dedup_sdk.windows import Windows
+from dedup_sdk.window import Window, Windows, window_of
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 
 REORDER_DEPTH: Final = 128
-"""How much below the last ID a lane remembers, where nobody says."""
+"""The default of ``reorder_depth``."""
 MOST_REORDER_DEPTH: Final = 1_000_000
 IDLE_DAYS: Final = 30
-"""How long a silent lane is remembered, where nobody says."""
+"""The default of `LastId`'s window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
     """Look the ID up among those completed inside the window.
 
-    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` says what happens to a record without an ID:
-    ``process`` (deliver and count, the default), ``discard`` (count, do not deliver), ``fail`` (raise `MissingIdError`).
-    ``window`` may be `Windows`, one for each topic; in a topic whose window is off everything is delivered, with or without an ID. ``persist``
-    false: IDs are remembered in memory only, and a partition begins without any whenever it is opened; which offsets are
-    completed is stored all the same. Any order of IDs; memory and disk grow with the window.
+    For IDs in any order; memory and disk grow with the window.
 
-    ``unit`` names records that stand or fall together, an ID spec (``header("dedup-unit")``) or a `Unit`: they are delivered when all of
-    them have come, and remembered when all of them are completed. With ``unit_mode="all-or-nothing"`` one duplicate among them hides them
+    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` decides what to do with a record without an ID:
+    ``process`` (deliver and count, the default), ``discard`` (count, do not deliver), ``fail`` (raise `MissingIdError`).
+    ``window`` may be `Windows`, one for each topic; in a topic whose window is off every record is delivered, with or without an ID. With
+    ``persist=False`` IDs are kept in memory only, and a partition starts without any whenever it is opened; completed offsets are stored
+    all the same.
+
+    ``unit`` groups records that belong together, by an ID spec (``header("dedup-unit")``) or a `Unit`: they are delivered when all of
+    them have arrived, and remembered when all are completed. With ``unit_mode="all-or-nothing"`` one duplicate among them hides them
     all; with ``"members"`` each has its own verdict.
     """
 
@@ -49,7 +49,7 @@ class Lookup:
     unit_mode: UnitMode = "all-or-nothing"
 
     def __post_init__(self) -> None:
-        """Accept texts for ``id``, ``window`` and ``unit``; refuse anything else in one line."""
+        """Accept texts for ``id``, ``window`` and ``unit``; refuse anything else."""
         object.__setattr__(self, "id", id_spec(self.id))
         if not isinstance(self.window, Windows):
             object.__setattr__(self, "window", window_of("window", self.window))
@@ -64,12 +64,12 @@ class Lookup:
         return self.window.of(topic) if isinstance(self.window, Windows) else self.window
 
     def forgets(self, topic: str) -> bool:
-        """Whether a partition of the topic begins without marks whenever it is opened, and is not to have any."""
+        """Whether partitions of the topic start without marks whenever they are opened, and store none."""
         return not self.persist or self.window_of(topic).is_off
 
     @property
     def keys(self) -> IdSpec | UnitKeys:
-        """What is read of a record."""
+        """The keys to read from records."""
         if self.unit is None:
             return self.id
         return UnitKeys(self.id, unit_of(self.unit), self.unit_mode, wants_ids=self.on_missing_id == "fail")
@@ -77,28 +77,29 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastId:
-    """Compare the ID with the last one of its lane: what is not newer is a duplicate.
+    """Compare the ID with the last one of its source: an ID that is not newer is a duplicate.
 
-    For IDs that have an order: a lane costs some bytes, however many IDs it has seen. What cannot be compared is delivered,
-    counted, and begins its lane anew.
+    For IDs that have an order: a source takes a few bytes, however many IDs it has sent. A record whose ID cannot be compared is delivered
+    and counted, and its source starts again from it.
 
     Args:
         id: an ID spec or its text; the values of several parts are joined by a colon (``header:epoch+header:sequence``
             gives ``7:1042``). An ID may have 4,096 bytes.
-        order: how two IDs compare, one of `dedup_sdk.orders` or a function ``(last, new)`` that returns 1 (newer), 0, -1 or None.
-        lane: an ID spec that names the source inside the partition, e.g. ``header:producer``; None: the partition is the lane.
-        reorder_depth: how much below the last ID is remembered, so that a late record which was never seen is processed: so many
-            IDs, or so many numbers where the order is dense (integers).
-        below_floor: what becomes of a record below that: ``deliver`` (and count it as unverified) or ``discard``. With ``discard``, what
-            comes too late is lost; with ``reorder_depth=0`` it is the plain high-water mark of the literature.
-        otherwise: whom to ask where comparing tells nothing (uncomparable, malformed, below the floor, uncovered): the ID that
-            this `Lookup` reads is looked up among those completed within its window, by time alone. Every record leaves a mark for it then.
-        window: how long a lane is remembered after its last record, by time alone.
-        on_missing_id: what becomes of a record without an ID, or without a lane; as in `Lookup`.
+        order: compares two IDs: one of `dedup_sdk.orders`, or `order_of` of a function ``(last, new)`` that returns 1 (newer), 0, -1 or None,
+            with its version.
+        lane: an ID spec that names the source within the partition, e.g. ``header:producer``; None: the partition is one source.
+        reorder_depth: how many IDs below the last one are remembered, so that a late record that was never seen is processed; for a dense
+            order (integers) how many numbers.
+        below_floor: what to do with a record below these: ``deliver`` (and count it as unverified) or ``discard``. With ``discard`` late
+            records are lost; with ``reorder_depth=0`` it is the plain high-water mark of the literature.
+        otherwise: a `Lookup` for records that comparing cannot decide (uncomparable, malformed, below the floor, uncovered): the ID that it
+            reads is looked up among those completed within its window, by time alone. Then every record leaves a mark for it.
+        window: how long a source is remembered after its last record, by time alone.
+        on_missing_id: what to do with a record without an ID, or without a source; as in `Lookup`.
     """
 
     id: IdSpec
-    order: Order | Compare
+    order: Order
     lane: IdSpec | None = None
     reorder_depth: int = REORDER_DEPTH
     below_floor: BelowFloor = "deliver"
@@ -107,14 +108,14 @@ class LastId:
     on_missing_id: MissingIdPolicy = field(default="process")
 
     def __post_init__(self) -> None:
-        """Accept texts for specs and window and functions for the order; refuse anything else in one line."""
+        """Accept texts for specs and window; refuse anything else."""
         object.__setattr__(self, "id", id_spec(self.id))
         object.__setattr__(self, "order", order_of(self.order))
         if self.lane is not None:
             object.__setattr__(self, "lane", id_spec(self.lane))
         object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
-            message = f"window={str(self.window)!r}: a lane is remembered for a time, not for a count; give e.g. Window(days=30)"
+            message = f"window={str(self.window)!r}: a source is remembered for a time, not for a count; give e.g. Window(days=30)"
             raise ConfigurationError(message)
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):
@@ -141,21 +142,21 @@ class LastId:
         return self.window
 
     def forgets(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
-        """Return False: lanes are kept."""
+        """Return False: sources are always stored."""
         return False
 
     @property
     def rule(self) -> LastRule:
-        """How its lanes are judged and remembered."""
-        return LastRule(order_of(self.order), self.reorder_depth, self.below_floor, self.window)
+        """The rule by which its sources are judged and stored."""
+        return LastRule(self.order, self.reorder_depth, self.below_floor, self.window)
 
     @property
     def keys(self) -> LaneKeys:
-        """What is read of a record."""
+        """The keys to read from records."""
         return LaneKeys(
             self.id,
             self.lane,
-            order_of(self.order).name,
+            self.order.name,
             None if self.otherwise is None else self.otherwise.id,
         )
 

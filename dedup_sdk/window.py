@@ -1,8 +1,10 @@
-"""How long, and how many accepted IDs back, an ID is remembered."""
+"""How long, and how many accepted IDs back, an ID is remembered; and a window for each topic, where they differ."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from dedup_sdk.errors import ConfigurationError
 
@@ -23,7 +25,7 @@ class Window:
       it: an ID is remembered while fewer than ``count`` further IDs were accepted after it; a duplicate neither takes a
       slot nor refreshes one.
 
-    `Window.off` is the window that holds nothing. Raises `ConfigurationError` when nothing is given, or anything is zero, negative
+    `Window.off` is the empty window. Raises `ConfigurationError` when no length is given, or one is zero, negative
     or not a number.
     """
 
@@ -72,7 +74,7 @@ class Window:
 
     @classmethod
     def off(cls) -> Window:
-        """Return the window that holds nothing: what has it looks no ID up, and remembers none."""
+        """Return the empty window: with it no ID is looked up or remembered."""
         window = object.__new__(cls)
         object.__setattr__(window, "time_ms", None)
         object.__setattr__(window, "count", 0)
@@ -80,7 +82,7 @@ class Window:
 
     @property
     def is_off(self) -> bool:
-        """Whether it holds nothing."""
+        """Whether this is the empty window."""
         return self.count == 0
 
     @classmethod
@@ -129,17 +131,65 @@ class Window:
         return "+".join(parts)
 
     def holds(self, age_ms: int, accepted_after: int) -> bool:
-        """Whether a mark that old, with so many IDs accepted after it, is still remembered (a negative age is)."""
+        """Whether a mark of this age, with this many IDs accepted after it, is still remembered (a negative age is)."""
         return (self.time_ms is None or age_ms <= self.time_ms) and (
             self.count is None or accepted_after < self.count
         )
 
 
 def window_of(name: str, given: object) -> Window:
-    """Return a window that is given as one, or as its text; ``name`` is the setting that an error tells."""
+    """Return a window, given as a `Window` or as its text; ``name`` is the setting to name in an error."""
     if isinstance(given, str):
         return Window.parse(given)
     if isinstance(given, Window):
         return given
     message = f"{name}={given!r} is not a window; give e.g. Window(days=7)"
+    raise ConfigurationError(message)
+
+
+ByTopic = Mapping[str, Window] | Callable[[str], Window | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """A window for every topic: its own where it has one, else ``default``.
+
+    ``topics`` are windows by the topic's name, or a function of that name that returns a window, or None for the default; it must
+    always return the same answer. A window may be given as text; with ``"off"`` or `Window.off` no ID is
+    looked up. Raises `ConfigurationError` for anything else.
+    """
+
+    default: Window
+    topics: ByTopic = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Accept texts for windows; refuse anything else in one line."""
+        object.__setattr__(self, "default", window_of("default", self.default))
+        given: object = self.topics  # what callers without a type checker pass
+        if isinstance(given, Mapping):
+            windows = {
+                _topic_name(topic): window_of(f"topics[{topic!r}]", each) for topic, each in given.items()
+            }
+            object.__setattr__(self, "topics", MappingProxyType(windows))
+        elif not callable(given) or isinstance(given, type):
+            message = f"topics={given!r}: give windows by topic, e.g. {{'orders': Window(days=7)}}, or a function of a topic's name"
+            raise ConfigurationError(message)
+
+    def of(self, topic: str) -> Window:
+        """Return the window of a topic; raises `ConfigurationError` if the function fails, or returns anything else."""
+        if isinstance(self.topics, Mapping):
+            return self.topics.get(topic, self.default)
+        try:
+            found: object = self.topics(topic)
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = f"the function of windows failed for topic {topic!r} ({cause}); have it return a Window, or None for the default"
+            raise ConfigurationError(message) from error
+        return self.default if found is None else window_of(f"the window of topic {topic!r}", found)
+
+
+def _topic_name(topic: object) -> str:
+    if isinstance(topic, str) and topic:
+        return topic
+    message = f"topics has the key {topic!r}: give names of topics, e.g. {{'orders': Window(days=7)}}"
     raise ConfigurationError(message)

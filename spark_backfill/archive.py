@@ -48,7 +48,7 @@ _STRICT_CSV: Final = {"enforceSchema": "false", "mode": "FAILFAST"}
 class Archive:
     """The records of one topic in an archive, as frames with the columns of `spark_backfill.columns`.
 
-    ``reads_headers``, ``reads_keys``: the headers, or keys, are wanted also where the spec does not read them.
+    ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the archive has them, for redrive headers.
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
@@ -62,16 +62,15 @@ class Archive:
         *,
         topic: str,
         spec: Spec,
-        reads_headers: bool = False,
         reads_keys: bool = False,
     ) -> None:
         self._spark = spark
         self._options = options
         self._topic = topic
         self._spec = spec
-        wanted = {"headers": reads_headers, "key": reads_keys}
         names = id_columns(spec)
-        self._names = (*names, *(name for name, asked in wanted.items() if asked and name not in names))
+        self._names = names if "key" in names or not reads_keys else (*names, "key")
+        self._needs_headers = "headers" in names
         self._units_are_said = False
         self._has_twins = False
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
@@ -151,19 +150,16 @@ class Archive:
         """Return those rows packed (`spark_backfill.runs`)."""
         if not isinstance(self._spec, IdSpec):
             raise TypeError(f"{self._spec} reads more than IDs: its rows are dealt out")
-        rows = with_digests(
-            self.records(bounds),
-            self._spec,
-            packing.producer_header,
-            with_keys=packing.reshard is not None,
-        )
+        rows = with_digests(self.records(bounds), self._spec, packing)
         return pack_rows(rows, packing.of_archive(bounds, twins=self._has_twins))
 
     def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
         """Return those rows dealt out (`spark_backfill.lane_dealer`)."""
         dealer = dealer.of_archive(bounds, twins=self._has_twins)
         rows = read_columns(self.records(bounds), self._spec)
-        return rows.mapInArrow(DealtRows(digester(text_of(self._spec)), dealer), DEALT_SCHEMA)
+        return rows.mapInArrow(
+            DealtRows(digester(text_of(self._spec), group=dealer.group), dealer), DEALT_SCHEMA
+        )
 
     def _normal(self, place: str) -> DataFrame:
         try:
@@ -187,6 +183,8 @@ class Archive:
             columns |= {"topic": self._topic_column(found), "partition": found.integer("partition")}
         columns["timestamp_ms"] = found.timestamp_ms()
         columns |= {name: found.id_column(name) for name in self._names}
+        if not self._needs_headers:
+            columns["headers"] = found.optional_headers()
         if files is not None and named:
             self._by_name.append((frame, files))
             return with_offsets(frame, columns, files, indexed=self._options.format == "parquet")
@@ -203,7 +201,7 @@ class Archive:
         options, places = self._options.read_options, self._options.columns
         if place.startswith(TABLE):
             return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
-        wanted = ("topic", "partition", "offset", "timestamp", *self._names)
+        wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
         if self._lines:
             return read_json_lines(self._spark, place, places, wanted, options)
         form = self._options.format

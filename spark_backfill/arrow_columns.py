@@ -87,6 +87,12 @@ def last_values(column: pa.ListArray, name: str) -> list[bytes | None]:
     return bytes_list(fields["value"].take(pa.array(taken, mask=lacks)))
 
 
+def bears_header(column: pa.ListArray, name: str) -> bool:
+    """Whether any record has a header of exactly this name."""
+    _, fields = _entries(column)
+    return bool(pc.any(pc.equal(fields["key"], name)).as_py())
+
+
 def milliseconds(column: pa.Array, unit: str) -> Int64s:
     """Return timestamps in ms, -1 where there is none. ``unit``: of a column of numbers; empty where its type says it."""
     scale = _PER_SECOND[unit or column.type.unit]

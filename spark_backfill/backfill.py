@@ -83,7 +83,7 @@ def backfill(
             stretches, parallelism = history.stretches, spark.sparkContext.defaultParallelism
             if options.dealt is not None:
                 plan = plan_slots(stretches, split=_splits(options.dealt), parallelism=parallelism)
-                dealer = LaneDealer(spec=options.dealt, plan=plan)
+                dealer = LaneDealer(spec=options.dealt, plan=plan, group=options.group)
                 dealt = read_dealt_rows(spark, options, stretches, dealer, archive)
                 with watch(spark, rows):
                     outcomes = write_dealt(
@@ -193,7 +193,14 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
         parallelism=parallelism,
         arriving=0 if reshard is None else 1 + history.offsets // reshard.partitions,
     )
-    return Packing(plan, ordered, options.report is not None, options.producer_header, reshard)
+    return Packing(
+        plan,
+        ordered,
+        group=options.group,
+        findings=options.report is not None,
+        producer_header=options.producer_header,
+        reshard=reshard,
+    )
 
 
 def _splits(spec: DealtSpec) -> bool:
@@ -273,7 +280,6 @@ def _archive(
         described,
         topic=options.topic,
         spec=options.spec,
-        reads_headers=options.producer_header is not None,
         reads_keys=options.reshard is not None,
     )
     if archive.left_out:

@@ -10,22 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.kafka.reader import Slice, TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.ids import id_spec
+from dedup_sdk.ids.redrive import ReadsKeys
+from dedup_sdk.kafka.reader import Readers, Slice, TailReader
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.strategy import Keys
 from spark_backfill.fold import Packing
+from spark_backfill.id_batches import by_row
 from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.lane_dealer import rows_batch
 from spark_backfill.lane_spec import DealtSpec
+from spark_backfill.run_keys import RunKeys
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
 from spark_backfill.stretch import Bounds
 from spark_backfill.watched_spec import WatchedSpec
@@ -77,23 +78,25 @@ class ClientReader:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the ranges."""
         # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = id_spec(self.spec)
+        spec = RunKeys(id_spec(self.spec), self.packing.group)
         with closing(_readers(self.settings)) as readers:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield from self._read(readers, self.ranges[number], spec)
 
-    def _read(self, readers: Readers, wanted: Range, spec: IdSpec) -> Iterator[pa.RecordBatch]:
+    def _read(self, readers: Readers, wanted: Range, spec: RunKeys) -> Iterator[pa.RecordBatch]:
         packer = self.packing.packer()
         header = self.packing.producer_header
         watched = None if header is None else WatchedSpec(spec, header)
         reshard = self.packing.reshard
         keyed = None if reshard is None else KeyedSpec(watched or spec)
-        read_as = cast("IdSpec", keyed or watched or spec)
+        read_as = keyed or watched or spec
         for piece in _slices(readers, self.topic, wanted, read_as, self.patience_s):
             rows = Rows.of_digests(np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests)
             if watched is not None:
                 rows = rows._replace(producers=watched.producers(len(rows.offsets)))
+            if self.packing.marks_redriven and spec.redriven:
+                rows = rows._replace(redriven=by_row(spec.redriven, len(rows.offsets)))
             if keyed is not None and reshard is not None:
                 rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
             yield from map(to_batch, packer.add(wanted.partition, rows))
@@ -108,11 +111,12 @@ class ClientRows:
     topic: str
     spec: DealtSpec
     ranges: tuple[Range, ...]
+    group: str | None = None
     patience_s: float = PATIENCE_S
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the ranges."""
-        keys = self.spec.keys
+        keys = RunKeys(self.spec.keys, self.group)
         with closing(_readers(self.settings)) as readers:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -134,7 +138,9 @@ def _readers(settings: Mapping[str, str]) -> Readers:
     return Readers(client_settings(config))
 
 
-def _slices(readers: Readers, topic: str, wanted: Range, keys: Keys, patience_s: float) -> Iterator[Slice]:
+def _slices(
+    readers: Readers, topic: str, wanted: Range, keys: ReadsKeys, patience_s: float
+) -> Iterator[Slice]:
     """Yield a range piece by piece, up to its end."""
     position, heard = wanted.begin, time.monotonic()
     with closing(TailReader(readers, topic, wanted.partition)) as reader:

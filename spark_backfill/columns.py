@@ -83,6 +83,14 @@ class KafkaColumns:
         found = self._required(name)
         return self._headers(found) if name == "headers" else self._bytes(found, name)
 
+    def optional_headers(self) -> Column:
+        """Return the headers where the archive has a column of them, else null."""
+        named = "headers" in self._places
+        found = None if self._nowhere("headers") else self._find("headers")
+        if found is not None and (named or _is_of_headers(found.type)):
+            return self._headers(found)
+        return F.lit(None).cast(_HEADERS)
+
     def _nowhere(self, name: str) -> bool:
         return place_of(self._places, name).column == NOWHERE
 
@@ -197,6 +205,20 @@ class KafkaColumns:
 
         named = F.filter(entries, lambda header: header["key"].isNotNull())
         return F.transform(named, plain).cast(_HEADERS)
+
+
+def _is_of_headers(kind: T.DataType) -> bool:
+    """Whether a column that is only called so may have headers."""
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType) and isinstance(
+            kind.valueType, T.StringType | T.BinaryType
+        )
+    if not isinstance(kind, T.ArrayType) or not isinstance(kind.elementType, T.StructType):
+        return False
+    fields = {field.name: field.dataType for field in kind.elementType.fields}
+    return isinstance(fields.get("key"), T.StringType) and isinstance(
+        fields.get("value"), T.StringType | T.BinaryType
+    )
 
 
 def steps_of(name: str) -> list[str]:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.window import Window
+from spark_backfill.id_batches import REDRIVEN
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_twins import watch_bits
 from spark_backfill.reshard import KEY_COLUMN, Reshard
@@ -33,18 +34,24 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 class Packing:
     """How tasks pack what they read: the slots, whether rows are kept in order; see `RunPacker`.
 
-    ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular. ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
     ``reshard``: marks go to the partition of their record's key, too. ``twins``: some rows certainly come twice, so that they are
     sorted by offset and each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.offset_twins`), where they may.
     """
 
     plan: SlotPlan
     ordered: bool
+    group: str | None = None
     findings: bool = False
     producer_header: str | None = None
     reshard: Reshard | None = None
     twins: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def marks_redriven(self) -> bool:
+        """Whether a record with a redrive header leaves two marks, one as the group that the header names knows it; not in a count window."""
+        return self.group is None and not self.ordered
 
     @property
     def by_offset(self) -> bool:
@@ -104,6 +111,7 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
 
     others = [] if packing.producer_header is None else ["producer"]
     others += [] if packing.reshard is None else [KEY_COLUMN]
+    others += [REDRIVEN] if packing.marks_redriven and REDRIVEN in rows.columns else []
     narrow = rows.select("partition", "offset", "timestamp_ms", "digest", *others)
     return narrow.mapInArrow(pack, PIECE_SCHEMA)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, rule_named_in
 from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
@@ -242,7 +242,8 @@ def _claim(
     high = min(commit.offset, bounds.stable_end)
     metadata = parse_metadata(commit.text, committed=commit.offset)
     ours = metadata is not None and metadata.is_of(name)
-    if metadata is not None and ours and metadata.rule != rule:
+    if rule_named_in(commit.text) not in (None, rule):
+        # Also where the text is void otherwise: nobody may vouch for what another rule hid.
         skipped[partition] = _ANOTHER_RULE
     elif assume_processed:
         low = min(bounds.start, high)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -12,49 +12,98 @@ from dedup_sdk.ids import IdSpec
 from dedup_sdk.ids.digest import Column, digest_columns
 from dedup_sdk.ids.fields import Headers
 from dedup_sdk.ids.parts import Leaf
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix
 from dedup_sdk.record import Record
 from dedup_sdk.strategy import Keys
-from spark_backfill.arrow_columns import bytes_list, headers_list, last_values
+from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
 from spark_backfill.lane_spec import Spec, SpecText, keys_of
 
+REDRIVEN: Final = "redriven"
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
 _PLACE: Final = ("partition", "offset", "timestamp_ms")
 _COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
 _ALL: Final = ("topic", "key", "value", "headers")
 
 
-def with_digests(records: DataFrame, spec: IdSpec, *others: str) -> DataFrame:
+def with_digests(
+    records: DataFrame, spec: IdSpec, *others: str, group: str | None = None, with_redriven: bool = False
+) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
 
-    Only the columns that the spec needs travel to Python.
+    ``group`` and ``with_redriven``: as in `digester`. Only the columns that the spec needs travel to Python, and headers where there are any.
     """
-    schema = ", ".join([_RESULT, *(f"{name} binary" for name in others)])
-    return read_columns(records, spec, *others).mapInArrow(digester(str(spec), *others), schema)
+    added = [*others, *([REDRIVEN] if with_redriven else [])]
+    schema = ", ".join([_RESULT, *(f"{name} binary" for name in added)])
+    task = digester(str(spec), *others, group=group, with_redriven=with_redriven)
+    return read_columns(records, spec, *others).mapInArrow(task, schema)
 
 
 def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
     """Return of records what `digester` reads."""
     needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
+    if "headers" in records.columns:
+        needed["headers"] = None
     return records.select("partition", "offset", "timestamp_ms", *needed, *others)
 
 
-def digester(text: SpecText, *others: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; lane keys in the place of digests where IDs are compared."""
+def digester(
+    text: SpecText, *others: str, group: str | None = None, with_redriven: bool = False
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; lane keys in the place of digests where IDs are compared.
+
+    ``group``: a redrive header that names it is part of a record's ID; None: of nobody's. ``with_redriven``: a column `REDRIVEN` has the digest of
+    the ID together with any group's header, null where a record has no such header.
+    """
 
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read where it is used: a callable of ``py:`` is imported on the worker.
         spec = keys_of(text)
         for batch in batches:
-            digests = digests_of(spec, batch)
+            digests, redriven = read_keys(spec, batch, group)
             columns = [batch.column(name) for name in (*_PLACE, *others)]
             names = [*_PLACE, "digest", *others]
             columns.insert(len(_PLACE), pa.array(digests, pa.binary()))
+            if with_redriven:
+                names.append(REDRIVEN)
+                columns.append(pa.array(by_row(redriven, batch.num_rows), pa.binary()))
             yield pa.RecordBatch.from_arrays(columns, names)
 
     return digest
 
 
-def digests_of(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+class ReadKeys(NamedTuple):
+    """The keys of the records of a batch, None without an ID; and, for a run without a group, those that redrive headers give besides, by row."""
+
+    digests: Sequence[bytes | None]
+    redriven: Mapping[int, bytes | None]
+
+
+def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
+    """Return the digest (or lane key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids.redrive`)."""
+    digests = _plain_digests(spec, batch)
+    if "headers" not in batch.schema.names or not bears_header(batch.column("headers"), REDRIVE_HEADER):
+        return ReadKeys(digests, {})
+    prefix = redrive_prefix(group)
+    headers = enumerate(last_values(batch.column("headers"), REDRIVE_HEADER))
+    redriven = {
+        row: spec.redriven(key, header)
+        for row, header in headers
+        if header is not None and header.startswith(prefix) and (key := digests[row]) is not None
+    }
+    if group is None:
+        return ReadKeys(digests, redriven)
+    changed = list(digests)
+    for row, key in redriven.items():
+        changed[row] = key
+    return ReadKeys(changed, {})
+
+
+def by_row(redriven: Mapping[int, bytes | None], count: int) -> list[bytes | None]:
+    """Return a value for each of so many rows."""
+    return [redriven.get(row) for row in range(count)]
+
+
+def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
     """Return the digest (or lane key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
     if not isinstance(spec, IdSpec):
         return spec.digests(ArrowFields(batch)).digests

@@ -11,7 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.ids import MAX_ID_BYTES, IdSpec, Leaf
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix
 from dedup_sdk.marks import DIGEST_BYTES
+from spark_backfill.id_batches import REDRIVEN
 
 _OF_THE_JVM: Final = frozenset({"header", "key", "value"})
 
@@ -21,12 +23,26 @@ def jvm_computes(spec: IdSpec) -> bool:
     return all(leaf.kind in _OF_THE_JVM for leaf in spec.describe())
 
 
-def with_digests(records: DataFrame, spec: IdSpec, *others: str) -> DataFrame:
+def with_digests(
+    records: DataFrame, spec: IdSpec, *others: str, group: str | None = None, with_redriven: bool = False
+) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
 
-    ``records`` has the columns of Spark's Kafka source (with headers where the spec needs them), and ``timestamp_ms``.
+    ``records`` has the columns of Spark's Kafka source (with headers where the spec needs them), and ``timestamp_ms``. ``group`` and
+    ``with_redriven``: as in `spark_backfill.id_batches.digester`.
     """
-    return records.select("partition", "offset", "timestamp_ms", digest_column(spec).alias("digest"), *others)
+    digest = digest_column(spec)
+    place = ("partition", "offset", "timestamp_ms")
+    if "headers" not in records.columns:
+        nothing = [F.lit(None).cast("binary").alias(REDRIVEN)] if with_redriven else []
+        return records.select(*place, digest.alias("digest"), *others, *nothing)
+    header = header_column(REDRIVE_HEADER)
+    prefix = bytearray(redrive_prefix(group))
+    redriven = F.when(F.substring(header, 1, len(prefix)) == F.lit(prefix), _hashed(F.concat(digest, header)))
+    if group is not None:
+        return records.select(*place, F.coalesce(redriven, digest).alias("digest"), *others)
+    added = [redriven.alias(REDRIVEN)] if with_redriven else []
+    return records.select(*place, digest.alias("digest"), *others, *added)
 
 
 def digest_column(spec: IdSpec) -> Column:
@@ -34,9 +50,12 @@ def digest_column(spec: IdSpec) -> Column:
     parts = [_part(leaf) for leaf in spec.describe()]
     total = parts[0] if len(parts) == 1 else F.concat(*parts)
     message = F.concat(*[piece for part in parts[:-1] for piece in (_length(part), part)], parts[-1])
-    hashed = F.unhex(F.substring(F.sha2(message, 256), 1, 2 * DIGEST_BYTES))
     # A null part makes the concatenation null, and the condition with it.
-    return F.when(F.octet_length(total) <= MAX_ID_BYTES, hashed)
+    return F.when(F.octet_length(total) <= MAX_ID_BYTES, _hashed(message))
+
+
+def _hashed(message: Column) -> Column:
+    return F.unhex(F.substring(F.sha2(message, 256), 1, 2 * DIGEST_BYTES))
 
 
 def _part(leaf: Leaf) -> Column:

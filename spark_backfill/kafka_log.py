@@ -23,7 +23,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.metadata import topic_id_of
+from dedup_sdk.kafka.commit_text import unsealed
+from dedup_sdk.kafka.questions import topic_id_of
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0
@@ -136,7 +137,7 @@ class KafkaLog:
                     f"the offset of group {group!r} in partition {each.partition}", each.error
                 )
         return {
-            each.partition: Commit(each.offset, each.metadata or "")
+            each.partition: Commit(each.offset, unsealed(each.metadata, group, self.topic, each.partition))
             for each in found.topic_partitions
             if each.offset >= 0
         }

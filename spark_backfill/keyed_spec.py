@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dedup_sdk.ids import IdSpec
 from dedup_sdk.ids.digest import Ids
 from dedup_sdk.ids.fields import Fields
-from spark_backfill.watched_spec import WatchedSpec
+from dedup_sdk.ids.redrive import ReadsKeys
 
 
 class KeyedSpec:
     """Gives the IDs of a spec, and remembers the keys of the records that it was asked about last."""
 
-    def __init__(self, spec: IdSpec | WatchedSpec) -> None:
+    def __init__(self, spec: ReadsKeys) -> None:
         self._spec = spec
         self._keys: list[bytes | None] = []
 

@@ -62,11 +62,12 @@ class _Rows(NamedTuple):
 class LaneDealer:
     """A function of batches of `ROWS_SCHEMA` that gives batches of `DEALT_SCHEMA`; a source calls it in the task that reads.
 
-    ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
+    ``group``: whose redrive headers are part of an ID; None: nobody's. ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
     """
 
     spec: DealtSpec
     plan: SlotPlan
+    group: str | None = None
     watch: Mapping[int, int] = field(default_factory=dict)
 
     def of_archive(self, bounds: Bounds, *, twins: bool) -> LaneDealer:

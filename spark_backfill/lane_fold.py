@@ -116,12 +116,13 @@ class LaneFold:
         for _, _, offset, timestamp_ms, candidate in self._once(records):
             if self._stretch.gaps:
                 self._doubt_past_gaps(mark, offset)
+            lane_ms = timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS
             mark = rule.completed(
                 mark,
                 candidate,
                 offset=offset,
-                timestamp_ms=timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS,
-                covered=since_ms is None or since_ms <= timestamp_ms - window_ms,
+                timestamp_ms=lane_ms,
+                covered=since_ms is None or since_ms <= lane_ms - window_ms,
             )
             if mark is None or mark.offset != offset:
                 self.malformed += 1

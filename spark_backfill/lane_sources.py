@@ -40,16 +40,16 @@ def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, dealer: Lan
             options.bootstrap,
             options.topic,
             bounds,
-            spec=dealer.spec,
             settings=options.reader_config,
         )
         rows = read_columns(records, dealer.spec)
-        return rows.mapInArrow(DealtRows(digester(dealer.spec), dealer), DEALT_SCHEMA)
+        return rows.mapInArrow(DealtRows(digester(dealer.spec, group=dealer.group), dealer), DEALT_SCHEMA)
     reader = ClientRows(
         settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
         topic=options.topic,
         spec=dealer.spec,
         ranges=plan_ranges(bounds, spark.sparkContext.defaultParallelism),
+        group=dealer.group,
     )
     count = len(reader.ranges)
     return spark.range(0, count, 1, count).mapInArrow(DealtRows(reader, dealer), DEALT_SCHEMA)

@@ -19,7 +19,7 @@ from dedup_sdk.strategy import Keys
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows
-from spark_backfill.id_batches import digests_of
+from spark_backfill.id_batches import REDRIVEN, by_row, read_keys
 from spark_backfill.lane_dealer import DEALT_SCHEMA, ROWS_SCHEMA, DealtRows, LaneDealer
 from spark_backfill.lane_spec import Spec, SpecText, keys_of, text_of
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
@@ -62,11 +62,12 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRows:
-    """Reads the rows of one source that a run takes, with their digests; ``bounds``: which offsets ``[begin, end)`` of a partition."""
+    """Reads the rows of one source that a run takes, with their digests as a group knows them; ``bounds``: which offsets ``[begin, end)`` of a partition."""
 
     reader: ParquetReader
     spec: SpecText
     bounds: Bounds
+    group: str | None = None
 
     def read(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[Taken]:
         """Read the rows of the tasks of these numbers."""
@@ -92,16 +93,20 @@ class TakenRows:
             return None
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
         places = (batch.partitions[taken], batch.offsets[taken], batch.timestamps[taken])
-        return Taken(*places, digests_of(spec, rest), rest)
+        return Taken(*places, *read_keys(spec, rest, self.group), rest)
 
 
 class Taken(NamedTuple):
-    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or lane keys (None: no ID), and the columns they were made of."""
+    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or lane keys (None: no ID), and the columns they were made of.
+
+    ``redriven``: as in `spark_backfill.id_batches.ReadKeys`.
+    """
 
     partitions: NDArray[np.int64]
     offsets: Int64s
     timestamps: Int64s
     digests: Sequence[bytes | None]
+    redriven: Mapping[int, bytes | None]
     rest: pa.RecordBatch
 
     def keys(self) -> pa.Array:
@@ -121,6 +126,8 @@ class PiecesTask:
         packer = self.packing.packer()
         for taken in self.rows.read(batches):
             rows = Rows.of_digests(taken.offsets, taken.timestamps, taken.digests)
+            if self.packing.marks_redriven and taken.redriven:
+                rows = rows._replace(redriven=by_row(taken.redriven, len(taken.offsets)))
             if self.packing.reshard is not None:
                 rows = rows._replace(targets=self.packing.reshard.targets(taken.keys()))
             for partition, part in by_partition(taken.partitions, rows):
@@ -133,12 +140,15 @@ class RowsTask:
     """A function for ``mapInArrow``: numbers of tasks in, their rows out as `spark_backfill.fold.pack_rows` takes them."""
 
     rows: TakenRows
-    with_keys: bool
+    with_keys: bool = False
+    with_redriven: bool = False
 
     @property
     def schema(self) -> str:
         """The columns, for Spark."""
-        return f"{ROWS_SCHEMA}, {KEY_COLUMN} binary" if self.with_keys else ROWS_SCHEMA
+        others = [KEY_COLUMN] if self.with_keys else []
+        others += [REDRIVEN] if self.with_redriven else []
+        return ", ".join([ROWS_SCHEMA, *(f"{name} binary" for name in others)])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of the tasks."""
@@ -149,7 +159,11 @@ class RowsTask:
                 "timestamp_ms": pa.array(taken.timestamps),
                 "digest": pa.array(taken.digests, pa.binary()),
             }
-            yield pa.RecordBatch.from_pydict(columns | ({KEY_COLUMN: taken.keys()} if self.with_keys else {}))
+            if self.with_keys:
+                columns[KEY_COLUMN] = taken.keys()
+            if self.with_redriven:
+                columns[REDRIVEN] = pa.array(by_row(taken.redriven, len(taken.offsets)), pa.binary())
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 class ParquetArchive:
@@ -183,22 +197,22 @@ class ParquetArchive:
 
     def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
         """See `spark_backfill.archive.Archive.pieces`."""
-        rows = self._taken(bounds)
+        rows = self._taken(bounds, packing.group)
         packing = packing.of_archive(bounds, twins=self._has_twins)
         if not packing.twins:
             return self._numbers().mapInArrow(PiecesTask(rows, packing), PIECE_SCHEMA)
-        task = RowsTask(rows, with_keys=packing.reshard is not None)
+        task = RowsTask(rows, with_keys=packing.reshard is not None, with_redriven=packing.marks_redriven)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
     def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
         """See `spark_backfill.archive.Archive.dealt_rows`."""
-        rows = RowsTask(self._taken(bounds), with_keys=False)
+        rows = RowsTask(self._taken(bounds, dealer.group))
         task = DealtRows(rows, dealer.of_archive(bounds, twins=self._has_twins))
         return self._numbers().mapInArrow(task, DEALT_SCHEMA)
 
-    def _taken(self, bounds: Bounds) -> TakenRows:
+    def _taken(self, bounds: Bounds, group: str | None) -> TakenRows:
         names = tuple(name for name in self._layout.names if name not in PLACE)
-        return TakenRows(reader=self._reader(names), spec=text_of(self._spec), bounds=bounds)
+        return TakenRows(reader=self._reader(names), spec=text_of(self._spec), bounds=bounds, group=group)
 
     def _checked(self, number: int, part: PartSurvey) -> Archived:
         return checked_part(part.described(number), units_are_said=bool(self._layout.unit))

@@ -5,7 +5,7 @@ What needs more than to be read (catalogs, globs, folders that are columns, enco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -84,7 +84,7 @@ def layout_of(options: Options) -> Layout | None:
 def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout | None:
     """Return how an archive is written that Arrow reads as Spark would; None for any other.
 
-    ``id_columns``: which of key, value and headers are read, for IDs or to re-shard.
+    ``id_columns``: which of key, value and headers are read, for IDs or to re-shard. Headers are read besides where the files have them.
 
     Raises:
         BackfillError: a file is empty, torn, or no Parquet file.
@@ -105,8 +105,13 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
         footers += found
     # The columns of files without rows say nothing.
     filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers
-    said = "topic" in options.columns
-    names = {_names(footer.schema, options.columns, id_columns, said=said) for footer in filled}
+    said, optional = "topic" in options.columns, set[str]()
+    if "headers" not in id_columns and place_of(options.columns, "headers").column != NOWHERE:
+        id_columns = (*id_columns, "headers")
+        optional = {"headers"}
+    names = {
+        _names(footer.schema, options.columns, id_columns, said=said, optional=optional) for footer in filled
+    }
     (agreed,) = names if len(names) == 1 else (None,)
     if agreed is None:
         return None
@@ -167,7 +172,7 @@ def _root(column: str) -> str:
 
 
 def _names(
-    schema: pa.Schema, places: ColumnMap, id_columns: Sequence[str], *, said: bool
+    schema: pa.Schema, places: ColumnMap, id_columns: Sequence[str], *, said: bool, optional: Collection[str]
 ) -> tuple[tuple[str, str], ...] | None:
     """The files' names of Kafka's columns, as pairs; None where one of them is not as Kafka has it."""
     pairs = []
@@ -176,7 +181,7 @@ def _names(
         if _is_in_other_case(place.column, schema.names) or set(place.column) & _OF_A_FIELD:
             return None
         at = schema.get_all_field_indices(place.column)
-        if name == "topic" and not at and not said:
+        if not at and ((name == "topic" and not said) or (name in optional and name not in places)):
             continue
         if place.column == NOWHERE or len(at) != 1 or not _fits(name, schema.field(at[0]).type, place.form):
             return None

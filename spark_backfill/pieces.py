@@ -47,8 +47,7 @@ def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, packing: Pa
             bounds,
             spec=options.id,
             settings=options.reader_config,
-            producer_header=options.producer_header,
-            with_keys=packing.reshard is not None,
+            packing=packing,
         )
         return pack_rows_in_order(rows, packing)
     reader = ClientReader(

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s
+from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.id_batches import REDRIVEN
 from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.runs import Rows, by_partition
 
@@ -16,8 +18,8 @@ from spark_backfill.runs import Rows, by_partition
 def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
     """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
 
-    A column ``producer`` (binary), where there is one, has the value of the header that names it; to ``reshard`` them there has to be
-    one with their keys.
+    A column ``producer`` (binary), where there is one, has the value of the header that names it, and one ``redriven`` the digest of the ID together with
+    a redrive header; to ``reshard`` them there has to be one with their keys.
     """
     if not batch.num_rows:
         return
@@ -31,7 +33,8 @@ def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iter
         column = column.drop_null()
     producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
     targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
-    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets)
+    redriven = bytes_list(batch.column(REDRIVEN)) if REDRIVEN in batch.schema.names else None
+    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets, redriven)
     yield from by_partition(partitions, rows)
 
 

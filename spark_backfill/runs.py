@@ -84,7 +84,8 @@ class Rows(NamedTuple):
     """Rows of one partition: ``n`` offsets and timestamps (ms), and the digests of those that have an ID.
 
     ``keyed`` says which do (bool, shape ``(n,)``); None: all. ``producers`` are those of all ``n`` rows, None where nobody asked.
-    So are ``targets``: where records of the same key go now (`spark_backfill.reshard`).
+    So are ``targets``: where records of the same key go now (`spark_backfill.reshard`); and ``redriven``: the digests of IDs together with redrive
+    headers, None in a row without one.
     """
 
     offsets: Int64s
@@ -93,6 +94,7 @@ class Rows(NamedTuple):
     keyed: NDArray[np.bool_] | None = None
     producers: Producers | None = None
     targets: Int64s | None = None
+    redriven: Sequence[bytes | None] | None = None
 
     @classmethod
     def of_digests(cls, offsets: Int64s, timestamps: Int64s, digests: Sequence[bytes | None]) -> Self:
@@ -125,6 +127,14 @@ class Rows(NamedTuple):
         if self.keyed is None:
             return Marks(self.digests, self.offsets, self.timestamps)
         return Marks(self.digests, self.offsets[self.keyed], self.timestamps[self.keyed])
+
+    def redriven_marks(self) -> Marks | None:
+        """Return the marks that redriven IDs leave besides; None: there are none."""
+        found = [(row, digest) for row, digest in enumerate(self.redriven or ()) if digest is not None]
+        if not found:
+            return None
+        rows = [row for row, _ in found]
+        return Marks(b"".join(digest for _, digest in found), self.offsets[rows], self.timestamps[rows])
 
     def moved(self, partition: int) -> _Moved | None:
         """Return those that have an ID, and a key that goes to another partition than this one now; None: there are none."""
@@ -178,6 +188,7 @@ class _Pending:
     tally: Tally = field(default_factory=Tally)
     marks: list[Marks] = field(default_factory=list)
     moved: list[_Moved] = field(default_factory=list)
+    redriven: list[Marks] = field(default_factory=list)
     beside: list[_Beside] = field(default_factory=list)
 
 
@@ -218,6 +229,8 @@ class RunPacker:
         pending.marks.append(rows.marks())
         if (moved := rows.moved(partition)) is not None:
             pending.moved.append(moved)
+        if (redriven := rows.redriven_marks()) is not None:
+            pending.redriven.append(redriven)
         if self._findings:
             pending.beside.append(rows.beside_marks())
         self._rows += len(rows.offsets)
@@ -240,6 +253,12 @@ class RunPacker:
             yield from pieces if found is None else self._with_findings(partition, pieces, *found)
             if pending.moved and self._reshard is not None:
                 yield from self._moved_pieces(pending.moved, self._reshard)
+            if pending.redriven:
+                # Two records of one ID at one offset: no fault of the log, and none that is counted twice.
+                besides = newest_per_digest(_joined(pending.redriven))
+                for piece in self._pieces(partition, Tally(), besides, None):
+                    if piece.marks.count:
+                        yield piece
 
     def _moved_pieces(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Piece]:
         targets = np.concatenate([part.targets for part in parts])
@@ -361,4 +380,7 @@ def _where(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
     keyed = None if rows.keyed is None else rows.keyed[mask]
     producers = None if rows.producers is None else rows.producers._replace(codes=rows.producers.codes[mask])
     targets = None if rows.targets is None else rows.targets[mask]
-    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers, targets)
+    redriven = (
+        None if rows.redriven is None else [rows.redriven[row] for row in np.flatnonzero(mask).tolist()]
+    )
+    return Rows(rows.offsets[mask], rows.timestamps[mask], digests, keyed, producers, targets, redriven)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.ids import IdSpec
 from spark_backfill import id_batches, id_columns
-from spark_backfill.lane_spec import Spec
+from spark_backfill.fold import Packing
 from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.stretch import Bounds
 
@@ -25,17 +25,13 @@ def read_digests(
     *,
     spec: IdSpec,
     settings: Mapping[str, str],
-    producer_header: str | None = None,
-    with_keys: bool = False,
+    packing: Packing,
 ) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record inside the bounds.
 
-    ``settings`` are the Java client's; ``producer_header`` and ``with_keys`` as in `with_digests`. Records of aborted transactions are not among the rows.
+    ``settings`` are the Java client's; ``packing`` as in `with_digests`. Records of aborted transactions are not among the rows.
     """
-    records = read_records(
-        spark, bootstrap, topic, bounds, spec=spec, settings=settings, headers=producer_header is not None
-    )
-    return with_digests(records, spec, producer_header, with_keys=with_keys)
+    return with_digests(read_records(spark, bootstrap, topic, bounds, settings=settings), spec, packing)
 
 
 def read_records(
@@ -44,47 +40,33 @@ def read_records(
     topic: str,
     bounds: Bounds,
     *,
-    spec: Spec,
     settings: Mapping[str, str],
-    headers: bool = False,
 ) -> DataFrame:
-    """Return every committed record inside the bounds, with Kafka's columns and ``timestamp_ms``; ``headers``: they are wanted whatever ``spec`` reads."""
-    wants_headers = headers or _reads_headers(spec)
-    records = _records(spark, bootstrap, topic, bounds, settings, headers=wants_headers)
+    """Return every committed record inside the bounds, with Kafka's columns, headers among them, and ``timestamp_ms``."""
+    records = _records(spark, bootstrap, topic, bounds, settings)
     return records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
 
 
-def with_digests(
-    records: DataFrame, spec: IdSpec, producer_header: str | None = None, *, with_keys: bool = False
-) -> DataFrame:
+def with_digests(records: DataFrame, spec: IdSpec, packing: Packing) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``.
 
-    ``producer_header`` adds a column ``producer`` with the last value of that header, ``with_keys`` one with the records' keys.
+    ``packing``: a producer's header adds a column ``producer`` with its last value, re-sharding one with the records' keys, and a run of a whole topic
+    one with the digests of redriven IDs (`spark_backfill.id_batches.digester`).
     """
-    others = [] if producer_header is None else ["producer"]
-    if producer_header is not None:
-        records = records.withColumn("producer", id_columns.header_column(producer_header))
-    if with_keys:
+    others = []
+    if packing.producer_header is not None:
+        others.append("producer")
+        records = records.withColumn("producer", id_columns.header_column(packing.producer_header))
+    if packing.reshard is not None:
         # The spec may read the key, too.
         others.append(KEY_COLUMN)
         records = records.withColumn(KEY_COLUMN, F.col("key"))
-    if id_columns.jvm_computes(spec):
-        return id_columns.with_digests(records, spec, *others)
-    return id_batches.with_digests(records, spec, *others)
-
-
-def _reads_headers(spec: Spec) -> bool:
-    return bool({"headers", "record"} & spec.needs)
+    digested = id_columns.with_digests if id_columns.jvm_computes(spec) else id_batches.with_digests
+    return digested(records, spec, *others, group=packing.group, with_redriven=packing.marks_redriven)
 
 
 def _records(
-    spark: SparkSession,
-    bootstrap: str,
-    topic: str,
-    bounds: Bounds,
-    settings: Mapping[str, str],
-    *,
-    headers: bool,
+    spark: SparkSession, bootstrap: str, topic: str, bounds: Bounds, settings: Mapping[str, str]
 ) -> DataFrame:
     options = {
         **{f"kafka.{name}": value for name, value in settings.items()},
@@ -96,7 +78,7 @@ def _records(
             {topic: {str(partition): begin for partition, (begin, _) in bounds.items()}}
         ),
         "endingOffsets": json.dumps({topic: {str(partition): end for partition, (_, end) in bounds.items()}}),
-        "includeHeaders": str(headers).lower(),
+        "includeHeaders": "true",
         "failOnDataLoss": "true",
     }
     if sum(end - begin for begin, end in bounds.values()) > _WORTH_SPLITTING:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from dedup_sdk.testing.tethered import Tether
+from dedup_sdk.testing.supervised_child import Supervisor
 from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8
@@ -56,15 +56,15 @@ class Submission:
         if not os.access(program, os.X_OK):
             reason = os.strerror(errno.EACCES if Path(program).exists() else errno.ENOENT)
             raise BackfillError(f"{program} cannot be started: {reason}; reinstall pyspark")
-        self._tether = Tether(_ENDING.format(_GRACE_S), self._folder)
+        self._supervisor = Supervisor(_ENDING.format(_GRACE_S), self._folder)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command is made by the launcher)
-                self._tether.tied(self._line, shell=_SHELL), stdin=self._tether.end, stdout=self._stdout,
+                self._supervisor.command_line(self._line, shell=_SHELL), stdin=self._supervisor.stdin, stdout=self._stdout,
                 stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=self._environment, cwd=self._folder,
                 start_new_session=True,
             )  # fmt: skip
         except BaseException as error:
-            self._tether.let_go()
+            self._supervisor.end_child()
             if isinstance(error, OSError):
                 raise BackfillError(
                     f"{program} cannot be started: {error.strerror}; reinstall pyspark"
@@ -91,7 +91,7 @@ class Submission:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
         self._end_group()
-        self._tether.cut()
+        self._supervisor.dismiss()
         self.stderr.close()
 
     def _signal_driver(self) -> None:

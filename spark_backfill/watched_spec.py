@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dedup_sdk.ids import IdSpec
 from dedup_sdk.ids.digest import Ids
 from dedup_sdk.ids.fields import Fields, Headers
+from dedup_sdk.ids.redrive import ReadsKeys
 from spark_backfill.findings.producer_codes import Producers, producer_codes
 
 
 class WatchedSpec:
     """Gives the IDs of a spec, and remembers which producers a header named in the records that it was asked about last."""
 
-    def __init__(self, spec: IdSpec, header: str) -> None:
+    def __init__(self, spec: ReadsKeys, header: str) -> None:
         self._spec = spec
         self._header = header
         self._values: list[bytes | None] = []

@@ -12,25 +12,22 @@ from zlib import crc32
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk.bridge.clusters import topic_that_tells_apart
 from dedup_sdk.bridge.counters import BridgeCounters
-from dedup_sdk.bridge.ends import Ends
-from dedup_sdk.bridge.naming import Names, source_id
-from dedup_sdk.bridge.position import Place
+from dedup_sdk.bridge.record_ids import RecordIds, source_id
 from dedup_sdk.bridge.routes import Routes, coordinates, topic_list
 from dedup_sdk.bridge.settings import source_settings, target_settings
-from dedup_sdk.bridge.source import Source
+from dedup_sdk.bridge.source import EndOffsets, Source
+from dedup_sdk.bridge.source_log import PartitionId, differing_topic, has_topic_ids
 from dedup_sdk.bridge.target import (
     START_S,
+    BatchFailedError,
     Commit,
     Copy,
-    DoubtfulError,
-    FailedError,
-    RefusedError,
+    RecordRefusedError,
+    RecordsRefusedError,
     Target,
     Transactions,
 )
-from dedup_sdk.bridge.topic_logs import has_topic_ids
 from dedup_sdk.checks import choice, flag, seconds, whole
 from dedup_sdk.errors import BridgeError, ConfigurationError
 from dedup_sdk.ids.spec import IdSpec, id_spec
@@ -48,7 +45,7 @@ _FIRST_PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 5.0
 _ASK_AGAIN_S: Final = 0.5
 _SINGLY: Final = 200
-"""Records of a batch that is written one by one, at most: a transaction has its time."""
+"""The most records of a batch that is written one by one: a transaction has a time limit."""
 _FORMER_KEY: Final = "dedup-former-key"
 
 
@@ -59,24 +56,24 @@ class Bridge:
             {"bootstrap.servers": "old:9092"}, {"bootstrap.servers": "new:9092"}, topics=["orders"],
         ).run()
 
-    Headers, key, value (null too) and timestamp stay. A record without a dedup ID gets one that says where it lay, so that it is the same when
-    the record is sent again: the `DedupConsumer` of the target sees each once, however often the bridge was killed. Several bridges with the same
-    arguments share the work.
+    Headers, key, value (null too) and timestamp are kept. A record without a dedup ID gets one made of its position in the source, so that it
+    has the same ID when it is sent again: the `DedupConsumer` of the target sees each record once, however often the bridge was killed.
+    Several bridges with the same arguments share the work.
 
     Args:
-        source: as of `confluent_kafka.Consumer`.
-        target: as of `confluent_kafka.Producer`.
+        source: as for `confluent_kafka.Consumer`.
+        target: as for `confluent_kafka.Producer`.
         topics: names, and patterns that begin with ``^``; default: all but those that begin with two underscores.
-        rename: a topic's name there; ``{topic}`` stands for the name here.
-        id: what a record's ID is; where there is none it is added, which takes ``header:NAME``.
-        use_duplicate_detection: whether IDs are added.
-        rekey_by_id: whether the ID becomes the record's key, so that equal IDs come to one partition.
-        partitions: ``key``: where the target's partitioner puts the key, and without one where the ID says; ``same``: the same number.
-        transactions: ``auto``: a batch is one transaction where the target allows it; ``always``; ``never``.
-        on_refused: what becomes of a record that the target will not take as it is (too large, a timestamp that it refuses): ``fail``: the bridge
-            ends, and names it; ``skip``: it is left out, counted, and named in the log.
-        group: the consumer group; default: ``group.id`` of ``source``, else one that is made of the target's cluster and ``rename``.
-        batch_records: records of a batch, at most.
+        rename: the topic's name at the target; ``{topic}`` stands for its name at the source.
+        id: the ID spec; to add IDs it must be ``header:NAME``.
+        use_duplicate_detection: whether to add IDs.
+        rekey_by_id: whether the ID becomes the record's key, so that equal IDs go to the same partition.
+        partitions: ``key``: the target's partitioner chooses by the key, and without a key the ID decides; ``same``: the same number.
+        transactions: ``auto``: each batch is one transaction where the target allows it; ``always``; ``never``.
+        on_refused: what to do with a record that the target refuses as it is (too large, a refused timestamp): ``fail``: the bridge ends, and
+            names it; ``skip``: it is left out, counted, and named in the log.
+        group: the consumer group; default: ``group.id`` of ``source``, else one made of the target's cluster and ``rename``.
+        batch_records: the most records of a batch.
 
     Raises `ConfigurationError` for settings that contradict each other or a promise.
     """
@@ -104,15 +101,15 @@ class Bridge:
         flag("rekey_by_id", rekey_by_id)
         if rekey_by_id and partitions == "same":
             raise ConfigurationError(
-                'rekey_by_id=True goes where the ID says, partitions="same" where the record lay; choose one'
+                'rekey_by_id=True chooses the partition by the ID, partitions="same" by the source; choose one'
             )
         self._batch_records = whole("batch_records", batch_records, advice="give a number of records, e.g. 10_000")  # fmt: skip
         self._topics = topic_list(topics)
-        self._names = Names(id_spec(id), adds=use_duplicate_detection)
+        self._names = RecordIds(id_spec(id), adds=use_duplicate_detection)
         self._source_config, self._group = dict(source), group or source.get("group.id")
         self._target_settings = target_settings(target)
-        # What is wrong shows where the bridge is made.
-        source_settings(self._source_config, str(self._group or "bridge"), told_of_ends=False)
+        # Wrong settings must fail here, not in `run`.
+        source_settings(self._source_config, str(self._group or "bridge"), reports_ends=False)
         Routes(self._topics, rename, lambda _: 0)
         self._rename, self._transactions, self._on_refused = rename, transactions, on_refused
         self._adds, self._rekeys, self._keeps_partition = (
@@ -124,10 +121,10 @@ class Bridge:
         self._ending = threading.Event()
         self._source: Source | None = None
         self._skipped: set[tuple[str, int, int]] = set()
-        self._careful: dict[Place, int] = {}
-        """Up to where records are written one by one, because the target refused some of them."""
+        self._one_by_one: dict[PartitionId, int] = {}
+        """The offsets up to which records are written one by one, because the target refused some of them."""
         self._too_large_together = False
-        self._told_of_headers: set[str] = set()
+        self._warned_of_headers: set[str] = set()
         self._atomic = False
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -142,22 +139,22 @@ class Bridge:
         """Move records until `stop`; may be called again.
 
         Args:
-            until_end: end by itself when the group has copied all that the topics held at the start.
-            report: is called now and then, e.g. to print `counters` and `lag`.
+            until_end: stop when the group has copied all records that the topics had at the start.
+            report: called every ``report_every`` seconds, e.g. to print `counters` and `lag`.
             report_every: seconds between two calls.
 
-        Raises `BridgeError` in one line for what does not pass by itself. While an end is away the bridge waits, and says so in the log.
+        Raises `BridgeError` for an error that does not pass by itself. While an end does not answer the bridge waits, and logs it.
         """
         report_every_s = seconds("report_every", report_every)
         flag("until_end", until_end)
         self._ending.clear()
         target = Target(self._target_settings, self._ending.is_set)
         try:
-            source = self._open(target, told_of_ends=until_end)
-            ends = Ends(self._asked("source", lambda: source.ends(source.partitions(self._routes.reads)))) if until_end else None  # fmt: skip
+            source = self._open(target, reports_ends=until_end)
+            ends = EndOffsets(self._asked("source", lambda: source.ends(source.partitions(self._routes.reads)))) if until_end else None  # fmt: skip
             self._move(source, target, report or (lambda _: None), report_every_s, ends)
         except _EndingError:
-            pass  # before it began
+            pass  # stopped before the first batch
         finally:
             target.close()
             if self._source is not None:
@@ -165,18 +162,18 @@ class Bridge:
                 self._source = None
 
     def stop(self) -> None:
-        """Have `run` end after the batch in hand; from any thread, or a signal's handler."""
+        """Let `run` end after the current batch; from any thread, or a signal handler."""
         self._ending.set()
 
     def lag(self) -> int:
-        """Return how many offsets this bridge has before it, as far as it has heard; 0 while it does not run."""
+        """Return how many offsets this bridge has not copied yet, as far as it knows the ends; 0 while it does not run."""
         return 0 if self._source is None else self._source.lag()
 
-    def _open(self, target: Target, *, told_of_ends: bool) -> Source:
+    def _open(self, target: Target, *, reports_ends: bool) -> Source:
         there = self._asked("target", target.cluster_id)
         group = str(self._group or f"dedup-bridge-{there}-{self._rename}")
         source = Source(
-            source_settings(self._source_config, group, told_of_ends=told_of_ends),
+            source_settings(self._source_config, group, reports_ends=reports_ends),
             self._topics,
             self.counters,
         )
@@ -187,7 +184,7 @@ class Bridge:
         self._routes.one_cluster = one_cluster
         for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
             if topic not in found:
-                raise BridgeError(f"the source has no topic {topic!r}; name one that is there, or a pattern such as '^{topic}'")  # fmt: skip
+                raise BridgeError(f"the source has no topic {topic!r}; name an existing one, or a pattern such as '^{topic}'")  # fmt: skip
             self._asked("target", partial(self._routes.target_of, topic))
         why = target.open(self._transactions)
         self._atomic = one_cluster and target.is_transactional
@@ -200,20 +197,20 @@ class Bridge:
         return source
 
     def _is_one_cluster(self, cluster: str, topics: Iterable[str]) -> bool:
-        """Whether both ends are of one cluster, which have its ID; told by its topics, as far as there are any."""
+        """Whether two ends with the same cluster ID are one cluster, judged by the IDs of its topics."""
         ends = (self._source_config, self._target_settings.client)
         if not has_topic_ids(cluster) or ends[0].get("bootstrap.servers") == ends[1].get("bootstrap.servers"):
             return True
-        told = topic_that_tells_apart(*ends, {*topics, *map(self._routes.name_of, topics)})
+        told = differing_topic(*ends, {*topics, *map(self._routes.name_of, topics)})
         if told is not None:
             log.warning(
-                "bridge: source and target have the same cluster ID (%s), but topic %s tells that they are two clusters, and they are taken for two; "
-                "give them IDs of their own", cluster, told,
+                "bridge: source and target have the same cluster ID (%s), but topic %s differs, so that they are treated as two clusters; "
+                "give them different IDs", cluster, told,
             )  # fmt: skip
         return told is None
 
     def _asked(self, end: str, ask: Callable[[], Any]) -> Any:
-        """Return what one of the ends answers, which may take a while when it has just started."""
+        """Return the answer of an end; ask again while it starts."""
         until = time.monotonic() + START_S
         while True:
             try:
@@ -228,16 +225,18 @@ class Bridge:
 
     def _move(
         self, source: Source, target: Target, report: Callable[[Bridge], None], report_every_s: float,
-        ends: Ends | None,
+        ends: EndOffsets | None,
     ) -> None:  # fmt: skip
         pause_s, next_report = _FIRST_PAUSE_S, time.monotonic() + report_every_s
         while not self._ending.is_set():
-            # What is said of coordinates ends with the log that they were of.
-            self._careful = {
-                place: next_one for place, next_one in self._careful.items() if source.has(place)
+            # Offsets mean nothing once their partition is revoked, or its topic made anew.
+            self._one_by_one = {
+                place: next_one for place, next_one in self._one_by_one.items() if source.has(place)
             }
             self._skipped = {each for each in self._skipped if source.has(each[:2])}
-            batch = source.read(min(self._batch_records, _SINGLY) if self._careful else self._batch_records)
+            batch = source.read(
+                min(self._batch_records, _SINGLY) if self._one_by_one else self._batch_records
+            )
             if not batch:
                 source.copied({}, committed=True)
             elif self._copy(source, target, batch):
@@ -254,51 +253,51 @@ class Bridge:
     # --- a batch ---------------------------------------------------------------------------------------------------
 
     def _copy(self, source: Source, target: Target, batch: list[Any]) -> bool:
-        """Write a batch, and have the group's offsets follow it; false where it has to be read again."""
-        batch, offsets = self._without_what_went_back(source, batch)
+        """Write a batch and commit its offsets; false where it must be read again."""
+        batch, offsets = self._split_off_changed_logs(source, batch)
         if not batch:
             return True
-        singly = bool(self._careful)
+        singly = bool(self._one_by_one)
         try:
             copies, added = self._copies(source, target, batch)
             commit = Commit(source.positions(offsets), source.member) if self._atomic else None
             target.write(copies, commit, singly=singly)
         except KafkaException as error:
             if not passes(error):
-                raise BridgeError(f"an end of the bridge does not answer: {text_of(error)}; see to it") from None  # fmt: skip
-            self._give_up(source, target, batch, FailedError(error.args[0]))
+                raise BridgeError(f"an end of the bridge does not answer: {text_of(error)}; fix the cause") from None  # fmt: skip
+            self._retry_later(source, target, batch, BatchFailedError(error.args[0]))
             return False
-        except (FailedError, RefusedError) as failed:
-            self._give_up(source, target, batch, failed)
-            return isinstance(failed, RefusedError)
+        except (BatchFailedError, RecordRefusedError) as failed:
+            self._retry_later(source, target, batch, failed)
+            return isinstance(failed, RecordRefusedError)
         source.copied(offsets, committed=self._atomic)
         self._note(batch, added)
         if singly:
-            self._careful = {p: o for p, o in self._careful.items() if offsets.get(p, -1) < o}
-            if not self._careful and self._too_large_together:
+            self._one_by_one = {p: o for p, o in self._one_by_one.items() if offsets.get(p, -1) < o}
+            if not self._one_by_one and self._too_large_together:
                 self._too_large_together = False
                 target.shrink()
         return True
 
-    def _give_up(
-        self, source: Source, target: Target, batch: list[Any], failed: FailedError | RefusedError
+    def _retry_later(
+        self, source: Source, target: Target, batch: list[Any], failed: BatchFailedError | RecordRefusedError
     ) -> None:
         self.counters.repeated += 1
-        if isinstance(failed, RefusedError):
+        if isinstance(failed, RecordRefusedError):
             self._refuse(failed)
-        elif isinstance(failed, DoubtfulError):
+        elif isinstance(failed, RecordsRefusedError):
             self._doubt(batch)
             self._too_large_together = failed.is_size
         log.log(
-            logging.DEBUG if self._ending.is_set() or isinstance(failed, RefusedError | DoubtfulError) else logging.WARNING,
+            logging.DEBUG if self._ending.is_set() or isinstance(failed, RecordRefusedError | RecordsRefusedError) else logging.WARNING,
             "bridge: a batch of %d records is sent again: %s", len(batch), masked_text(str(failed)),
         )  # fmt: skip
         while True:
             try:
                 target.abandon(failed)
-            except FailedError as still:
+            except BatchFailedError as still:
                 if not passes(KafkaException(still.error)):
-                    raise BridgeError(f"the target's transactions cannot be used any more: {still}; see to it") from None  # fmt: skip
+                    raise BridgeError(f"the target's transactions cannot be used any more: {still}; fix the cause") from None  # fmt: skip
                 failed = still
                 if self._ending.wait(_FIRST_PAUSE_S):
                     return
@@ -307,10 +306,10 @@ class Bridge:
         source.step_back(batch, to_committed=self._atomic)
 
     @staticmethod
-    def _without_what_went_back(source: Source, batch: list[Any]) -> tuple[list[Any], dict[Place, int]]:
-        """Return a batch without partitions that seem to be other logs by now, or shorter ones, and the next offset of each partition."""
+    def _split_off_changed_logs(source: Source, batch: list[Any]) -> tuple[list[Any], dict[PartitionId, int]]:
+        """Return a batch without partitions whose log seems to be made anew or cut, and the next offset of each partition."""
         places, offsets = list(zip(*coordinates_of(batch), strict=True)), offsets_of(batch)
-        back = source.gone_back(dict(zip(reversed(places), reversed(offsets), strict=True)))
+        back = source.behind_copied(dict(zip(reversed(places), reversed(offsets), strict=True)))
         source.doubt(back)
         lasts = dict(zip(places, offsets, strict=True))
         kept = (
@@ -322,9 +321,9 @@ class Bridge:
 
     def _doubt(self, batch: list[Any]) -> None:
         for place, offset in ((((each.topic(), each.partition())), each.offset()) for each in batch):
-            self._careful[place] = max(offset + 1, self._careful.get(place, -1))
+            self._one_by_one[place] = max(offset + 1, self._one_by_one.get(place, -1))
 
-    def _refuse(self, refused: RefusedError) -> None:
+    def _refuse(self, refused: RecordRefusedError) -> None:
         message = refused.message
         self._too_large_together = False
         said = (
@@ -349,24 +348,24 @@ class Bridge:
         counters.skipped += left_out
         counters.copied += len(batch) - left_out
         counters.named += added.named
-        self._tell_of_headers(added.nameless)
+        self._warn_of_headers(added.nameless)
 
-    def _tell_of_headers(self, nameless: list[tuple[Any, int]]) -> None:
+    def _warn_of_headers(self, nameless: list[tuple[Any, int]]) -> None:
         for message, count in nameless:
             self.counters.nameless_headers += count
-            if message.topic() not in self._told_of_headers:
-                self._told_of_headers.add(message.topic())
+            if message.topic() not in self._warned_of_headers:
+                self._warned_of_headers.add(message.topic())
                 log.warning(
-                    "bridge: %s has %d headers whose names are not UTF-8; the client cannot carry them, so they stay behind, here and wherever "
-                    "else %s has some", coordinates(message), count, message.topic(),
+                    "bridge: %s has %d headers whose names are not UTF-8; the client cannot send them, so they are not copied, neither here nor elsewhere "
+                    "in %s", coordinates(message), count, message.topic(),
                 )  # fmt: skip
 
     def _copies(self, source: Source, target: Target, batch: list[Any]) -> tuple[list[Copy], _Added]:
-        """Return what is sent, and what it has more, and less, than what was read."""
+        """Return the records to send, and what was added to them or left out."""
         all_headers, digests, nameless = self._names.read(batch)
         adds, rekeys, keeps = self._adds, self._rekeys, self._keeps_partition
         id_header, skipped = self._names.header or "", self._skipped
-        places: dict[Place, str] = {}
+        places: dict[PartitionId, str] = {}
         routes: dict[str, tuple[str, int]] = {}
         copies: list[Copy] = []
         named = 0
@@ -377,7 +376,9 @@ class Bridge:
             topic, count = routes.get(message.topic()) or self._route(target, message.topic(), routes)
             if place is None:
                 lies = (message.topic(), message.partition())
-                place = source_id(places.get(lies) or places.setdefault(lies, source.lies_in(lies)), message)
+                place = source_id(
+                    places.get(lies) or places.setdefault(lies, source.id_prefix(lies)), message
+                )
                 if adds:
                     headers = [*(given or ()), (id_header, place)]
                     named += 1
@@ -407,11 +408,11 @@ class Bridge:
 
 
 class _Added(NamedTuple):
-    """How many records got an ID, and which have headers that stay behind, and how many."""
+    """How many records got an ID, and the messages with headers that are not copied, with their number."""
 
     named: int
     nameless: list[tuple[Any, int]]
 
 
 class _EndingError(Exception):
-    """The bridge was asked to end while it waited for an answer."""
+    """The bridge was stopped while it waited for an answer."""

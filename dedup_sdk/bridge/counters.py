@@ -1,4 +1,4 @@
-"""What a bridge counts."""
+"""The counters of a bridge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class BridgeCounters:
 
     Attributes:
         copied: records that the target has confirmed.
-        named: of them those that got an ID from the bridge.
+        named: copied records that got an ID from the bridge.
         skipped: records that the target refuses, left out with ``on_refused="skip"``.
-        batches: batches that were finished.
-        repeated: batches that were begun again: a target that was away, an aborted transaction, partitions that went.
+        batches: finished batches.
+        repeated: batches that were started again: the target was away, a transaction aborted, or a partition revoked.
         made_anew: topics of the source that were deleted and made anew, and copied from their beginning.
-        gone: topics of the source that were found by a pattern, and deleted.
-        nameless_headers: headers that stayed behind, because their names are not UTF-8.
+        gone: topics of the source that a pattern had found, and that were deleted.
+        nameless_headers: headers that were not copied, because their names are not UTF-8.
     """
 
     copied: int = 0

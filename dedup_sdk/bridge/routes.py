@@ -1,19 +1,20 @@
-"""Which topic's records go to which, and what stands against it."""
+"""The target topic of each source topic, and the reasons to refuse one."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dedup_sdk.errors import BridgeError, ConfigurationError
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_PLACE: Final = "{topic}"
+_PLACEHOLDER: Final = "{topic}"
 
 
 def topic_list(topics: object) -> list[str]:
-    """Return topics and patterns (``^…``) as a list; raises `ConfigurationError` for what names none."""
+    """Return topics and patterns (``^…``) as a list; raises `ConfigurationError` for anything else."""
     given: list[object] = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []  # fmt: skip
     if not given:
         raise ConfigurationError(f"topics={topics!r}: name at least one, or a pattern such as '^orders\\..*'")
@@ -37,21 +38,21 @@ def _checked(given: object) -> str:
 
 
 def is_topic(name: object) -> bool:
-    """Whether Kafka takes this for a topic's name."""
+    """Whether this is a valid topic name."""
     return isinstance(name, str) and bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
 
 
 class Routes:
-    """Knows where a topic's records go, and looks at each topic once.
+    """The target topic of each source topic; each is checked once.
 
     Args:
-        topics: as of `topic_list`.
-        rename: the name there; ``{topic}`` stands for the name here.
-        count: returns how many partitions a topic of the target has, 0 where there is none.
+        topics: the result of `topic_list`.
+        rename: the name at the target; ``{topic}`` stands for the name at the source.
+        count: returns the number of partitions of a target topic, 0 where there is no such topic.
     """
 
     def __init__(self, topics: list[str], rename: str, count: Callable[[str], int]) -> None:
-        if not is_topic(str(rename).replace(_PLACE, "t")):
+        if not is_topic(str(rename).replace(_PLACEHOLDER, "t")):
             raise ConfigurationError(
                 f"rename={rename!r}: give a topic's name, in which {{topic}} stands for the source's, e.g. 'copy.{{topic}}'"
             )
@@ -68,11 +69,11 @@ class Routes:
         )
 
     def name_of(self, topic: str) -> str:
-        """Return what a topic is called there."""
-        return self._rename.replace(_PLACE, topic)
+        """Return the target's name of a topic."""
+        return self._rename.replace(_PLACEHOLDER, topic)
 
     def target_of(self, topic: str) -> str:
-        """Return where a topic's records go; raises `BridgeError` where they cannot."""
+        """Return the target topic; raises `BridgeError` where records cannot be copied to it."""
         known = self._known.get(topic)
         return self._look(topic) if known is None else known
 
@@ -84,7 +85,7 @@ class Routes:
             )
         if self.one_cluster and self.reads(target):
             raise BridgeError(
-                f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would go round for ever; "
+                f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would be copied in a loop; "
                 "give --rename, e.g. 'copy.{topic}', or topics that leave it out"
             )
         if not self._count(target):
@@ -96,5 +97,38 @@ class Routes:
 
 
 def coordinates(message: Any) -> str:
-    """Where a record lies, for people."""
+    """Return a record's position as text for people."""
     return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+
+
+_KNOWN_S: Final = 300.0
+"""Seconds until the topics are listed again: one may get more partitions."""
+_MISSING_S: Final = 1.0
+_ANSWER_S: Final = 10.0
+
+
+class PartitionCounts:
+    """The number of partitions of each topic. Raises `KafkaException` where the cluster does not answer.
+
+    ``list_topics`` is a client's method. It lists all topics, because a broker may create a single one that is asked for.
+    """
+
+    def __init__(self, list_topics: Callable[..., Any]) -> None:
+        self._list_topics = list_topics
+        self._counts: dict[str, int] = {}
+        self._until = 0.0
+
+    def count(self, topic: str) -> int:
+        """Return the number of partitions of a topic; 0 where there is no such topic."""
+        now = time.monotonic()
+        count = self._counts.get(topic, 0)
+        if now < self._until and (count or now < self._until - _KNOWN_S + _MISSING_S):
+            return count
+        return self.all().get(topic, 0)
+
+    def all(self) -> dict[str, int]:
+        """List all topics, and return their numbers of partitions."""
+        found = self._list_topics(timeout=_ANSWER_S).topics
+        self._counts = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        self._until = time.monotonic() + _KNOWN_S
+        return self._counts

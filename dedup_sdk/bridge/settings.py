@@ -1,6 +1,6 @@
-"""The configurations of a bridge's two ends: what would lose or double records is refused, and what a promise hangs on is set.
+"""The configurations of a bridge's two ends: settings that would lose or duplicate records are refused, and settings that a promise depends on are set.
 
-Set by us unless the user says otherwise: at the source ``auto.offset.reset=earliest``, so that nothing is left out (``error`` leaves out nothing
+Set here unless you set them: at the source ``auto.offset.reset=earliest``, so that no record is skipped (``error`` skips none
 either), and ``partition.assignment.strategy=cooperative-sticky``; at the target ``transaction.timeout.ms=15000``, because readers of the target wait that long
 for a bridge that was killed.
 """
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.settings import refuse_unwritable
+from dedup_sdk.producer.settings import DEFAULT_PARTITIONER, checked_partitioner
 
-_DEFAULT_PARTITIONER: Final = "consistent_random"
 _NO: Final = ("false", "0")
 _RESETS: Final = ("earliest", "smallest", "beginning", "error")
 _OURS: Final = ("on_delivery", "dr_cb", "delivery.report.only.error")
@@ -23,57 +23,51 @@ _INTERNAL_TOPICS: Final = "^__.*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
-    """What is read from the target's configuration; ``client`` is what librdkafka gets, passwords included."""
+    """The settings read from the target's configuration; ``client`` is the configuration of librdkafka, passwords included."""
 
     client: dict[str, Any] = field(repr=False)
     transactional_id: str
-    """The user's; empty: the bridge makes one."""
+    """Yours; empty: the bridge makes one."""
     scatters_empty_keys: bool
-    """Whether the client would put an empty key anywhere, as it does without a key."""
+    """Whether the client chooses a random partition for an empty key, as it does without a key."""
 
 
-def source_settings(config: Mapping[str, Any], group: str, *, told_of_ends: bool) -> dict[str, Any]:
-    """Return what the source's client gets; ``told_of_ends``: whether it is to say that a partition has no more for now."""
+def source_settings(config: Mapping[str, Any], group: str, *, reports_ends: bool) -> dict[str, Any]:
+    """Return the configuration of the source's client; ``reports_ends``: whether it reports that a partition has no more records for now.
+
+    Raises `ConfigurationError` for a setting that would lose records, or copy aborted ones.
+    """
     client = dict(config)
     if str(client.get("enable.auto.commit", "false")).lower() not in _NO:
         raise ConfigurationError(
-            "enable.auto.commit=true commits what is not copied yet, and it would be lost; leave it out"
+            "enable.auto.commit=true commits records that are not copied yet, and they would be lost; leave it out"
         )
     if str(client.get("isolation.level", "read_committed")).lower() != "read_committed":
         raise ConfigurationError(
-            f"isolation.level={client['isolation.level']!r} would copy what was aborted; leave it out"
+            f"isolation.level={client['isolation.level']!r} would copy aborted records; leave it out"
         )
     reset = str(client.setdefault("auto.offset.reset", "earliest")).lower()
     if reset not in _RESETS:
         raise ConfigurationError(
-            f"auto.offset.reset={client['auto.offset.reset']!r} would pass over what was read and not copied yet when a bridge ends before its first "
-            "commit; leave it out, and to leave out what is there set the group's offsets to the end before (kafka-consumer-groups --reset-offsets --to-latest)"
+            f"auto.offset.reset={client['auto.offset.reset']!r} would skip records that were read and not copied when a bridge ends before its first "
+            "commit; leave it out. To skip the existing records set the group's offsets to the end before (kafka-consumer-groups --reset-offsets --to-latest)"
         )
     if str(client.get("group.protocol", "classic")).lower() != "consumer":
         client.setdefault("partition.assignment.strategy", "cooperative-sticky")
-    # A pattern may fit them, and what a broker writes for itself is nobody's to copy.
+    # A pattern may match internal topics, which must not be copied.
     client.setdefault("topic.blacklist", _INTERNAL_TOPICS)
-    client |= {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": told_of_ends}
+    client |= {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": reports_ends}
     refuse_unwritable(client)
     return client
 
 
 def target_settings(config: Mapping[str, Any]) -> TargetSettings:
-    """Read the target's configuration; raises `ConfigurationError` for what would lose records, or leave them without a place."""
+    """Read the target's configuration; raises `ConfigurationError` for a setting that would lose, duplicate or reorder records."""
     client = dict(config)
-    for name in ("acks", "request.required.acks"):
-        if str(client.get(name, "all")) not in ("all", "-1"):
-            raise ConfigurationError(
-                f"{name}={client[name]!r} lets the target lose what it has confirmed; leave it out"
-            )
+    partitioner = checked_partitioner(client)
     if str(client.get("enable.idempotence", "true")).lower() in _NO:
         raise ConfigurationError(
-            "enable.idempotence=false lets records of a key change places, and come twice; leave it out"
-        )
-    partitioner = str(client.get("partitioner", _DEFAULT_PARTITIONER))
-    if partitioner == "random":
-        raise ConfigurationError(
-            "partitioner='random' sends a record again to another partition, where nobody knows it; choose e.g. consistent_random or murmur2_random"
+            "enable.idempotence=false lets records of a key be reordered and duplicated; leave it out"
         )
     for name in _OURS:
         if client.pop(name, None) is not None:
@@ -85,5 +79,5 @@ def target_settings(config: Mapping[str, Any]) -> TargetSettings:
     return TargetSettings(
         client=client,
         transactional_id=transactional_id,
-        scatters_empty_keys=partitioner == _DEFAULT_PARTITIONER,
+        scatters_empty_keys=partitioner == DEFAULT_PARTITIONER,
     )

@@ -1,6 +1,6 @@
 """The command ``dedup``: the demo, rebuilding key stores, and looking into them (extra ``[cli]``).
 
-Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to stdout, all talk to
+Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to stdout, messages to
 stderr; an error is one line.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from dedup_sdk.cli.streams import ready_streams
+from dedup_sdk.cli.console import ready_streams
 
 _EXTRA = frozenset({"typer", "rich"})
 
@@ -17,7 +17,7 @@ def main() -> None:
     """Run ``dedup`` with the arguments of this process, and exit."""
     ready_streams()
     try:
-        from dedup_sdk.cli.handler import run
+        from dedup_sdk.cli.app import run
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA:
             raise

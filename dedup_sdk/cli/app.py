@@ -1,22 +1,26 @@
-"""The commands of ``dedup``, put together."""
+"""The commands of ``dedup``, and the one place where exceptions become a line on stderr and an exit status."""
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import TYPE_CHECKING, cast
+
 import typer
 
-from dedup_sdk.cli.backfill import backfill
+from dedup_sdk.cli.backfill import backfill, report
 from dedup_sdk.cli.bridge import bridge
+from dedup_sdk.cli.console import printable
 from dedup_sdk.cli.demo import demo
-from dedup_sdk.cli.dump import dump
-from dedup_sdk.cli.lookup import lookup
 from dedup_sdk.cli.redrive import redrive
-from dedup_sdk.cli.report import report
-from dedup_sdk.cli.restore import restore
 from dedup_sdk.cli.rewind import rewind
-from dedup_sdk.cli.snapshot import snapshot
 from dedup_sdk.cli.snapshots import snapshots_app
-from dedup_sdk.cli.stats import stats
+from dedup_sdk.cli.stores import dump, lookup, restore, snapshot, stats
 from dedup_sdk.cli.window_check import window_check
+from dedup_sdk.errors import ConfigurationError, DedupError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 app = typer.Typer(
     name="dedup",
@@ -30,7 +34,7 @@ app = typer.Typer(
 
 @app.callback()
 def about() -> None:
-    r"""Show, rebuild and look into the key stores by which consumers know what they have seen.
+    r"""Show, rebuild and inspect the key stores in which consumers remember IDs.
 
     **Examples**
 
@@ -41,13 +45,13 @@ def about() -> None:
         dedup snapshots list snapshots
         dedup lookup --store var/dedup --topic orders order-4711
 
-    What a command does in detail: `dedup COMMAND --help`.
+    For the details of a command: `dedup COMMAND --help`.
     """
 
 
 app.command()(demo)
 app.command(
-    # Its own parser reads the options, so that they are the same under spark-submit.
+    # The job's own parser reads the options, so that they are the same under spark-submit.
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )(backfill)
@@ -62,3 +66,49 @@ app.command()(bridge)
 app.command()(dump)
 app.command()(lookup)
 app.command()(stats)
+
+
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``dedup`` with ``arguments`` and return its exit status; nothing but `SystemExit` leaves it."""
+    try:
+        # Not standalone: typer would print its own, longer, errors.
+        status = cast("int | None", app(args=list(arguments), prog_name="dedup", standalone_mode=False))
+        sys.stdout.flush()
+    except (typer.Abort, KeyboardInterrupt):
+        status = INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except (typer.TyperException, DedupError, OSError) as error:
+        return _explain(error)
+    return _fail("interrupted", INTERRUPTED) if status == INTERRUPTED else status or 0
+
+
+def _explain(error: typer.TyperException | DedupError | OSError) -> int:
+    if isinstance(error, OSError):
+        named = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{named}{error.strerror or error}", FAILED)
+    if isinstance(error, DedupError):
+        return _fail(str(error), WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED)
+    message = getattr(error, "format_message", error.__str__)()
+    if not message:
+        # Without a command the help has been printed already.
+        return WRONG_USAGE
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "dedup"
+    return _fail(f"{message.rstrip('.')}; see {command} --help", WRONG_USAGE)
+
+
+def _fail(message: str, status: int) -> int:
+    typer.echo(f"dedup: {printable(' '.join(message.split()))}", err=True)
+    return status
+
+
+def _reader_gone() -> int:
+    """End quietly, as a program in a pipe does; stdout must not be flushed into the closed pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED

@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 import typer
 
 from dedup_sdk.bridge.bridge import BATCH_RECORDS, Bridge
-from dedup_sdk.cli.options import Json, Quiet
-from dedup_sdk.cli.rewind import setting
-from dedup_sdk.cli.text import printable
+from dedup_sdk.cli.console import printable
+from dedup_sdk.cli.options import Json, Quiet, setting
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.properties_file import read_properties
 
@@ -24,12 +23,12 @@ From = Annotated[
     str,
     typer.Option(
         "--from",
-        help="Where records come from: bootstrap servers, or a properties file with the client's settings.",
+        help="The source: bootstrap servers, or a properties file with the client's settings.",
         show_default=False,
     ),
 ]
 To = Annotated[
-    str, typer.Option("--to", help="Where they go: the same for the other end.", show_default=False)
+    str, typer.Option("--to", help="The target: bootstrap servers, or a properties file.", show_default=False)
 ]
 FromConfig = Annotated[
     list[str] | None,
@@ -48,35 +47,36 @@ OfTopics = Annotated[
     ),
 ]
 Rename = Annotated[
-    str, typer.Option("--rename", help="A topic's name there; {topic} stands for the name here.")
+    str,
+    typer.Option(
+        "--rename", help="The topic's name at the target; {topic} stands for its name at the source."
+    ),
 ]
-OfId = Annotated[str, typer.Option("--id", help="What a record's ID is; where there is none it is added.")]
+OfId = Annotated[str, typer.Option("--id", help="The ID spec; to add IDs it must be header:NAME.")]
 Detection = Annotated[
     bool,
     typer.Option(
         "--duplicate-detection/--no-duplicate-detection",
-        help="Whether records without an ID get one, that says where they lay.",
+        help="Whether records without an ID get one made of their position in the source.",
     ),
 ]
 Rekey = Annotated[
     bool,
     typer.Option(
-        "--rekey-by-id", help="The ID becomes the record's key, so that equal IDs come to one partition."
+        "--rekey-by-id", help="The ID becomes the record's key, so that equal IDs go to the same partition."
     ),
 ]
 Partitions = Annotated[
     Literal["key", "same"],
-    typer.Option("--partitions", help="Where a record goes: as its key says, or to the same number."),
+    typer.Option("--partitions", help="The target partition: by the key, or with the same number."),
 ]
 OfTransactions = Annotated[
     Literal["auto", "always", "never"],
-    typer.Option("--transactions", help="auto: a batch is a transaction where the target allows it."),
+    typer.Option("--transactions", help="auto: each batch is one transaction where the target allows it."),
 ]
 Refused = Annotated[
     Literal["fail", "skip"],
-    typer.Option(
-        "--on-refused", help="A record that the target does not take: end, and name it; or leave it out."
-    ),
+    typer.Option("--on-refused", help="A record that the target refuses: end, and name it; or leave it out."),
 ]
 OfGroup = Annotated[
     str | None,
@@ -86,9 +86,9 @@ OfGroup = Annotated[
         show_default=False,
     ),
 ]
-BatchRecords = Annotated[int, typer.Option("--batch-records", min=1, help="Records of a batch, at most.")]
+BatchRecords = Annotated[int, typer.Option("--batch-records", min=1, help="The most records of a batch.")]
 UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="End when all that the topics hold now has been copied.")
+    bool, typer.Option("--until-end", help="End when every record that the topics have now is copied.")
 ]
 Every = Annotated[
     float, typer.Option("--report-every", min=0.1, help="Seconds between two lines of statistics.")
@@ -124,11 +124,11 @@ def bridge(
         dedup bridge --from old.properties --to new.properties --topics '^eu\..*' --rename 'copy.{topic}'
         dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
 
-    Headers, key, value and timestamp stay. A record without a dedup ID gets one that says where it lay, the same however often it is sent: kill the
-    bridge at any moment, start it again, and the target's DedupConsumer sees each record once. On one cluster the target has each once as well. Several
-    bridges with the same options share the work.
+    Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position in the source, the same however often
+    it is sent: kill the bridge at any moment, start it again, and the target's DedupConsumer sees each record once. Within one cluster the
+    target also has each record once. Several bridges with the same options share the work.
 
-    Says on stderr how it goes; SIGTERM ends it after the batch in hand. With `--json` the last line is one object,
+    Statistics go to stderr; SIGTERM ends it after the current batch. With `--json` the last line is one object,
     `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.
     """
     moving = Bridge(
@@ -169,9 +169,9 @@ def _report(moving: Bridge) -> None:
     if counters.skipped:
         parts.append(f"{counters.skipped:,} left out")
     if counters.repeated:
-        parts.append(f"{counters.repeated:,} batches begun again")
+        parts.append(f"{counters.repeated:,} batches started again")
     if counters.nameless_headers:
-        parts.append(f"{counters.nameless_headers:,} headers left behind")
+        parts.append(f"{counters.nameless_headers:,} headers not copied")
     typer.echo(f"bridge: {', '.join(parts)}; {moving.lag():,} behind", err=True)
 
 
@@ -196,7 +196,7 @@ def _saying(*, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals(moving: Bridge) -> Iterator[list[int]]:
-    """Have SIGTERM and the first SIGINT end the bridge in order; the list has those that came."""
+    """Stop the bridge on SIGTERM and on the first SIGINT; the list gets the signals that came."""
     caught: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""``dedup demo``: the main job on a real Kafka and real data."""
+"""``dedup demo``: a demonstration with a real Kafka and real data."""
 
 import json
 from typing import Annotated
@@ -25,9 +25,9 @@ def demo(*, records: Records = ALL_FLIGHTS, json_output: Json = False, quiet: Qu
         dedup demo --records 20000 --json
 
     Five steps: start Apache Kafka; send the flights of 2013 from New York through connections that break, so that the
-    topic holds duplicates; handle them in two processes, of which one gets a SIGKILL; rebuild the key store with
-    spark-submit and compare; delete all stores, start again from the snapshot and send a tenth once more. Nothing may be
-    lost, and nothing handled twice but what the SIGKILL excuses. Under three minutes on two cores.
+    topic has duplicates; handle them in two processes, one of which gets a SIGKILL; rebuild the key store with
+    spark-submit and compare; delete all stores, start again from the snapshot and resend a tenth. No flight may be
+    lost, and none handled twice except those in hand at the SIGKILL. It takes less than three minutes on two cores.
 
     Needs the extra `[demo]`. The broker's jars and Spark's connector are downloaded the first time, into `$DEDUP_CACHE`
     (default: `~/.cache/dedup`). Exit status 1 when a promise did not hold.

@@ -1,9 +1,14 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the partitions that they select in a store's folder."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dedup_sdk.errors import ConfigurationError, StoreError
+from dedup_sdk.store.paths import PartitionFolder, list_partitions
 
 Store = Annotated[
     Path,
@@ -22,5 +27,65 @@ Cluster = Annotated[
         "--cluster", help="The cluster's ID; needed where the folder holds several.", show_default=False
     ),
 ]
+Bootstrap = Annotated[
+    str, typer.Option("--bootstrap", help="Bootstrap servers of the cluster.", show_default=False)
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", help="A setting of the client, NAME=VALUE; may be repeated.", show_default=False
+    ),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the change; without this nothing is changed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, as the last line of stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]
+
+
+def stored_partitions(
+    store: Path,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    group: str | None = None,
+    cluster: str | None = None,
+) -> list[PartitionFolder]:
+    """Return the partitions under ``store`` that match every given value, ascending; at least one.
+
+    Raises:
+        StoreError: none matches; the message lists the values that exist.
+    """
+    found = list_partitions(store)
+    if not found:
+        raise StoreError(f"{store} holds no key store: give the folder that DedupConsumer(store=...) names")
+    wanted = {"cluster": cluster, "group": group, "topic": topic, "partition": partition}
+    for name, value in wanted.items():
+        present = sorted({getattr(each, name) for each in found})
+        found = [each for each in found if value is None or getattr(each, name) == value]
+        if not found:
+            shown = ", ".join(str(each) for each in present)
+            raise StoreError(f"{store} holds nothing of {name} {value!r}: it has {shown}")
+    return found
+
+
+def of_one_group(found: list[PartitionFolder]) -> list[PartitionFolder]:
+    """Return the partitions unchanged if all belong to one group on one cluster.
+
+    Raises:
+        typer.BadParameter: they belong to several; the message names the option to give, and its choices.
+    """
+    for name in ("cluster", "group"):
+        present = sorted({getattr(each, name) for each in found})
+        if len(present) > 1:
+            raise typer.BadParameter(
+                f"the folder holds several: {', '.join(present)}", param_hint=f"--{name}"
+            )
+    return found
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE; raises `ConfigurationError` for anything else."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        # Its value may be a secret.
+        raise ConfigurationError("a --config is not NAME=VALUE; give e.g. security.protocol=SSL")
+    return name, value

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dedup_sdk.cli.options import Json, Quiet
-from dedup_sdk.cli.rewind import Bootstrap, Config, Execute, setting
-from dedup_sdk.cli.text import printable
-from dedup_sdk.kafka.redriving import Redrive, Redriven, redrive_group
+from dedup_sdk.cli.console import printable
+from dedup_sdk.cli.options import Bootstrap, Config, Execute, Json, Quiet, setting
+from dedup_sdk.runner.redrive import Redrive, Redriven, redrive_group
 
 _REPORT_S = 2.0
+_LONGEST_NAME = 249
 From = Annotated[str, typer.Option("--from", help="The dead-letter topic.", show_default=False)]
 To = Annotated[
     str | None,
@@ -49,12 +49,15 @@ def redrive(
         dedup redrive --bootstrap localhost:9092 --from billing.dead-letters
         dedup redrive --bootstrap localhost:9092 --from billing.dead-letters --limit 10 --execute
 
-    Without `--execute` it only counts them. With it each dead letter goes, with its key, value and headers, to the partition of the
+    Without `--execute` it only counts them. With it each dead letter is sent, with its key, value and headers, to the partition of the
     message that failed. The header `dedup-redrive` makes it a new message for the group that failed; for all other groups it is a
     duplicate. A dead letter that is sent twice is handled once. The consumer group `TOPIC.redrive` commits the position, and the next
     run continues there; `--again` starts from the beginning of the topic.
 
-    With `--json` one object, `{"from", "to", "executed", "letters", "topics", "others", "read", "total"}`.
+    Dead letters of a topic that the broker does not have are left where they are, counted, and passed; the exit status is 1. Make the topic,
+    or name another one with `--to`, and start again with `--again`.
+
+    With `--json` one object, `{"from", "to", "executed", "letters", "topics", "stranded", "others", "read", "total"}`.
     """
     settings = dict(map(setting, config or []))
     with closing(Redrive(bootstrap, source, target, settings)) as letters:
@@ -63,16 +66,22 @@ def redrive(
     if json_output:
         told = {
             "from": source, "to": target, "executed": execute, "letters": done.count, "topics": dict(done.letters),
-            "others": done.others, "read": done.read, "total": done.total,
+            "stranded": dict(done.stranded), "others": done.others, "read": done.read, "total": done.total,
         }  # fmt: skip
         typer.echo(json.dumps(told))
     else:
         for topic, count in sorted(done.letters.items()):
             typer.echo(printable(f"{topic}: {count:,} dead letters"))
+    for topic, count in sorted(done.stranded.items()):
+        name = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}..."
+        line = f"redrive: {count:,} dead letters of topic {name!r}, which the broker does not have, were left: make it, or give --to, and add --again"
+        typer.echo(printable(line), err=True)
     if not quiet:
         typer.echo(
             printable(f"{source}: {_said(done, execute=execute, group=redrive_group(source))}"), err=True
         )
+    if done.stranded:
+        raise typer.Exit(1)
 
 
 def _said(done: Redriven, *, execute: bool, group: str) -> str:

@@ -6,31 +6,26 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from dedup_sdk.cli.options import Json, Quiet, Topic
-from dedup_sdk.cli.text import printable
+from dedup_sdk.cli.console import print_table, printable
+from dedup_sdk.cli.options import Bootstrap, Config, Execute, Json, Quiet, Topic, setting
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.rewinding import Move, Rewind, Target
+from dedup_sdk.kafka.rewind import Move, Rewind, Target
 
-_WIDE_CHARACTERS = 400
-Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="Bootstrap servers of the cluster.", show_default=False)
-]
 OfGroup = Annotated[str, typer.Option("--group", help="The consumer group.", show_default=False)]
 ToOffset = Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
         "--to-datetime",
-        help="To the first record at or after this moment (ISO 8601; UTC where it names no zone).",
+        help="To the first record at or after this time (ISO 8601; UTC without a zone).",
         show_default=False,
     ),
 ]
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")]
 By = Annotated[
-    int | None, typer.Option("--by", help="By so many offsets; back when negative.", show_default=False)
+    int | None, typer.Option("--by", help="By this many offsets; back when negative.", show_default=False)
 ]
 Partitions = Annotated[
     list[int] | None,
@@ -38,13 +33,6 @@ Partitions = Annotated[
         "--partition", min=0, help="Only this partition; may be repeated [default: all].", show_default=False
     ),
 ]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config", help="A setting of the client, NAME=VALUE; may be repeated.", show_default=False
-    ),
-]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this nothing is changed.")]
 
 
 def rewind(
@@ -62,17 +50,16 @@ def rewind(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Set a group's offsets elsewhere, so that every host recognises it.
+    """Set a group's offsets in a way that every host recognises.
 
     **Examples**
 
         dedup rewind --bootstrap localhost:9092 --group billing --topic orders --by -1000
         dedup rewind --bootstrap localhost:9092 --group billing --topic orders --to-datetime 2026-03-01T06:00 --execute
 
-    Prints where each partition stands and where it would go; only `--execute` commits it. Refused while the group has
-    members. Inside the history that the group has processed, what lies before the new offset still counts as processed;
-    what comes after it is handled again. An offset beyond the log's
-    ends becomes that end.
+    Prints the committed and the new offset of each partition; only `--execute` commits them. Refused while the group has members. Within
+    the history that the group has processed, records before the new offset still count as processed; records after it are handled
+    again. An offset beyond an end of the log becomes that end.
 
     With `--json` one object, `{"group", "topic", "executed", "partitions": [...]}`.
     """
@@ -96,11 +83,7 @@ def rewind(
         }
         typer.echo(json.dumps(report))
     else:
-        # Names are not ours: what looks like markup in them is none.
-        console = Console(markup=False, emoji=False)
-        console.print(
-            _table(topic, moves), crop=False, width=None if console.is_terminal else _WIDE_CHARACTERS
-        )
+        print_table(_table(topic, moves))
     if not quiet:
         due = sum(move.changes for move in moves)
         said = (
@@ -116,18 +99,9 @@ def _moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"--to-datetime {text!r} is no moment in ISO 8601; give e.g. 2026-03-01T06:00+01:00"
+            f"--to-datetime {text!r} is not a time in ISO 8601; give e.g. 2026-03-01T06:00+01:00"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def setting(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE; raises `ConfigurationError` for anything else."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        # Its value may be a secret.
-        raise ConfigurationError("a --config is not NAME=VALUE; give e.g. security.protocol=SSL")
-    return name, value
 
 
 def _listed(move: Move) -> dict[str, object]:

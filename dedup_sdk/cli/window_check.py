@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from dedup_sdk.cli.options import Json, Topic
-from dedup_sdk.cli.rewind import Bootstrap, Config, setting
-from dedup_sdk.cli.text import printable
+from dedup_sdk.cli.console import printable
+from dedup_sdk.cli.options import Bootstrap, Config, Json, Topic, setting
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.window_check import misfits, needed, retention_of
-from dedup_sdk.kafka.window_question import WindowQuestion
-from dedup_sdk.producer.required import length_ms
+from dedup_sdk.kafka.window_check import WindowQuestion, misfits, needed, retention_of
+from dedup_sdk.producer.required_window import length_ms
 from spark_backfill.properties_file import read_properties
 
 _DOES_NOT_FIT = 1
@@ -26,14 +24,14 @@ Retry = Annotated[
     str,
     typer.Option(
         "--max-retry",
-        help="How long after its first attempt a producer may send a message again, restarts included.",
+        help="How long after its first attempt a producer may resend a message, restarts included.",
     ),
 ]
 ProducerConfig = Annotated[
     Path | None,
     typer.Option(
         "--producer-config",
-        help="A properties file of the producer: its delivery.timeout.ms takes the place of --max-retry.",
+        help="A properties file of the producer: its delivery.timeout.ms replaces --max-retry.",
         show_default=False,
     ),
 ]
@@ -41,7 +39,7 @@ Silence = Annotated[
     str,
     typer.Option(
         "--silence",
-        help="How long a member of the producer's own group may be gone before another sends its work again.",
+        help="How long a member of the producer's own group may be away before another repeats its work.",
     ),
 ]
 
@@ -58,17 +56,18 @@ def window_check(
     config: Config = None,
     json_output: Json = False,
 ) -> None:
-    """Say whether a window is long enough for its topic, producers and group.
+    """Check whether a window is long enough for its topic, producers and group.
 
     **Examples**
 
         dedup window-check --bootstrap localhost:9092 --topic orders --window 7d --group billing
         dedup window-check --bootstrap localhost:9092 --topic orders --window 10m --producer-config producer.properties
 
-    Asks the broker for the topic's retention and timestamps and, with `--group`, for the age of the oldest record that the group has not read. A window is too short
-    when a message may be sent again later than it reaches; it is beyond the retention when a store that is lost cannot be made again from the topic.
+    Asks the broker for the topic's retention and timestamps and, with `--group`, for the age of the oldest record that the group has not
+    read. A window is too short when a message may be resent after it has passed; it is beyond the retention when a lost store cannot be
+    rebuilt from the topic.
 
-    Prints one line for each number, and one for each thing that does not fit; the exit status is 1 then. With `--json` one object,
+    Prints a line for each number, and one for each problem; then the exit status is 1. With `--json` one object,
     `{"topic", "window_ms", "needed_ms", "retention_ms", "lag_ms", "misfits": {...}}`.
     """
     window_ms = length_ms("--window", window)
@@ -112,6 +111,6 @@ def _timeout_ms(path: Path) -> int:
     timeout_ms = length_ms("delivery.timeout.ms", f"{given[0]}ms")
     if not timeout_ms:
         raise ConfigurationError(
-            f"--producer-config {path}: delivery.timeout.ms=0 is no length of time that ends; give --max-retry, e.g. 10m"
+            f"--producer-config {path}: delivery.timeout.ms=0 is no time limit; give --max-retry, e.g. 10m"
         )
     return timeout_ms

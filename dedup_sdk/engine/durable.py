@@ -8,6 +8,7 @@ choked
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from dedup_sdk.engine.claiming import PartitionClaims
 from dedup_sdk.errors import StoreUnavailableError
@@ -20,6 +21,7 @@ from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
+_LONG_AGO_MS = -(2**62)
 _JOURNAL_STEPS = 20_000
 """So many steps make a journal worth flushing: each is read back when the store opens."""
 _SHARE_OF_WINDOW = 8
@@ -53,6 +55,8 @@ class Durable:
         self.claims: PartitionClaims | None = None
         self._clock_ms = -1
         self._flushed_ms = self._flushed_number = 0
+        self._flushes: deque[tuple[int, int]] = deque()
+        """Of each flush whose marks may be in the store: their newest timestamp (ms), and the offset after their last one."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
         self._owed: list[Marks] = []
@@ -198,6 +202,8 @@ class Durable:
             raise
         self._forget_steps()
         self._note_flush()
+        if marks.count and self.window.time_ms is not None:
+            self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
         before = lane.since_ms, lane.since_number
         if lane.ring is not None:
             # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
@@ -207,8 +213,20 @@ class Durable:
             dropped_ms = self.store.expire(horizon_ms)
             if dropped_ms is not None:
                 lane.forgot_before(min(dropped_ms + 1, horizon_ms))
+                self._note_dropped(horizon_ms)
         if before != (lane.since_ms, lane.since_number):
             self._append(lane.progress, NO_MARKS)
+
+    def _note_found(self) -> None:
+        """Note that the store has files of which only this is known: all of their marks are of completed records."""
+        self._flushes.clear()
+        if self.window.time_ms is not None:
+            self._flushes.append((_LONG_AGO_MS, self.lane.high))
+
+    def _note_dropped(self, before_ms: int) -> None:
+        """Note which offsets had marks in files that were dropped: all of these lie before a timestamp."""
+        while self._flushes and self._flushes[0][0] < before_ms:
+            self.lane.note_dropped(self._flushes.popleft()[1])
 
     @property
     def reach_ms(self) -> int:
@@ -228,6 +246,7 @@ class Durable:
             return False
         # A record from the future counts as now: it must not make everything to come look unknown.
         self.lane.forgot_before(min(dropped_ms, self._clock_ms) + 1)
+        self._note_dropped(dropped_ms + 1)
         self._append(self.lane.progress, NO_MARKS)
         self._counters.generations_shed += 1
         window_ms = self.effective_window_ms

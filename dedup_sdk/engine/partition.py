@@ -25,9 +25,11 @@ from dedup_sdk.lane.chunk import (
     Place,
 )  # fmt: skip
 from dedup_sdk.lane.judging import Find
+from dedup_sdk.lane.last_lane import LastLane
 from dedup_sdk.lane.maker import lane_maker
 from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan
 from dedup_sdk.lane.ranges import Range, merged
+from dedup_sdk.lane.unit_chunk import units_of
 from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Int64s
 from dedup_sdk.observe import Counters, Observer
@@ -85,6 +87,9 @@ class Partition(Counted):
         self._handed_over_waiting: set[int] = set()
         """Those of them that were read and wait for a record in flight with the same ID."""
         self._handled_from = self._handled_end = -1
+        self._read_to = 0
+        self.has_failed = False
+        """Whether an error that nobody expects left it half-changed; see `note_failure`."""
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -111,8 +116,10 @@ class Partition(Counted):
         else:
             self.store.reset(plan.progress)
             self._lane = self._make_lane(plan.progress, NO_MARKS)
+        self._note_found()
         self._note_what_is_missing()
         self._set_clock()
+        self._read_to = self.lane.position
 
     def install(
         self,
@@ -129,8 +136,12 @@ class Partition(Counted):
         self._forget_steps()
         self.loaded = None
         self._lane = self._make_lane(plan.progress, NO_MARKS)
+        self._note_found()
+        # What was left out of the snapshot for its age, its maker knows.
+        self.lane.note_dropped(self.lane.high)
         self._note_what_is_missing()
         self._set_clock()
+        self._read_to = self.lane.position
 
     def _note_what_is_missing(self) -> None:
         """Let lanes know where a plan begins behind what they remember: they go by offsets, of which it says nothing."""
@@ -141,6 +152,10 @@ class Partition(Counted):
     def started(self) -> bool:
         """Whether the lane has begun, so that records may be admitted."""
         return self._lane is not None
+
+    def note_failure(self) -> None:
+        """Note that an unexpected error (a bug, not a store's) came out of a call, which may have left this partition half-changed."""
+        self.has_failed = True
 
     def fence(self) -> None:
         """Refuse marks from here on: the partition has another owner. What still comes is counted as stale."""
@@ -167,21 +182,39 @@ class Partition(Counted):
         """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
         return self.lane.covers(self._clock_ms if self._clock_ms >= 0 else self.now_ms())
 
+    def read_from(self, offset: int) -> None:
+        """Take note that records are read from here on: only those that came since are known to be the ones that were completed."""
+        self._read_to = offset
+
+    @property
+    def committable(self) -> int:
+        """The offset that the group may commit: everything before it is completed, and was read by this owner or committed before.
+
+        A store may know more than the group has committed, of a log that is another one by now: a broker that was restored from a backup
+        has other records there. They have to be read, and compared with the marks, before the group passes them.
+        """
+        return min(self.lane.high, self._read_to)
+
     # --- what the group completed elsewhere --------------------------------------------------------------------
 
-    def tell_completed(self, ranges: Iterable[Range]) -> None:
+    def tell_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
         """Hide what the group completed elsewhere above the watermark, as half-open ranges; only before the first record is admitted.
 
-        A unit is judged as a whole, so that records of a partition with units are delivered again.
+        ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
+        A unit is hidden where all of its records are in the ranges; else it is delivered whole.
         """
-        self._handed_over = () if self.gathers else merged(ranges)
+        self._handed_over = merged(ranges)
+        if self._handed_over:
+            self.lane.note_completed_in(self._handed_over[-1][1], epoch)
 
     def completed_above(self, offset: int) -> tuple[Range, ...]:
-        """Return what the group has completed at or above an offset, here or elsewhere, as half-open ranges, ascending."""
-        if self.gathers:
-            return ()
+        """Return what the group has completed at or above an offset, as half-open ranges, ascending.
+
+        Of what was completed here only records that were read since the partition was taken; see `committable`.
+        """
+        here = [(start, min(end, self._read_to)) for start, end in self.lane.completed_above(offset)]
         waiting = ((each, each + 1) for each in self._handed_over_waiting)
-        ranges = merged([*self.lane.completed_above(offset), *self._handed_over, *waiting])
+        ranges = merged([*(each for each in here if each[0] < each[1]), *self._handed_over, *waiting])
         return tuple((max(start, offset), end) for start, end in ranges if end > offset)
 
     def _hide_handed_over(self, chunk: Chunk) -> None:
@@ -189,21 +222,42 @@ class Partition(Counted):
         edges = np.asarray(self._handed_over, np.int64).ravel()
         # An offset inside a range has an odd number of edges at or before it.
         inside = edges.searchsorted(chunk.column, side="right") % 2 == 1
-        rows = [row for row in np.flatnonzero(inside).tolist() if chunk.states[row] in (OFFERED, PARKED)]
         position = chunk.offsets[-1] + 1
         self._handed_over = tuple(
             (max(start, position), end) for start, end in self._handed_over if end > position
         )
-        self._handed_over_waiting.update(chunk.offsets[row] for row in rows if chunk.states[row] == PARKED)
-        offered = [row for row in rows if chunk.states[row] == OFFERED]
-        for row in offered:
+        rows = [row for row in np.flatnonzero(inside).tolist() if chunk.states[row] != DONE]
+        self._handed_over_waiting.update(chunk.offsets[row] for row in rows)
+        self._complete_handed_over([Place(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
+        self._handed_over_waiting -= {chunk.offsets[row] for row in rows if chunk.states[row] != PARKED}
+
+    def _complete_handed_over(self, offered: Iterable[Place], admitted: Chunk | None) -> None:
+        """Complete those of the records in hand now that the group completed elsewhere: of a chunk that is admitted, and settled units."""
+        earlier, self.lane.settled = self.lane.settled, []
+        apart = [place for place in earlier if place.chunk.states[place.row] == APART]
+        handed_over = [place for place in [*offered, *apart] if self._is_handed_over(place)]
+        if handed_over:
+            released = self._complete_as_redelivered(handed_over)
+            # Verdicts of the chunk are counted with it.
+            self.lane.settled = [place for place in self.lane.settled if place.chunk is not admitted]
+            self.due += self._settled(released)
+        self.lane.settled = earlier
+
+    def _is_handed_over(self, place: Place) -> bool:
+        """Whether the group completed a record elsewhere; of a unit, all of it."""
+        whole = units_of(place.chunk).get(place.row)
+        return all(
+            each.offset in self._handed_over_waiting for each in ([place] if whole is None else whole.places)
+        )
+
+    def _complete_as_redelivered(self, places: Iterable[Place]) -> list[Place]:
+        """Complete records that were offered, and that nobody was given; return what waited for them."""
+        rows: dict[int, tuple[Chunk, list[int]]] = {}
+        for chunk, row in places:
             chunk.kinds[row] = REDELIVERED
             chunk.reasons.pop(row, None)
-        if offered:
-            released = self.lane.complete(chunk, offered)
-            # Verdicts of this chunk are counted with it.
-            self.lane.settled = [place for place in self.lane.settled if place.chunk is not chunk]
-            self.due += self._settled(released)
+            rows.setdefault(id(chunk), (chunk, []))[1].append(row)
+        return [place for chunk, each in rows.values() for place in self.lane.complete(chunk, each)]
 
     def _settled(self, offered: list[Place]) -> list[Place]:
         return super()._settled(self._without_handed_over(offered) if self._handed_over_waiting else offered)
@@ -213,10 +267,8 @@ class Partition(Counted):
         left: list[Place] = []
         while offered:
             place = offered.pop(0)
-            if place.offset in self._handed_over_waiting:
-                place.chunk.kinds[place.row] = REDELIVERED
-                place.chunk.reasons.pop(place.row, None)
-                offered += self.lane.complete(place.chunk, [place.row])
+            if self._is_handed_over(place):
+                offered += self._complete_as_redelivered([place])
             else:
                 left.append(place)
         self._handed_over_waiting -= {place.offset for place in self.lane.settled}
@@ -246,6 +298,7 @@ class Partition(Counted):
             cut = int(np.searchsorted(np.asarray(offsets), lane.position))
             late.append(self._late(offsets[:cut], timestamps[:cut], items[:cut]))
             if cut == len(offsets):
+                self._read_to = max(self._read_to, offsets[-1] + 1)
                 return late
             offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
             missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
@@ -264,6 +317,7 @@ class Partition(Counted):
             items=items,
             discard_unkeyed=discard_unkeyed,
         )
+        self._read_to = offsets[-1] + 1
         if self._handed_over:
             self._hide_handed_over(chunk)
         if self.claims is None:
@@ -283,19 +337,25 @@ class Partition(Counted):
         lane, window_ms = self.lane, self.window.time_ms
         if offsets[0] >= lane.position and not lane.has_restored:
             return None
-        if self.hangs_on_order or window_ms is None or self.forgets or lane.newest_ms > self.now_ms():
-            # A mark may be gone for its number, or for a time from the future; or it is a lane's, and tells nothing of single records.
+        # A time from the future counts as now, as where marks are dropped for their age.
+        newest_ms = min(lane.newest_ms, self.now_ms())
+        if isinstance(lane, LastLane) and window_ms is not None:
+            return lane.contradiction(
+                offsets, timestamps, ids.digests, self.store.find, newest_ms=newest_ms, window_ms=window_ms
+            )
+        if self.hangs_on_order or window_ms is None or self.forgets:
+            # A mark may be gone for its number; or it is a unit's, and tells nothing of single records.
             return None
         rows = [
             row
             for row, offset in enumerate(offsets)
-            if ids.digests[row] is not None and lane.is_restored(offset)
+            if ids.digests[row] is not None and offset >= lane.dropped_to and lane.is_restored(offset)
         ]
         digests = [digest for row in rows if (digest := ids.digests[row]) is not None]
         marks = self._marks_of(digests)
         for row, digest in zip(rows, digests, strict=True):
             if is_contradicted(
-                offsets[row], int(timestamps[row]), marks.get(digest), newest_ms=lane.newest_ms, since_ms=lane.since_ms,
+                offsets[row], int(timestamps[row]), marks.get(digest), newest_ms=newest_ms, since_ms=lane.since_ms,
                 window_ms=window_ms,
             ):  # fmt: skip
                 return offsets[row]
@@ -352,6 +412,8 @@ class Partition(Counted):
         lane = self.lane
         if isinstance(lane, UnitLane):
             lane.due = []
+            if self._handed_over_waiting:
+                self._complete_handed_over([], None)
             if lane.settled:
                 judged = self.judged
                 self._settled([])

@@ -1,4 +1,4 @@
-"""ID specs: which bytes of a record name the logical message, and the digest by which it is remembered.
+"""ID specs: which bytes of a record name the logical message, and their digest, which a store keeps.
 
     id_spec("header:dedup-id")      header("dedup-id")
     id_spec("json:/tenant+key")     json("/tenant") + key()
@@ -16,14 +16,13 @@ py:MODULE:CALLABLE  ``str`` or ``int`` that the callable returns for the `Record
 A+B                 both, in this order                                            one of them is missing
 =================== ============================================================== =====================
 
-An ID of more than 65,536 bytes is none either.
+An ID of more than 65,536 bytes counts as no ID.
 """
 
-from dedup_sdk.ids.builders import cloudevents, header, json, key, py, value
 from dedup_sdk.ids.digest import MAX_ID_BYTES, Ids, digest_one, digest_parts
 from dedup_sdk.ids.fields import Fields, RecordFields
 from dedup_sdk.ids.parts import Leaf
-from dedup_sdk.ids.spec import IdSpec, id_spec
+from dedup_sdk.ids.spec import IdSpec, cloudevents, header, id_spec, json, key, py, value
 
 __all__ = [
     "MAX_ID_BYTES",

@@ -1,6 +1,6 @@
-"""From the parts of an ID to the 16 bytes by which it is remembered.
+"""The digest of an ID: the 16 bytes that a store keeps of it.
 
-Layout of the message that is hashed, for an ID of parts ``p1 .. pn``:
+Layout of the hashed message, for an ID of parts ``p1 .. pn``:
 
     +-----------------+----+-----+-------------------+--------+----+
     | len(p1), 4 B BE | p1 | ... | len(pn-1), 4 B BE | pn-1   | pn |
@@ -31,7 +31,7 @@ MAX_ID_BYTES = 65_536
 _length = struct.Struct(">I")
 _PREFIX_BYTES = _length.size
 
-# The interpreter's own SHA-256 is quicker to call, OpenSSL's is quicker to hash: they part where a second block begins.
+# The interpreter's own SHA-256 has less overhead, OpenSSL's hashes faster: up to one block the former is faster.
 _ONE_BLOCK_BYTES = 55
 
 
@@ -61,8 +61,8 @@ class Ids(NamedTuple):
     ``digests`` has length ``n``: 16 bytes, or None for a record without an ID. ``missing`` has exactly the indexes of
     those, each with its reason:
 
-    - ``absent``: the header, key, value or member is not there, or is null;
-    - ``empty``: it is there and empty, where the spec takes that for no ID (``cloudevents``);
+    - ``absent``: the header, key, value or member is missing or null;
+    - ``empty``: it is empty, where the spec takes that for no ID (``cloudevents``);
     - ``oversized``: the ID has more than 65,536 bytes;
     - ``malformed``: the value is not strict JSON in UTF-8, or the text has no UTF-8 form (a lone surrogate);
     - ``not-scalar``: neither a string nor an integer;
@@ -141,7 +141,7 @@ def _joined_with_gaps(columns: Sequence[Column]) -> Column:
 
 
 def _digests(messages: Column, limit: int) -> Ids:
-    """Hash messages of at most ``limit`` bytes; the usual batch, without a gap, is one pass without a test."""
+    """Hash messages of at most ``limit`` bytes; the usual batch, without gaps, takes one pass."""
     size = DIGEST_BYTES
     try:
         values = cast("Sequence[bytes]", messages.values)

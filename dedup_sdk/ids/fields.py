@@ -1,6 +1,6 @@
-"""What an ID spec reads: the fields of many records, column by column.
+"""The fields of records that an ID spec reads, column by column.
 
-A source hands out only the columns that a spec asks for (`IdSpec.needs`), each at most once a batch, because reading
+Only the columns that a spec needs (`IdSpec.needs`) are read, each at most once a batch, because reading
 the headers of a Kafka message costs about as much as reading the message.
 """
 
@@ -25,7 +25,7 @@ class Fields(Protocol):
 
     @property
     def count(self) -> int:
-        """How many records these are."""
+        """The number of records."""
 
     def headers(self) -> list[Headers | None]:
         """Return the headers of each record, in Kafka's order, with repetitions; None or empty where there are none."""
@@ -41,14 +41,14 @@ class Fields(Protocol):
 
 
 class RecordFields:
-    """The fields of records that are at hand."""
+    """The fields of `Record` objects."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
 
     @property
     def count(self) -> int:
-        """How many records these are."""
+        """The number of records."""
         return len(self._records)
 
     def headers(self) -> list[Headers | None]:
@@ -69,11 +69,11 @@ class RecordFields:
 
 
 class ReadOnce:
-    """Fields that several parts of a spec share: each column is read from the source at most once."""
+    """Fields shared by several parts of a spec: each column is read at most once."""
 
     @classmethod
     def of(cls, fields: Fields) -> ReadOnce:
-        """Return these fields, shared: themselves where they are that already."""
+        """Return the fields shared; unchanged if they already are."""
         return fields if isinstance(fields, cls) else cls(fields)
 
     def __init__(self, source: Fields) -> None:
@@ -87,7 +87,7 @@ class ReadOnce:
 
     @property
     def count(self) -> int:
-        """How many records these are."""
+        """The number of records."""
         return self._source.count
 
     def headers(self) -> list[Headers | None]:
@@ -99,8 +99,8 @@ class ReadOnce:
     def header(self, wanted: str) -> list[bytes | None]:
         """Return the value of each record's last header of exactly this name, None where there is none.
 
-        Most records have one header, or all of a batch have the same few: first the shape that costs next to nothing,
-        then a dictionary, in which the last of several wins as well.
+        Most records have a single header: that case is tried first, because it is the cheapest. Else a dictionary is made for each record,
+        in which the last of several headers wins as well.
         """
         if self._only is not None and self._only[0] == wanted:
             return self._only[1]
@@ -117,7 +117,7 @@ class ReadOnce:
         return [each.get(wanted) for each in self._by_name]
 
     def has_header(self, wanted: str) -> bool:
-        """Whether any record has a header of exactly this name; as cheap as what was read before allows."""
+        """Whether any record has a header of exactly this name; uses the columns read before."""
         if self._only is not None:
             return wanted == self._only[0] and self.count > 0
         if self._by_name is not None:

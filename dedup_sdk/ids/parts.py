@@ -1,4 +1,4 @@
-"""The parts an ID is made of, each a value that knows which columns it reads and how."""
+"""The parts of an ID spec; each is a value that reads its columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.digest import Column
 from dedup_sdk.ids.fields import ReadOnce
-from dedup_sdk.ids.pointer import Tokens, pointer_tokens, resolve
-from dedup_sdk.ids.scalar import NoIdError, scalar_column
-from dedup_sdk.ids.strict_json import read_json
+from dedup_sdk.ids.json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,14 +21,14 @@ if TYPE_CHECKING:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ATTRIBUTES: Final = {"ce_id": "id", "ce_source": "source"}
-"""What identifies an event: its header, its member."""
+"""The attributes that identify an event: header and member."""
 _STRUCTURED: Final = b"application/cloudevents+json"
 
 Kind = Literal["header", "cloudevents", "key", "value", "json", "py"]
 
 
 class Leaf(NamedTuple):
-    """One column of bytes of an ID, as data: what a Spark column expression is built from.
+    """One column of bytes of an ID, as data, from which a Spark column expression is built.
 
     ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or ``module:callable``; empty for
     ``key`` and ``value``.
@@ -72,7 +70,7 @@ class HeaderPart:
     needs: tuple[Need, ...] = field(default=("headers",), init=False)
 
     def __post_init__(self) -> None:
-        """Refuse a name that no Kafka header can have."""
+        """Refuse an impossible header name."""
         if not self.argument or not _is_text(self.argument):
             raise IdSpecError(f"header name {self.argument!r} names no header; write e.g. header:dedup-id")
 
@@ -88,7 +86,7 @@ class HeaderPart:
 
 @dataclass(frozen=True, slots=True)
 class CloudEventsPart:
-    """An event's ``id``, then its ``source``: what identifies it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
+    """An event's ``id``, then its ``source``, which identify it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
 
     In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of the value, a JSON object;
     else the headers ``ce_id`` and ``ce_source``. Header names are compared case aside. Both must be there and not empty, else the record has no ID.
@@ -121,44 +119,30 @@ class CloudEventsPart:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPart:
-    """The record's key."""
+class FieldPart:
+    """The record's key, or its whole value: a last resort, because two messages with equal content are then one."""
 
+    name: Literal["key", "value"]
     argument: str = field(default="", init=False)
-    name: str = field(default="key", init=False)
-    needs: tuple[Need, ...] = field(default=("key",), init=False)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The field's column."""
+        return (self.name,)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The key."""
-        return (Leaf("key"),)
+        """The field."""
+        return (Leaf(self.name),)
 
     def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the keys."""
-        return (Column(fields.keys()),)
-
-
-@dataclass(frozen=True, slots=True)
-class ValuePart:
-    """The record's whole value: a last resort, for two messages of equal content are then one."""
-
-    argument: str = field(default="", init=False)
-    name: str = field(default="value", init=False)
-    needs: tuple[Need, ...] = field(default=("value",), init=False)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """The value."""
-        return (Leaf("value"),)
-
-    def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the values."""
-        return (Column(fields.values()),)
+        """Return the keys or the values."""
+        return (Column(fields.keys() if self.name == "key" else fields.values()),)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPart:
-    """What a JSON pointer leads to in the record's value: a string, or a signed 64-bit integer."""
+    """The string or signed 64-bit integer at a JSON pointer in the record's value."""
 
     argument: str
     name: str = field(default="json", init=False)
@@ -166,7 +150,7 @@ class JsonPart:
     tokens: Tokens = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no pointer."""
+        """Refuse a wrong pointer."""
         if not _is_text(self.argument):
             raise IdSpecError(f"json pointer {self.argument!r} is no text; write e.g. json:/order/id")
         object.__setattr__(self, "tokens", pointer_tokens(self.argument))
@@ -177,7 +161,7 @@ class JsonPart:
         return (Leaf("json", self.argument),)
 
     def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the bytes of what the pointer leads to."""
+        """Return the bytes of the values at the pointer."""
         return (scalar_column(self._read, fields.values()),)
 
     def _read(self, value: bytes | None) -> object:
@@ -186,7 +170,7 @@ class JsonPart:
 
 @dataclass(frozen=True, slots=True)
 class PyPart:
-    """What a callable of the user returns for a `Record`: ``str | int | None``; ``argument`` is its path and version, ``module:callable@2``."""
+    """The result of a user's callable for a `Record`: ``str | int | None``; ``argument`` is its path and version, ``module:callable@2``."""
 
     argument: str
     name: str = field(default="py", init=False)
@@ -203,7 +187,7 @@ class PyPart:
         return (Leaf("py", self.argument),)
 
     def columns(self, fields: Fields) -> Sequence[Column]:
-        """Return the bytes of what the callable returns; a record for which it raises has no ID."""
+        """Return the bytes of the callable's results; a record for which it raises has no ID."""
         return (scalar_column(self._read, fields.records()),)
 
     def _read(self, record: Record) -> object:
@@ -219,7 +203,7 @@ def _is_text(text: object) -> bool:
 
 
 def _not_empty(values: Sequence[bytes | None], reasons: dict[int, str]) -> Column:
-    """Return a column of which what is empty is missing, too; ``reasons`` are those of what is missing."""
+    """Return a column in which empty values are missing, too; ``reasons`` are those of the missing ones."""
     empty = {index: "empty" for index, value in enumerate(values) if value is not None and not value}
     return Column([value or None for value in values], reasons | empty)
 
@@ -244,14 +228,14 @@ def _member(name: str, event: object) -> object:
 
 
 def _path(argument: object) -> object:
-    """Return the path of ``module:callable@version``; what is no text is left for `_import` to refuse."""
+    """Return the path of ``module:callable@version``; `_import` refuses anything but text."""
     if not isinstance(argument, str):
         return argument
     path, _, version = argument.rpartition("@")
     if not path or not version.strip():
         raise IdSpecError(
             f'py:{argument} has no version; write e.g. py:{argument.rstrip("@")}@1, or py({argument.rstrip("@")!r}, version="1"), and another '
-            "version whenever the callable returns other IDs: code has no other identity, and IDs of other code are not those that were handled"
+            "version whenever the callable returns other IDs: code has no other identity, and marks made by other code do not count"
         )
     return path
 

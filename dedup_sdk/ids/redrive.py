@@ -1,4 +1,4 @@
-"""Redrives: what has a dead letter handled once more by the consumer group that failed, and by nobody else.
+"""Redrives: the header by which a dead letter is handled once more by the consumer group that failed, and by no other group.
 
 Each dead letter bears one header ``dedup-redrive``, which names the failed record:
 
@@ -28,7 +28,7 @@ _GROUP: Final = b"group="
 
 
 class ReadsKeys(Protocol):
-    """What reads the digests of IDs, source keys or unit keys of records; all three are called *keys* here."""
+    """Reads the digests of IDs, source keys or unit keys of records; all three are called *keys* here."""
 
     def digests(self, fields: Fields) -> Ids:
         """Return the keys of records."""
@@ -52,12 +52,12 @@ def redrive_value(group: str, topic: str, partition: int, offset: int, timestamp
 
 
 def redrive_prefix(group: str | None) -> bytes:
-    """Return with what the value of a header that names a group begins; None: one that names any."""
+    """Return the beginning of header values that name a group; None: any group."""
     return _GROUP if group is None else _GROUP + quote(group, safe="").encode() + b"&"
 
 
 def redriven_digest(digest: bytes, header: bytes) -> bytes:
-    """Return the digest (16 bytes) that stands for an ID, or a source, together with a redrive header."""
+    """Return the digest (16 bytes) of an ID, or a source, together with a redrive header."""
     return digest_one(digest + header)
 
 
@@ -72,9 +72,9 @@ def redrive_headers(fields: Fields, group: str | None) -> dict[int, bytes]:
 
 
 def redriven_keys(keys: Redrivable, ids: Ids, fields: Fields, group: str | None) -> dict[int, bytes | None]:
-    """Return the keys, by row, that records have because of a redrive header which names a group (None: any); None where there is no ID.
+    """Return the keys, by row, of records with a redrive header that names a group (None: any); None where there is no ID.
 
-    ``ids`` are their keys without it. Who reads for no group in particular remembers both.
+    ``ids`` are their keys without it. A reader for no particular group must remember both.
     """
     return {
         row: keys.redriven(key, header)

@@ -19,10 +19,10 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 
 
 class Guard:
-    """Runs callbacks and keeps the first exception until it can be raised."""
+    """Runs callbacks and keeps the first exception (``kept``) until it can be raised."""
 
     def __init__(self) -> None:
-        self._kept: BaseException | None = None
+        self.kept: BaseException | None = None
 
     def run(self, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call; keep what it raises (later ones are logged)."""
@@ -33,8 +33,8 @@ class Guard:
 
     def keep(self, error: BaseException) -> None:
         """Keep an exception until `raise_kept`; a second one is logged."""
-        if self._kept is None:
-            self._kept = error
+        if self.kept is None:
+            self.kept = error
         else:
             logger.warning("a second failure before the first was raised: %r", error)
 
@@ -43,13 +43,8 @@ class Guard:
         guarded = {name: partial(self.run, config[name]) for name in _IN_POLL if callable(config.get(name))}
         return {**config, **guarded}
 
-    @property
-    def holds(self) -> bool:
-        """Whether there is something to raise."""
-        return self._kept is not None
-
-    def raise_kept(self) -> None:
-        """Raise what was kept, once."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
+    def raise_kept(self, kind: type[BaseException] = BaseException) -> None:
+        """Raise what was kept, once, if it is of this kind."""
+        if isinstance(self.kept, kind):
+            kept, self.kept = self.kept, None
             raise kept

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.metadata import topic_id_of
+from dedup_sdk.kafka.commit_text import sealed, unsealed
 from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.questions import Asked, Knock, Questions
-from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.questions import Asked, Knock, Questions, topic_id_of
+from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
 
 logger = logging.getLogger("dedup_sdk")
@@ -114,17 +114,26 @@ class Client:
     def committed(
         self, partitions: list[TopicPartition], timeout_s: float | None = None
     ) -> list[TopicPartition]:
-        """Return what the group has committed, with metadata; offset -1001 where nothing is."""
-        return Consumer.committed(
+        """Return what the group has committed, with metadata (no text of ours that is of another group or partition); offset -1001 where nothing is."""
+        found = Consumer.committed(
             self._consumer, partitions, timeout=ASK_S if timeout_s is None else timeout_s
         )
+        return [tp if tp.error is not None else self._with_text(tp, unsealed) for tp in found]
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
-        """Commit exactly these offsets and their metadata."""
+        """Commit exactly these offsets and their metadata, ours with its seal."""
+        offsets = [self._with_text(tp, sealed) for tp in offsets]
         if asynchronous:
             Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
             return None
         return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False)
+
+    def _with_text(
+        self, tp: TopicPartition, change: Callable[[str | None, str, str, int], str]
+    ) -> TopicPartition:
+        text = change(tp.metadata, self._settings.group, tp.topic, tp.partition)
+        epoch: Any = tp.leader_epoch  # None where the broker tells none, whatever the stubs say
+        return TopicPartition(tp.topic, tp.partition, tp.offset, text, -1 if epoch is None else epoch)
 
     def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
         """Commit and wait for the answer if the group's coordinator is there before ``until`` (monotonic seconds).

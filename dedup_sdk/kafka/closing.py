@@ -9,13 +9,14 @@ thread of its own.
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 
 from dedup_sdk.kafka.settings import Membership
-from dedup_sdk.kafka.within import within
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -54,8 +55,32 @@ def _is_member(consumer: Consumer, membership: Membership) -> bool:
 
 def close_client(consumer: Consumer, *, within_s: float) -> None:
     """Close a consumer whose group was left; one that does not close in time goes on by itself, with a line in the log."""
-    if not within(within_s, Consumer.close, consumer):
+    if not call_with_timeout(within_s, Consumer.close, consumer):
         logger.warning(
-            "the client did not close within %g s and is left to a thread of its own (librdkafka, issue 4041); the group puts the member out "
-            "after its session timeout", within_s,
+            "the client did not close within %g s and is left to a thread of its own: does the group's coordinator answer? The group puts "
+            "the member out after its session timeout", within_s,
         )  # fmt: skip
+
+
+def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: Any) -> bool:
+    """Return whether a call was over in time, and raise what it raised; else it goes on by itself, and what it uses is its own.
+
+    For what the client may not come back from: it sends a transaction's offsets through a connection that it has to open first, and waits
+    for that whatever the timeout (librdkafka, issue 5456).
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 (raised by the caller)
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="dedup-client-call", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        return False
+    if raised:
+        raise raised[0]
+    return True

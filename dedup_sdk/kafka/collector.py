@@ -11,22 +11,22 @@ import gc
 
 
 class Collector:
-    """Pauses the collector if it runs, and brings it back if it was paused here.
+    """Pauses the collector if it runs, and brings it back if it was paused here (``paused``).
 
     A ``gc.disable()`` by another thread during the few milliseconds between is undone.
     """
 
     def __init__(self) -> None:
-        self._paused = False
+        self.paused = False
 
     def pause(self) -> None:
         """Keep the collector out until `resume`."""
         if gc.isenabled():
             gc.disable()
-            self._paused = True
+            self.paused = True
 
     def resume(self) -> None:
         """Leave the collector as the user has it."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             gc.enable()

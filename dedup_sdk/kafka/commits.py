@@ -8,18 +8,54 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka.assigned import OURS, Assigned, Beginning, State
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.metadata import done_part
+from dedup_sdk.kafka.commit_text import done_part
+
+if TYPE_CHECKING:
+    from dedup_sdk.kafka.assignment import Assigned
 
 logger = logging.getLogger("dedup_sdk")
 
 Coordinates = tuple[str, int]
 _TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
+
+
+class Beginning(Enum):
+    """How far the commit is that says where a history begins."""
+
+    TO_ASK = "to ask"
+    ASKED = "asked"
+    KNOWN = "known"
+
+
+@dataclass(slots=True)
+class CommitState:
+    """The commits of one partition: those asked of the group, and its answers. Offsets are -1 where there is none."""
+
+    requested: int = -1
+    """The last offset that a commit was asked for."""
+    confirmed: int = -1
+    """The offset that the broker has confirmed last as the group's. Where the user said where to start, a commit of theirs."""
+    done_asked: str = ""
+    """The offsets completed above it, as the last commit, or the one that the group had before, tells them (`done_part`)."""
+    beginning: Beginning = Beginning.TO_ASK
+    """Whether the group knows where the partition's history begins."""
+    has_room_for_done: bool = True
+    """Whether the broker takes texts as long as `dedup_sdk.kafka.commit_text.MOST_CHARACTERS`."""
+
+    def moved(self, offset: int) -> CommitState:
+        """Return the state after a move to an offset, in another epoch of the partition: offsets from there on may be committed again."""
+        return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
+
+    def ask_again(self) -> None:
+        """Take nothing for asked: the answer was a refusal, or the partition starts before the offset that was asked for."""
+        self.requested = -1
 
 
 class Commits:
@@ -39,7 +75,7 @@ class Commits:
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
     ) -> None:
-        """Commit what is completed and was not asked for yet; raises `KafkaException` or `StoreError`.
+        """Commit completed offsets that were not asked for yet; raises `KafkaException` or `StoreError`.
 
         Where only the user commits these are the hidden records directly behind the committed offset: nobody else can commit them,
         and the lag would count them for ever.
@@ -60,24 +96,26 @@ class Commits:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
     def pay(self, *, asynchronous: bool = True, until: float | None = None) -> None:
-        """Commit what had to wait for the answer to an earlier commit; raises `KafkaException`.
+        """Send the commits that had to wait for the answer to an earlier one; raises `KafkaException`.
 
-        Asynchronously what has that answer by now, else all of it.
+        Asynchronously those that have that answer by now, else all of them.
         """
+        if not self._owed:
+            return
         ready = [c for c in self._owed if not (asynchronous and c in self._unanswered)]
         owed = [self._owed.pop(coordinates) for coordinates in ready]
         due = [
             tp
             for assigned, tp in owed
             if self._assigned.get((tp.topic, tp.partition)) is assigned
-            and assigned.state in OURS
-            and tp.offset > self._known(assigned, asynchronous)
+            and assigned.is_ours
+            and self._says_more(tp, asynchronous=asynchronous)
         ]
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
     def hand_on(self, before: Assigned, after: Assigned) -> None:
-        """Have a partition that was moved owe what it owed before: as with the plain client, a seek takes no commit back."""
+        """Keep the pending commit of a partition that was moved: as with the plain client, a seek takes no commit back."""
         coordinates = before.topic, before.partition
         held, owed = self._owed.get(coordinates, (None, None))
         if held is before and owed is not None:
@@ -88,19 +126,20 @@ class Commits:
         self._unanswered.clear()
 
     def _says_more(self, tp: TopicPartition, *, asynchronous: bool) -> bool:
-        """Whether the group does not know all of a commit yet: its offset, or what is completed above it."""
+        """Whether the group does not know all of a commit yet: its offset, or the completions above it."""
         assigned = self._assigned[tp.topic, tp.partition]
         known = self._known(assigned, asynchronous)
         return bool(
-            tp.offset > known or (tp.offset == known and done_part(tp.metadata) != assigned.done_asked)
+            tp.offset > known
+            or (tp.offset == known and done_part(tp.metadata) != assigned.commits.done_asked)
         )
 
     @staticmethod
     def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
-        """Return what need not be committed again: asked for, or, where the answer is waited for, acknowledged."""
+        """Return the offset that need not be committed again: asked for, or, where the answer is waited for, acknowledged."""
         if asynchronous or assigned.held is None or assigned.held.lane.committed is None:
-            return assigned.requested
-        return min(assigned.requested, assigned.held.lane.committed)
+            return assigned.commits.requested
+        return min(assigned.commits.requested, assigned.held.lane.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Ask for the commits that say where histories begin, also where nothing is completed yet.
@@ -111,18 +150,18 @@ class Commits:
         asked = [(each, offset) for each in free if (offset := _completed_prefix(each)) is not None]
         if asked:
             for each, _ in asked:
-                each.beginning = Beginning.ASKED
+                each.commits.beginning = Beginning.ASKED
             try:
                 self.exactly([offset for _, offset in asked], asynchronous=True)
             except KafkaException:
                 for each, _ in asked:
-                    each.beginning = Beginning.TO_ASK
+                    each.commits.beginning = Beginning.TO_ASK
                 raise
 
     def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
-        """Return what a commit by the user sends: each partition's completed prefix, at most up to ``ends``.
+        """Return the offsets of a commit by the user: each partition's completed prefix, at most up to ``ends``.
 
-        Without ``ends`` only what was not committed yet. Never less than what was asked for already: a group that went back
+        Without ``ends`` only those not committed yet, also where only the completions above them are new. Never less than was asked for already: a group that went back
         would look rewound.
         """
         ready = []
@@ -130,16 +169,25 @@ class Commits:
             offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
             if offset is None or assigned.held is None:
                 continue
-            if ends is None and offset.offset <= self._known(assigned, asynchronous):
+            if ends is None and not self._says_more(offset, asynchronous=asynchronous):
                 continue
             if ends is not None:
-                known = max(assigned.requested, assigned.held.lane.committed or 0)
+                known = max(
+                    assigned.commits.requested,
+                    assigned.held.lane.committed or 0,
+                    self._owed_up_to(assigned),
+                )
                 offset = assigned.commit_of(assigned.held, min(offset.offset, max(ends[coordinates], known)))
             ready.append(offset)
         return ready
 
+    def _owed_up_to(self, assigned: Assigned) -> int:
+        """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
+        held, owed = self._owed.get((assigned.topic, assigned.partition), (None, None))
+        return -1 if owed is None or held is not assigned else owed.offset
+
     def note(self, offsets: Iterable[TopicPartition]) -> None:
-        """Remember a commit that cannot be sent now, because the client is calling back; `pay` sends it."""
+        """Remember commits that cannot be sent now; `pay` sends them. Of two of one partition the further one stays."""
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
@@ -151,7 +199,7 @@ class Commits:
     ) -> list[TopicPartition] | None:
         """Commit these offsets, which carry metadata; None when the answer comes later.
 
-        What is asked for asynchronously while an earlier commit of its partition is not answered is sent after that (`pay`).
+        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`pay`).
         """
         if asynchronous:
             offsets = self._put_off(offsets)
@@ -160,8 +208,8 @@ class Commits:
             self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]
-            assigned.requested = max(assigned.requested, tp.offset)
-            assigned.done_asked = done_part(tp.metadata)
+            assigned.commits.requested = max(assigned.commits.requested, tp.offset)
+            assigned.commits.done_asked = done_part(tp.metadata)
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
@@ -186,33 +234,33 @@ class Commits:
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             if coordinates in self._unanswered:
-                self._owed[coordinates] = self._assigned[coordinates], tp
+                self.note([tp])
             else:
                 ready.append(tp)
         return ready
 
     def _note_refusal(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         for tp in offsets:
-            self._assigned[tp.topic, tp.partition].requested = -1
+            self._assigned[tp.topic, tp.partition].commits.ask_again()
             if asynchronous:
                 self._unanswered.discard((tp.topic, tp.partition))
 
     def _shortened(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return commits again that the broker refused for their size, without what is completed above them; none that had nothing of it."""
+        """Return commits again that the broker refused for their size, without the completions above them; none that had none."""
         again = []
         for tp in refused:
             assigned = self._assigned[tp.topic, tp.partition]
-            if assigned.has_room_for_done and assigned.held is not None and done_part(tp.metadata):
+            if assigned.commits.has_room_for_done and assigned.held is not None and done_part(tp.metadata):
                 logger.warning(
                     "%s[%d]: the broker refused a text of %d characters beside its offset (offset.metadata.max.bytes): what is completed above "
                     "the offset is left out, and is handled again after a rebalance", tp.topic, tp.partition, len(tp.metadata or ""),
                 )  # fmt: skip
-                assigned.has_room_for_done = False
+                assigned.commits.has_room_for_done = False
                 again.append(assigned.commit_of(assigned.held, tp.offset))
         return again
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Take note of the broker's answer to an asynchronous commit; return what is no beginning, which only we asked for."""
+        """Take note of the broker's answer to an asynchronous commit; return the offsets that are no beginnings, which only we asked for."""
         answered = {(tp.topic, tp.partition) for tp in partitions}
         # An answer that names nobody could be anybody's: to wait for another one might be to wait for ever.
         self._unanswered = self._unanswered - answered if partitions else set()
@@ -227,25 +275,25 @@ class Commits:
             if error is not None or tp.error is not None:
                 if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
                     self._shortened([tp])
-                assigned.requested = -1
-                assigned.beginning = Beginning.TO_ASK
+                assigned.commits.ask_again()
+                assigned.commits.beginning = Beginning.TO_ASK
                 logger.warning(
                     "%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error
                 )
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
-                assigned.confirmed = tp.offset
+                assigned.commits.confirmed = tp.offset
             if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
                 # Above that it is the late answer to a commit from before a seek.
                 lane = assigned.held.lane
                 if lane.committed is not None and tp.offset < lane.committed <= lane.high:
                     self._went_back(assigned, tp.offset, lane.committed)
                 lane.note_committed(tp.offset)
-                assigned.beginning = Beginning.KNOWN
+                assigned.commits.beginning = Beginning.KNOWN
         return others
 
     def _went_back(self, assigned: Assigned, offset: int, committed: int) -> None:
-        """Have committed again what a commit from before it may have undone; the next one of what came since does it as well.
+        """Have an offset committed again that an earlier commit, taken late, may have undone; the next progress does it as well.
 
         As a rule only its answer was served late; which of the two the broker took last it does not say.
         """
@@ -253,33 +301,33 @@ class Commits:
         logger.debug(
             "%s[%d]: answered that %d is committed after %d was: that is repeated", *where, offset, committed
         )
-        if assigned.held is not None and assigned.requested <= committed:
-            assigned.requested = -1
+        if assigned.held is not None and assigned.commits.requested <= committed:
+            assigned.commits.ask_again()
             again = assigned.commit_of(assigned.held, committed)
             self._owed.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
         assigned = self._assigned.get((tp.topic, tp.partition))
-        return assigned is not None and assigned.state is State.RECOVERING
+        return assigned is not None and assigned.recovers
 
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the contiguous completed prefix of a partition, with metadata, once the store has it."""
-    if assigned.held is None or assigned.state not in OURS:
+    if assigned.held is None or not assigned.is_ours:
         return None
-    # First the store, then the broker: what is committed has to be known after a crash.
+    # First the store, then the broker: a committed record must be known after a crash.
     assigned.held.persist()
-    return assigned.commit_of(assigned.held, assigned.held.lane.high)
+    return assigned.commit_of(assigned.held, assigned.held.committable)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the end of the hidden records directly behind the committed offset, with metadata; None where there are none."""
-    start, held, confirmed = assigned.start, assigned.held, assigned.confirmed
-    # Before a start that is not committed lies what the user jumped over. In observe mode the application sees every record.
+    start, held, confirmed = assigned.start, assigned.held, assigned.commits.confirmed
+    # The user jumped over the records before a start that is not committed. In observe mode the application sees every record.
     if start is None or held is None or start.offset > confirmed or held.lane.reveals:
         return None
     handled = held.handled_since(confirmed)
-    if held.lane.high <= confirmed or handled == confirmed:
+    if held.committable <= confirmed or handled == confirmed:
         return None
     prefix = _completed_prefix(assigned)
     if prefix is None or handled is None or prefix.offset <= handled:

@@ -1,38 +1,49 @@
-"""The drop-in consumer: a `confluent_kafka.Consumer` whose loop sees each logical message once."""
+"""The drop-in consumer: a `confluent_kafka.Consumer` whose loop sees each logical message once.
+
+`DedupConsumer` is a façade; its parts own their state:
+
+    `FetchLoop`       the way of a message: fetched, judged, handed out, completed
+    `AssignmentApi`   which partitions are read, and from where; the rebalance callbacks
+    `Fetcher`         what was fetched and not judged yet
+    `Delivery`        what the application has, and what it gets next
+    `Session`         partitions in hand: recovery, commits
+    `ClientLock`      which thread may do what; `Interruption`: what went wrong half way; `Guard`: what callbacks raised
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.classifier import BatchClassifier
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client_lock import ClientLock
 from dedup_sdk.kafka.closing import close_client, leave_group
-from dedup_sdk.kafka.collector import Collector
-from dedup_sdk.kafka.end_watch import EndWatch
+from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.fetcher import Fetcher
 from dedup_sdk.kafka.forks import keep_from_children
-from dedup_sdk.kafka.handout import HandOut
-from dedup_sdk.kafka.idle import IdleClock
-from dedup_sdk.kafka.intake import Doubt, Durability
-from dedup_sdk.kafka.judging import Judge
-from dedup_sdk.kafka.offsets import Offsets
+from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
+from dedup_sdk.kafka.passing import handle_error
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
-from dedup_sdk.kafka.running import BREATH_S
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.kafka.settings import ClientSettings, client_settings
 from dedup_sdk.kafka.sharing import share, sharing_of
 from dedup_sdk.kafka.status import status_of
-from dedup_sdk.kafka.turns import Turns
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.shared.protocol import ClaimStore
@@ -42,16 +53,36 @@ from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import LastId, Lookup, Strategy
 
+if TYPE_CHECKING:
+    from dedup_sdk.runner.runner import Runner
+    from dedup_sdk.runner.settings import Failures, Handler, OnError
+    from dedup_sdk.runner.tasks import Order
+
 logger = logging.getLogger("dedup_sdk")
 
 BATCH = 1_000
 """Messages that ``poll`` judges together; larger batches were slower (cache misses)."""
+MOST_CONSUMED = 1_000_000
+"""Messages that the client's ``consume`` returns at most; it refuses to be asked for more."""
+WAIT_S = 0.2
+"""Seconds that iteration and `DedupConsumer.run` wait for a message before they look whether they are to end."""
+
+WAITING_SHARE = 0.5
+"""Share of the revoke deadline in which handlers are waited for; the rest is for writing and committing."""
 
 Completion = Literal["on-next-call", "explicit"]
 Mode = Literal["dedup", "observe"]
 
+_CHOICES = {
+    "completion": ("on-next-call", "explicit"),
+    "mode": ("dedup", "observe"),
+    "durability": ("record", "batch", "commit"),
+    "history": ("none", "assume-processed"),
+    "on_full_disk": ("pause", "unverified"),
+}
 
-class DedupConsumer(Offsets):
+
+class DedupConsumer(Consumer):
     """A `confluent_kafka.Consumer` that hides duplicates.
 
     in flight
@@ -125,21 +156,15 @@ class DedupConsumer(Offsets):
         recent_marks: int = RECENT_MARKS,
         **client_arguments: Any,
     ) -> None:
-        for name, value, choices in (
-            ("completion", completion, ("on-next-call", "explicit")), ("mode", mode, ("dedup", "observe")),
-            ("durability", durability, ("record", "batch", "commit")),
-            ("history", history, ("none", "assume-processed")),
-            ("on_full_disk", on_full_disk, ("pause", "unverified")),
-        ):  # fmt: skip
-            choice(name, value, choices)
-        if not isinstance(dedup, Lookup | LastId):
-            raise ConfigurationError(
-                f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
-            )
-        if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
-            raise ConfigurationError(
-                "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose mode='dedup'"
-            )
+        _refuse_choices(
+            completion=completion,
+            mode=mode,
+            durability=durability,
+            history=history,
+            on_full_disk=on_full_disk,
+        )
+        places = snapshot_places(snapshot)
+        _refuse_strategy(dedup, mode, places, snapshot)
         if dead_letters is not None:
             text("dead_letters", dead_letters)
         if dead_letters == "":
@@ -149,12 +174,6 @@ class DedupConsumer(Offsets):
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
-        places = snapshot_places(snapshot)
-        if places and isinstance(dedup, Lookup) and not dedup.persist:
-            raise ConfigurationError(
-                f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
-                "persist=True"
-            )
         keys = _key_store(store)
         sharing = sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
         self._settings, self._guard = settings, Guard()
@@ -169,7 +188,6 @@ class DedupConsumer(Offsets):
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
-        self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         share(self._engine, sharing, settings)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
@@ -180,24 +198,41 @@ class DedupConsumer(Offsets):
             timeout_s=timeout_s,
         )
         self._session = Session(self._engine, self._client, settings, chosen, self._guard)
-        self._judge = Judge(self._engine, self._session, observing=mode == "observe")
-        self._collector = Collector()
-        self._hand = HandOut(self._partition_of)
-        self._ready = self._hand.ready
-        self._implicit = completion == "on-next-call" and settings.completes_on_next_call
-        self._by_commit = completion == "on-next-call" and not settings.completes_on_next_call
-        self._durability = durability
+        self._access, self._interruption = ClientLock(), Interruption()
+        classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
+        self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
+        # Where every message is written before the next one is handed out there is no quick way.
+        self._ready: deque[Any] = deque() if durability == "record" else self._delivery.ready
+        self._fetcher = Fetcher(self, self._session, self._access)
+        self._assignment = AssignmentApi(
+            self,
+            session=self._session,
+            client=self._client,
+            settings=settings,
+            guard=self._guard,
+            lock=self._access,
+            interruption=self._interruption,
+            fetcher=self._fetcher,
+            delivery=self._delivery,
+        )
+        self._loop = FetchLoop(
+            engine=self._engine,
+            session=self._session,
+            client=self._client,
+            guard=self._guard,
+            lock=self._access,
+            interruption=self._interruption,
+            fetcher=self._fetcher,
+            classifier=classifier,
+            delivery=self._delivery,
+            assignment=self._assignment,
+            durability=durability,
+            only_stored=settings.only_stored,
+        )
+        self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._idle_timeout_s = idle_timeout_s
-        self._turns = Turns()
-        self._lock = self._turns.lock
-        self._put_off, self._seeks, self._fetched = set(), {}, []
-        self._tidy_at = self._heard_at = 0.0
-        self._gone, self._dropped = set(), set()
-        self._assigning = self._crew = None
-        self._pausing, self._by_callback = set(), set()
-        self._torn = Doubt.NOTHING
-        self._survived, self._dry, self._ends = -1, False, EndWatch(self._client)
-        self._doubtful = self._stopped = self._closed = self._held_back = False
+        self._stopped = False
+        self._runner: Runner | None = None
         keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -208,16 +243,17 @@ class DedupConsumer(Offsets):
         Returns within its timeout also when everything that came was a duplicate. Completes what was handed out before
         (``completion="on-next-call"``).
         """
-        if self._ready and time.monotonic() < self._tidy_at:
+        interruption = self._interruption
+        if self._ready and not interruption.happened and time.monotonic() < interruption.upkeep_at:
             try:
-                # Without the lock, which would cost more than all the rest; see `HandOut`.
+                # Without the lock, which would cost more than all the rest; see `Delivery`.
                 return self._ready.popleft()
             except IndexError:
                 pass
             except BaseException:
-                self._torn, self._tidy_at = Doubt.LANES, 0.0
+                self._interruption.note()
                 raise
-        got = self._next(1, timeout, BATCH)
+        got = self._loop.messages(1, timeout, BATCH)
         return got[0] if got else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
@@ -226,16 +262,17 @@ class DedupConsumer(Offsets):
         Like the plain client it waits until so many have come or the time is up; it does not wait a second time for
         those that were duplicates if something is left to hand out. Error events are among the messages, in their place.
         """
-        if num_messages < 1:
+        if not 1 <= num_messages <= MOST_CONSUMED:
+            # The plain client's own answer, which changes nothing here.
             return list(super().consume(num_messages, timeout))
-        return self._next(num_messages, timeout, num_messages)
+        return self._loop.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield messages until `stop`, or until ``idle_timeout`` seconds pass without one; raise fatal errors, log others."""
         idle = IdleClock(self._session, self._idle_timeout_s)
         try:
             while not self._stopped:
-                message = self.poll(BREATH_S)
+                message = self.poll(WAIT_S)
                 if message is None:
                     if idle.is_up:
                         return
@@ -244,13 +281,13 @@ class DedupConsumer(Offsets):
                     error = message.error()
                 except BaseException:
                     # Interrupted before the application has it.
-                    self._torn, self._tidy_at = Doubt.LANES, 0.0
+                    self._interruption.note()
                     raise
                 if error is None:
                     yield message
                     idle.heard()
                 else:
-                    self._heed(error)
+                    handle_error(error)
         finally:
             self._stopped = False
 
@@ -260,29 +297,281 @@ class DedupConsumer(Offsets):
         May be called from a signal handler or another thread.
         """
         self._stopped = True
-        crew = self._crew
-        if crew is not None:
-            crew.halt()
+        runner = self._runner
+        if runner is not None:
+            runner.stop()
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        on_error: OnError = "raise",
+        workers: int = 1,
+        order: Order = "key",
+        attempts: int | None = 5,
+        retry_on: Failures = Exception,
+        wait_initial: float = 0.1,
+        wait_max: float = 5.0,
+        max_in_flight: int = 1_000,
+    ) -> None:
+        """Call ``handler`` with each message, on worker threads, until `stop` or ``idle_timeout``.
+
+        A message is completed when its handler returns, whatever ``completion`` says. One that was not completed when this
+        returns or raises comes again.
+
+        Args:
+            handler: called with a message; its result is ignored. An exception means that the message is not handled.
+            on_error: what follows. ``raise``: this method raises the first error. ``retry``: the handler is called again
+                after a pause; when its attempts are used up, as ``raise``. ``dead-letter``: the same, but then the message
+                goes to the dead-letter topic and counts as handled, and the loop goes on; see ``dedup redrive``.
+            workers: threads. One is enough for a handler that is slow now and then; the group is served meanwhile.
+            order: ``key``: messages of one key and partition are handled one after the other, those without a key in any
+                order. ``none``: any order.
+            attempts: calls of the handler for a message at most, the first included; None: no limit.
+            retry_on: the errors that may pass, classes or a function that tells; others are final at once.
+            wait_initial: seconds before the second call; each further pause is about twice as long.
+            wait_max: seconds that a pause lasts at most.
+            max_in_flight: messages that are with the workers at most; beyond it no more is read until one is over.
+
+        Raises what the handler raised, `DeadLetterError`, what iteration raises, and `ConfigurationError` for settings
+        that make no sense. Handlers that are running then are waited for.
+        """
+        from dedup_sdk.runner.dead_letters import DeadLetterProducer
+        from dedup_sdk.runner.runner import Runner
+        from dedup_sdk.runner.settings import Retries, RunSettings
+
+        settings = RunSettings(
+            handler=handler,
+            on_error=on_error,
+            workers=workers,
+            order=order,
+            retries=Retries(
+                attempts=1 if on_error == "raise" else attempts,
+                on=retry_on,
+                wait_initial=wait_initial,
+                wait_max=wait_max,
+            ),
+            max_in_flight=max_in_flight,
+        )
+        self._access.check_open()
+        letters = None
+        if settings.on_error == "dead-letter":
+            letters = DeadLetterProducer(self._settings, self._dead_letters)
+        with Runner(
+            settings,
+            self,
+            self._loop,
+            IdleClock(self._session, self._idle_timeout_s),
+            group=self._settings.group,
+            letters=letters,
+            patience_s=self._settings.revoke_deadline_s * WAITING_SHARE,
+        ) as runner:
+            self._work(runner)
+        if runner.failure is not None:
+            raise runner.failure
+
+    def _work(self, runner: Runner) -> None:
+        """Have messages end by their handlers only, while the runner is there; at the end nobody works any more."""
+        with contextlib.ExitStack() as explicit:
+            try:
+                with self._access.lock:
+                    self._begin_run(runner)
+                    explicit.enter_context(self._delivery.completed_by_nothing())
+                    self._assignment.attach(runner)
+                if self._stopped:
+                    runner.stop()
+                runner.run()
+            except BaseException:
+                if self._runner is runner:
+                    # What it stopped may be on its way between two places: all that is not completed comes again.
+                    self._interruption.note()
+                raise
+            finally:
+                if self._runner is runner:
+                    with self._access.lock:
+                        self._assignment.attach(None)
+                        explicit.close()
+                    self._runner, self._stopped = None, False
+
+    def _begin_run(self, runner: Runner) -> None:
+        if self._runner is not None:
+            raise RuntimeError("run() is at work already: one consumer has one loop; give it more workers")
+        self._runner = runner
+        if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+            self._loop.complete_below(None)
+
+    # --- how messages end ----------------------------------------------------------------------------------------
+
+    def complete(self, message: Any) -> None:
+        """Remember a message as done. From any thread.
+
+        It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
+        to be damaged, or its disk is full, it may come again after a crash.
+        """
+        self._loop.complete([message])
+
+    def release(self, message: Any) -> None:
+        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread.
+
+        One that waits for that already is left there, and counted as stale; so is one that `run` is handling: what the handler returns or
+        raises counts.
+        """
+        with self._access.lock:
+            runner = self._runner
+            if runner is not None and runner.has(message):
+                self._engine.counters.stale += 1
+                return
+            self._loop.release(message)
+
+    def holds(self, message: Any) -> bool:
+        """Whether a message that was handed out is still ours to handle: neither over, nor of a partition that went. From any thread.
+
+        Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped. With a shared memory
+        it is also False where another consumer may have the message, because this process was stopped, or cut off, for longer than a
+        lease: then it is taken back, and is delivered again unless it is completed elsewhere. To find that out the memory may be asked.
+        """
+        return self._loop.holds(message)
+
+    @contextlib.contextmanager
+    def once(self, message: Any) -> Iterator[Any]:
+        """Complete a message at the end of the block; release it when the block raises, and let the exception go on.
+
+        The block runs in any case: where messages wait in a queue, ask `holds` first.
+        """
+        self._loop.take_out(message)
+        try:
+            yield message
+        except BaseException:
+            self.release(message)
+            raise
+        self.complete(message)
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    def commit(  # type: ignore[override]  # the stub's overloads cannot be repeated on one implementation
+        self,
+        message: Any = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
+    ) -> list[TopicPartition] | None:
+        """Commit what is completed, with metadata; never past an unfinished message, never back.
+
+        Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
+        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. While a message that
+        was released waits to be handed out again, only what lies below it in its partition is completed: what was handed out above
+        it is, once that has come again, by the next commit or call for more. Synchronous,
+        it raises `KafkaException` (``_NO_OFFSET``) when there is nothing to commit. By another thread while a rebalance
+        callback runs, which may wait for that thread, it is noted and goes out when the callback is over; what it will
+        commit is returned.
+        """
+        with self._access.alone_or_noting() as alone, self._loop.steady():
+            below = _below(message, offsets)
+            self._loop.complete_below(below)
+            ready = self._session.commits.below(below, asynchronous=asynchronous)
+            if ready and not alone:
+                self._session.commits.note(ready)
+                self._interruption.look_soon()
+                return None if asynchronous else ready
+            if ready:
+                return self._session.commits.exactly(ready, asynchronous=asynchronous)
+            if asynchronous:
+                return None
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
+
+    def store_offsets(self, message: Any = None, offsets: list[TopicPartition] | None = None) -> None:
+        """Complete what was handed out up to a message or below offsets; the next commit takes it along."""
+        with self._loop.steady():
+            below = _below(message, offsets)
+            if below is None:
+                raise ValueError("expected either message or offsets")
+            self._loop.store_below(below)
+
+    def consumer_group_metadata(self) -> Any:
+        """Return what a transactional producer needs to commit offsets; what it commits completes nothing here.
+
+        Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so that what came
+        before is unverified after a restart.
+        """
+        if not self._session.commits.by_transactions:
+            self._session.commits.by_transactions = True
+            logger.warning(
+                "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no history; call "
+                "store_offsets() when the transaction is committed, and expect unverified messages after a restart"
+            )
+        return super().consumer_group_metadata()
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        theirs = self._session.commits.answered(error, partitions)
+        if self._settings.on_commit is not None and (theirs or not partitions):
+            self._guard.run(self._settings.on_commit, error, theirs)
+
+    # --- which partitions are read -------------------------------------------------------------------------------
+
+    def subscribe(
+        self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
+    ) -> None:
+        """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
+
+        The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,
+        and costs no message. Do not do slow work in them: the group waits. ``on_revoke`` may wait for threads of yours: what
+        they `complete` meanwhile is committed, and what they `commit` goes out when the callback is over. What is completed
+        from ``on_lost`` on counts as stale.
+        """
+        self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; what the last call handed out comes again to whoever gets its partition.
+
+        The partitions go, and `on_revoke` is called, with the next `poll` or `consume`. What was assigned by hand stays, as with
+        the plain client.
+        """
+        self._assignment.unsubscribe()
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        self._assignment.assign(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        self._assignment.incremental_assign(partitions)
+
+    def unassign(self) -> None:
+        """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
+        self._assignment.unassign()
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let these partitions go: completed work is written and committed."""
+        self._assignment.incremental_unassign(partitions)
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Read a partition from elsewhere.
+
+        What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
+        is forgotten. Forward, the group's history begins anew at the target; backward, what was completed comes again, with the
+        verdicts of the first time; back to the first message that is not completed is no
+        such step. It is no commit: where only you commit and none follows, the next start is where the group stood, and what was
+        completed above that comes again. Called by another thread while a rebalance callback runs,
+        it is done when that is over, if the partition is still there.
+        """
+        self._assignment.seek(partition)
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
+        return self._assignment.position(partitions)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stop partitions from delivering, until `resume`: what was fetched already waits too. From any thread."""
+        self._assignment.pause(partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Let partitions deliver again; one that still recovers starts when it is up to date. From any thread."""
+        self._assignment.resume(partitions)
 
     # --- what is known -------------------------------------------------------------------------------------------
 
     def verdict(self, message: Any) -> Verdict | None:
         """Return the verdict of a message that was handed out, by its coordinates; None when it is not known any more."""
-        if message.error() is not None:
-            return None
-        topic, number, offset = message.topic(), message.partition(), message.offset()
-        with self._lock:
-            for partition, chunk in self._hand.chunks():
-                row = (
-                    chunk.row_of(offset)
-                    if (partition.topic, partition.partition) == (topic, number)
-                    else None
-                )
-                if row is not None:
-                    return chunk.verdict(row)
-            held = self._partition_of(topic, number)
-            place = held.lane.place(offset) if held is not None else None
-            return None if place is None else place.chunk.verdict(place.row)
+        return self._loop.verdict(message)
 
     @property
     def counters(self) -> Counters:
@@ -292,7 +581,7 @@ class DedupConsumer(Offsets):
     @property
     def partition_statuses(self) -> list[PartitionStatus]:
         """What each partition in hand is doing, and what stands in its way; from any thread, cheap enough for every few seconds."""
-        with self._lock:
+        with self._access.lock:
             return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
 
     @property
@@ -308,27 +597,18 @@ class DedupConsumer(Offsets):
         With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
         assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client.
         """
-        with self._turns.alone():
-            if self._closed:
+        with self._access.alone():
+            if self._access.closed:
                 return
             by_hand = bool(self._session.assigned) and not self._session.of_group
-            self._guard.run(self._part)
+            self._guard.run(self._assignment.part)
         if self._session.of_group:
-            self._guard.run(self._commit_in_group)
+            self._guard.run(self._assignment.commit_in_group)
         try:
-            with self._turns.inside_client():
-                leave_group(
-                    self,
-                    self._settings.membership,
-                    within_s=self._settings.revoke_deadline_s,
-                    by_hand=by_hand,
-                )
-                with self._lock:
-                    self._session.closing = True
-                close_client(self, within_s=self._settings.revoke_deadline_s)
+            self._access.call_client(self._close_client, by_hand)
         finally:
-            with self._lock:
-                self._closed = True
+            with self._access.lock:
+                self._access.close()
                 self._client.readers.close()
                 self._client.questions.renew()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
@@ -338,17 +618,24 @@ class DedupConsumer(Offsets):
                     self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()
 
-    def _part(self) -> None:
-        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
-        if self._torn is Doubt.LANES or self._doubtful:
-            self._lose(held)
-        self._finish_asked()
-        if self._by_commit:
-            self._hand.withdraw_last()
-        self._hand.release_all()
-        self._fetched = []
-        if by_hand := [tp for tp in held if (tp.topic, tp.partition) not in self._session.of_group]:
-            self._give_back(by_hand)
+    def _close_client(self, by_hand: bool) -> None:  # noqa: FBT001 (called with positional arguments only)
+        within_s = self._settings.revoke_deadline_s
+        leave_group(self, self._settings.membership, within_s=within_s, by_hand=by_hand)
+        with self._access.lock:
+            # A static member's, and those of a group that could not be left: the client gives them back inside its `close`, where no
+            # question is answered, so that nothing there could be bounded.
+            left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
+            self._guard.run(self._assignment.give_back, left)
+            self._session.closing = True
+        close_client(self, within_s=within_s)
+
+    def leave_to_parent(self) -> bool:
+        """Count as closed in the child of a fork, without waiting for a lock whose holder is not here; False when it was closed before."""
+        if self._access.closed:
+            return False
+        self._access.leave_to_parent()
+        self._interruption.look_soon()
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -358,15 +645,37 @@ class DedupConsumer(Offsets):
     ) -> None:
         """Close; without an exception what was handed out is completed first."""
         if error is None:
-            with self._lock:
-                if not self._closed and self._implicit:
-                    self._guard.run(self._complete_below, None)
+            with self._access.lock:
+                if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                    self._guard.run(self._loop.complete_below, None)
             self.close()
             return
         try:
             self.close()
         except Exception:
             logger.exception("closing failed too, after %r", error)
+
+
+def _refuse_choices(**chosen: str) -> None:
+    for name, value in chosen.items():
+        choice(name, value, _CHOICES[name])
+
+
+def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapshot: object) -> None:
+    """Raise `ConfigurationError` for what is no strategy, or does not go together with the other settings."""
+    if not isinstance(dedup, Lookup | LastId):
+        raise ConfigurationError(
+            f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+        )
+    if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
+        raise ConfigurationError(
+            "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose mode='dedup'"
+        )
+    if places and isinstance(dedup, Lookup) and not dedup.persist:
+        raise ConfigurationError(
+            f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
+            "persist=True"
+        )
 
 
 def _key_store(store: object) -> KeyStore:
@@ -377,3 +686,22 @@ def _key_store(store: object) -> KeyStore:
             f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
         )
     return cast("KeyStore", store)
+
+
+def _completed_by(completion: Completion, settings: ClientSettings) -> CompletedBy:
+    if completion == "explicit":
+        return CompletedBy.NOTHING
+    return CompletedBy.NEXT_CALL if settings.completes_on_next_call else CompletedBy.COMMIT
+
+
+def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
+    """Return the offset below which each partition is meant; None: all of them. What is no offset means nothing."""
+    if message is not None and offsets is not None:
+        raise ValueError("message and offsets are mutually exclusive")
+    if message is not None:
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        return {(message.topic(), message.partition()): message.offset() + 1}
+    if offsets is None:
+        return None
+    return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import ref
 
-from dedup_sdk.kafka.assigned import Assigned
+from dedup_sdk.kafka.assignment import Assigned, is_fetched
 from dedup_sdk.kafka.questions import Knock
-from dedup_sdk.kafka.reading import is_fetched
 
 HOLES_S: Final = 5.0
 """Seconds in which nothing comes of a partition, though more is asked for, after which it seems to be at its end; and how far behind it may be."""

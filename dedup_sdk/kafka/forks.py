@@ -10,16 +10,16 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakSet
 
-from dedup_sdk.inherited import keep_in_children
+from dedup_sdk.fork_safety import keep_in_children
 
 if TYPE_CHECKING:
-    from dedup_sdk.kafka.placement import Placement
+    from dedup_sdk.kafka.consumer import DedupConsumer
 
 _WITHOUT_EFFECT: Final = ("close", "stop")
-_MADE: Final[WeakSet[Placement]] = WeakSet()
+_MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
 
 
-def keep_from_children(consumer: Placement) -> None:
+def keep_from_children(consumer: DedupConsumer) -> None:
     """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there."""
     # RocksDB would write on its way out, too.
     _MADE.add(keep_in_children(consumer))

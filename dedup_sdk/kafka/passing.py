@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
+
+logger = logging.getLogger("dedup_sdk")
 
 _PASSING: Final = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD,  # noqa: SLF001
@@ -26,3 +29,10 @@ def passes(error: KafkaException) -> bool:
     """Whether asking again later makes sense: the broker is away, the coordinator not ready, or the group rebalances."""
     cause = error.args[0]
     return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _PASSING)
+
+
+def handle_error(error: KafkaError) -> None:
+    """Raise a fatal error that the client handed out as an event, log any other."""
+    if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+        raise KafkaException(error)
+    logger.warning("%s: %s", error.name(), error.str())

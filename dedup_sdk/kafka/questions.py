@@ -1,25 +1,57 @@
-"""Questions to brokers that nobody waits for: they are asked, and their answers are looked for later.
+"""Questions to brokers: those that nobody waits for, and how long a poll waits for the others.
 
-One admin client serves them all, because each needs connections and threads (of librdkafka's) of its own.
+The first are asked, and their answers are looked for later. One admin client serves them all, because each needs connections and threads (of
+librdkafka's) of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from dedup_sdk.inherited import keep_in_children
+from dedup_sdk.fork_safety import keep_in_children
 from dedup_sdk.kafka.settings import ASK_S, admin_settings
+
+if TYPE_CHECKING:
+    from dedup_sdk.kafka.assignment import Assigned
+    from dedup_sdk.kafka.reader import Readers
 
 KNOCK_S = 5.0
 """Seconds after which a leader that does not answer is asked by another connection."""
 
+ANSWER_S: Final = 0.5
+"""Seconds that a poll waits for an answer, as long as brokers give them."""
+MOST_ANSWER_S: Final = 4.0
+"""The most of it, for a broker that takes long."""
+BACKOFF_S: Final = 60.0
+"""Seconds for which brokers are asked with care after one has not answered."""
+AGAIN_S: Final = 0.5
+"""Seconds until a partition asks again after its first failure; each further one doubles them."""
+MOST_AGAIN_S: Final = 8.0
+"""The most of it."""
+LOOK_S: Final = 0.02
+"""Seconds between two looks for an answer that nobody waits for."""
+_TIMES: Final = 4.0
+"""How many times as long as the last one a question may take."""
+_LONG_S: Final = 0.1
+_REST_TIMES: Final = 3.0
+_MOST_REST_S: Final = 2.0
+
+Clock = Callable[[], float]
+_NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
     KafkaError.REQUEST_TIMED_OUT,
@@ -103,10 +135,95 @@ class Questions:
         return Knock(Asked(future, admin))
 
     def renew(self) -> None:
-        """Have the next question make new connections; those of questions under way go with these. A client believes for minutes what it was told of leaders."""
+        """Have the next question make new connections; those of questions under way go with these. A client believes for minutes the leaders that it was told."""
         self._admin = None
 
     def _client(self) -> AdminClient:
         if self._admin is None:
             self._admin = keep_in_children(AdminClient(self._config))
         return self._admin
+
+
+class Backoff:
+    """Says how long a poll may wait for a broker, and which recoveries may have it wait.
+
+    Recovery asks brokers, and a poll waits for the answers. Where one was not given in time, the next recoveries begin only when
+    the leader of their partition has answered a question that nobody waits for: a broker that hangs costs the others one short wait,
+    and a slow one is given the time that it needs.
+    """
+
+    def __init__(self, questions: Questions, readers: Readers, clock: Clock = time.monotonic) -> None:
+        self._questions, self._readers, self._clock = questions, readers, clock
+        self._active_until = self._rest_until = 0.0
+        self._knocks: dict[tuple[str, int], Knock] = {}
+        readers.answer_s = ANSWER_S
+
+    @property
+    def is_active(self) -> bool:
+        """Whether some broker did not answer lately."""
+        return self._clock() < self._active_until
+
+    def note_silence(self) -> None:
+        """Note that some broker did not answer."""
+        self._active_until = self._clock() + BACKOFF_S
+
+    @property
+    def rests(self) -> bool:
+        """Whether polls have waited enough for now, so that active partitions have their turn."""
+        return self._clock() < self._rest_until
+
+    def may_begin(self, assigned: Assigned) -> bool:
+        """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
+        now = self._clock()
+        self._readers.answer_s = assigned.answer_s or ANSWER_S
+        if assigned.recovery is not None or not self.is_active:
+            return True
+        coordinates = assigned.topic, assigned.partition
+        knock = self._knocks.get(coordinates)
+        if knock is None:
+            knock = self._knocks[coordinates] = self._questions.knock(*coordinates)
+        if not knock.is_over:
+            assigned.waits_for = "broker" if now - knock.began > ANSWER_S else None
+            assigned.ask_at = now + LOOK_S
+            return False
+        del self._knocks[coordinates]
+        if not knock.is_answered:
+            assigned.waits_for = "broker"
+            self._put_off(assigned, now)
+            return False
+        assigned.waits_for = None
+        assigned.answer_s = min(max(ANSWER_S, _TIMES * (knock.took_s or 0.0)), MOST_ANSWER_S)
+        self._readers.answer_s = assigned.answer_s
+        return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
+        self._readers.answer_s = ANSWER_S
+        if self.is_active and seconds > _LONG_S:
+            self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
+
+    def failed(self, assigned: Assigned) -> None:
+        """Note that a question was not answered."""
+        self.note_silence()
+        self._put_off(assigned, self._clock())
+
+    def put_off(self, partitions: Iterable[Assigned]) -> None:
+        """Have these not ask before a while, because the same question was not answered to another."""
+        again = self._clock() + AGAIN_S
+        for assigned in partitions:
+            assigned.ask_at = max(assigned.ask_at, again)
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Take no answer any more for a partition that went."""
+        self._knocks.pop((topic, partition), None)
+
+    def _put_off(self, assigned: Assigned, now: float) -> None:
+        assigned.failures += 1
+        assigned.ask_at = now + min(AGAIN_S * 2 ** min(assigned.failures - 1, 8), MOST_AGAIN_S)
+        self._questions.renew()
+
+
+def topic_id_of(description: Any) -> str:
+    """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have none, for which the client shows one of zeros."""
+    topic_id = str(description.topic_id or _NO_ID)
+    return "" if topic_id == _NO_ID else topic_id

@@ -1,4 +1,8 @@
-"""A plain reader of the source topic, for recovery: IDs only, in slices, ending on position."""
+"""A plain assigned reader of the source topic, outside any group: IDs only, in slices, ending on position.
+
+`Readers` keeps the connections that one recovery leaves to the next: a client that was just made asks its first question a tenth of a second
+later, because it has to meet the brokers first, and a wave of partitions that recover one after the other would pay that several times each.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,75 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids.redrive import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk.marks import Int64s
 
 logger = logging.getLogger("dedup_sdk")
 
 _BATCH = 1_000
-"""Records at once: what is made of more does not stay in the processor's cache."""
+"""Records at once: the columns of more do not stay in the processor's cache."""
 _SLICE_S = 0.02
 _PAUSE_S = 0.005
 _END_LOOK_S = 1.0
 """Seconds between two questions whether a log that seems to end too early still ends there."""
 SILENCE_S = 60.0
 """Seconds without an answer after which a question is asked anew, and a replay says that it waits."""
+_MEETING_S = 2.0
+"""Seconds that a question of a reader that was just made may take at least, to a broker that has just answered another."""
 _PARTED = re.compile(r"broker end offset is (\d+)")
 _error: Callable[[Any], Any] = Message.error
+
+
+class Readers:
+    """Consumers outside any group; the idle ones wait for the next who needs one. Not thread-safe.
+
+    ``isolation``: at which level they read; None: at the consumer's own.
+    """
+
+    def __init__(self, settings: ClientSettings, *, isolation: str | None = None) -> None:
+        self._settings = settings
+        self._own = {} if isolation is None else {"isolation.level": isolation}
+        self._idle: list[Consumer] = []
+        self.answer_s = ASK_S
+        """Seconds that a question may take now."""
+        self._others: dict[str, Readers] = {}
+
+    def at(self, isolation: str) -> Readers:
+        """Return readers at this isolation level: ``read_uncommitted`` ones see the records of open and aborted transactions too."""
+        if isolation not in self._others:
+            self._others[isolation] = Readers(self._settings, isolation=isolation)
+        others = self._others[isolation]
+        others.answer_s = max(self.answer_s, _MEETING_S)
+        return others
+
+    def take(self) -> Consumer:
+        """Return a consumer that reads nothing; to be given back, or closed."""
+        return self._idle.pop() if self._idle else Consumer({**reader_settings(self._settings), **self._own})
+
+    def give_back(self, reader: Consumer) -> None:
+        """Let the next one have it, without an assignment."""
+        try:
+            reader.unassign()
+        except KafkaException:
+            reader.close()
+        else:
+            self._idle.append(reader)
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Wait as long as a caller may who asked for it."""
+        before, self.answer_s = self.answer_s, ASK_S
+        try:
+            yield
+        finally:
+            self.answer_s = before
+
+    def close(self) -> None:
+        """End the connections of the idle ones."""
+        while self._idle:
+            self._idle.pop().close()
+        for others in self._others.values():
+            others.close()
 
 
 class Slice(NamedTuple):
@@ -63,7 +121,7 @@ class TailReader:
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is still there and the one after the last that is decided.
 
-        At ``read_committed`` the log may be longer: what lies behind the first record of an open transaction is not decided
+        At ``read_committed`` the log may be longer: records behind the first one of an open transaction are not decided
         (see `log_end`). Asked here and not of the consumer itself: a broker answers a connection in order, and there it first waits for
         records that may be long in coming.
         """
@@ -132,7 +190,7 @@ class TailReader:
                     min(position, end),
                     records[-1].leader_epoch() if records else None,
                 )
-                # What is alive between two steps the garbage collector walks each time: a tenth of a replay.
+                # The garbage collector walks objects that are alive between two steps each time: a tenth of a replay.
                 del arrived, records
                 yield piece
         self._consumer.unassign()
@@ -149,7 +207,7 @@ class TailReader:
             events = [message for message in arrived if message.error() is not None]
             position = max(position, *map(self._ended, events))
         if records and not self._is_ours(records[0]):
-            # What a reader before us had left; it can only come first.
+            # Left over from the reader before us; it can only come first.
             records = [message for message in records if self._is_ours(message)]
         return records, max(position, records[-1].offset() + 1) if records else position
 
@@ -207,7 +265,7 @@ class TailReader:
                 trouble = message.error()
                 missing = trouble is not None and trouble.code() == KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
                 if sought and missing:
-                    # Any other offset that is not there says nothing of what was before it.
+                    # Any other offset that is not there says nothing of the records before it.
                     parted = parted_at(trouble.str())
                     return None if parted is None else min(offset, parted)
                 if missing:
@@ -219,7 +277,7 @@ class TailReader:
 
     @contextmanager
     def _failing_once(self) -> Iterator[None]:
-        """A client believes for minutes what it was told of a partition's leader: where a question fails, the next one is another's.
+        """Use another client for the next question where this one fails: a client believes for minutes the leader that it was told.
 
         But where it has met no broker yet it was told nothing. One that hangs keeps it from others for a second, longer than it is waited for; the
         next question finds it with them, and another client could meet the one that hangs again.
@@ -245,7 +303,7 @@ class TailReader:
         """Return the newest timestamp (ms) among the last records before ``end``, None when no record has one.
 
         Looks at the last 100 offsets first, then further back, never before ``start``; a record without a timestamp (-1)
-        says nothing of time. Of a log that was cut below ``end`` that is what was found before. Each step takes a few
+        says nothing of time. Of a log that was cut below ``end`` it is the newest that was found before. Each step takes a few
         milliseconds; raises `RecoveryError` when the broker refuses, `KafkaException` when it stays silent.
         """
         span = 100
@@ -288,7 +346,7 @@ class TailReader:
         return now if arrived else heard
 
     def close(self) -> None:
-        """Leave the connections to the next reader, unless something may still come of what was asked for."""
+        """Leave the connections to the next reader, unless an answer to an earlier request may still come."""
         if self._clean:
             self._readers.give_back(self._consumer)
         else:

@@ -1,33 +1,52 @@
-"""How a partition comes up to date before it delivers: its own store, a snapshot, a replay of the tail.
+"""How a partition comes up to date before it delivers: a ladder of rungs, each taken only where it gains ground.
 
-A generator that does a few milliseconds of work a step, so that it runs beside the poll loop and a rebalance never waits
-for it. Each rung of the ladder is taken only if it gains ground.
+1. `_open_store`: the local store, if it is of this log and this rule.
+2. `log_check.start_in_the_log`: whether the log still is the one that store and group saw; `_checked` for the completions above the offset that the commit's text tells.
+3. `start_from_snapshot`: a snapshot, where the marks of a whole window are missing.
+4. `replay`: the tail of the topic, up to the committed offset.
+5. `_where_to_begin`: where that history is gone, coverage begins later.
+
+A generator that does a few milliseconds of work a step, so that it runs beside the poll loop and a rebalance never waits for it. Each step yields
+None to go on at once, or a `Wait`.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import ForeignStoreError, RecoveryError, StoreCorruptError, StoreError, StoreLockedError
-from dedup_sdk.kafka.assigned import Assigned, Start
+from dedup_sdk.errors import (
+    ForeignStoreError,
+    RecoveryError,
+    SnapshotError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+)
+from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.log_changes import bears_witness, start_in_the_log, until_where_it_is_the_same
-from dedup_sdk.kafka.recovery_news import RecoveryNews
-from dedup_sdk.kafka.replay import Cut, replay
+from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
+from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.snapshots import start_from_snapshot
-from dedup_sdk.lane.plan import StartPlan, plan_start
+from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan, plan_start
+from dedup_sdk.last.keys import lacked_second_opinion
 from dedup_sdk.observe import EventName, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name, rule_digits
+from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.store.protocol import DIGEST_NAME, Identity
+from dedup_sdk.store.snapshot_fit import fitting_partition
+from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
+from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -37,14 +56,26 @@ LOCK_LOOK_S = 0.01
 """Seconds between two looks whether another process has let a store go, at first."""
 MAX_LOCK_LOOK_S = 1.0
 """The same after a long wait."""
+SILENT_S = 1.0
+"""Seconds without a record after which a replay lets others go first."""
+LOOK_S = 0.1
+"""Seconds between two looks of such a replay."""
+ROOM_LOOK_S = 0.2
+"""Seconds between two looks whether a full disk has room again."""
+TELL_EVERY_S = 5.0
+"""Seconds between two lines in the log that say how far a replay is."""
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
+SameUntil = Callable[[int, int], Generator[None, None, int | None]]
+
+_OF_THE_RULE = ("format", "id_spec", "digest", "isolation", "window")
+"""Fields of a store's identity that say by which rule, or in which format, it was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySettings:
-    """The user's choices: where snapshots are, and what to believe of an unknown past."""
+    """The user's choices: where snapshots are, and whether an unknown past counts as processed."""
 
     snapshot: tuple[str, ...]
     """Folders, folders of several snapshots, and URLs."""
@@ -56,13 +87,58 @@ class RecoverySettings:
     """Seconds after which a partition starts without the rest of its past; None: never."""
 
 
+@dataclass(slots=True)
+class Recovery:
+    """The state that the rungs of one recovery share, and its news for the log and for observers."""
+
+    assigned: Assigned
+    engine: Deduplicator
+    client: Client
+    settings: ClientSettings
+    chosen: RecoverySettings
+    until: float | None = None
+    """When (monotonic seconds) the partition starts without the rest of its past; None: never."""
+    set_aside: bool = False
+    """Whether its store was damaged, so that recovery began with an empty one."""
+    notes: list[str] = field(default_factory=list)
+    told: bool = False
+    """Whether observers know of it; there are no events where nothing is read or installed, because the store knows all."""
+
+    def out_of_time(self) -> bool:
+        """Whether `until` has come."""
+        return self.until is not None and time.monotonic() >= self.until
+
+    def reader(self) -> closing[TailReader]:
+        """Return a reader of the partition, for a ``with``."""
+        return closing(self.client.tail_reader(self.assigned.topic, self.assigned.partition))
+
+    def event(self, name: EventName, detail: str, offset: int | None = None) -> PartitionEvent:
+        """Return an event of this partition, by default at its start."""
+        start = self.assigned.start
+        if offset is None:
+            offset = -1 if start is None else start.offset
+        return PartitionEvent(name, self.assigned.topic, self.assigned.partition, offset, detail)
+
+    def begin(self, detail: str) -> None:
+        """Something is going to be replayed or installed; observers hear of the first."""
+        self.assigned.note = detail
+        if not self.told:
+            self.told = True
+            self.engine.inform(self.event("recovery-started", detail))
+
+    def progress(self, offset: int, detail: str) -> None:
+        """A replay has come to an offset."""
+        self.assigned.note = detail
+        self.engine.inform(self.event("recovery-progress", detail, offset))
+
+
 def recover(
     assigned: Assigned,
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
     chosen: RecoverySettings,
-) -> Generator[None, None, None]:
+) -> Steps[None]:
     """Bring one partition up to date; when the generator ends, ``assigned.held`` may be fed from its start on.
 
     Raises `StoreError`, `SnapshotError` or `RecoveryError`; nothing is delivered then.
@@ -71,152 +147,151 @@ def recover(
     start = assigned.start
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
-    held = yield from _attach(assigned, engine, client)
-    start = _without_anothers_history(assigned, start, client)
+    at = Recovery(assigned, engine, client, settings, chosen)
+    at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
+    held = yield from _open_store(at)
+    start = _without_another_log(assigned, start, client)
     start = _without_another_rule(assigned, start, held, settings)
-    until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
-    start = yield from start_in_the_log(start, held, engine, client, settings, assigned=assigned, until=until)
-    start = yield from _checked(start, held, engine, client)
-    news = RecoveryNews(assigned, engine)
+    start = yield from start_in_the_log(start, held, engine, client, settings, until=at.until)
+    start, told_epoch = yield from _checked(start, held, engine, client)
     while True:
-        cut = yield from _cut_before_a_replay(start, held, client, chosen)
+        plan = _plan(held, start, client, chosen)
+        cut: LogChange | None = None
+        if plan.replay_to > plan.replay_from and start.log_change is None:
+            # Nobody has handled the records that the log has now in the place of those to be folded.
+            cut = yield from _cut_before(start, held, client)
         if cut is None:
-            assigned.start_again(start)
-            plan, notes, cut = yield from _start_and_replay(
-                assigned, start, held, engine, client, settings, chosen, news, until=until
-            )
+            if start is not assigned.start:
+                # Offsets that were asked for lie behind it, and must be committed again.
+                assigned.start = start
+                assigned.commits.ask_again()
+            plan = yield from _from_store_or_snapshot(at, start, held, plan)
+            cut = yield from _replay_tail(at, start, held, plan)
             if cut is None:
-                _tell_what_is_done(assigned, start, held, plan)
-                _note_the_end(assigned, start, held, plan, notes, began=began)
-                news.end()
-                return
-            # It was cut meanwhile: among what was replayed may be what nobody has handled.
+                break
+            # It was cut meanwhile: among the replayed records may be some that nobody has handled.
             held.loaded = None
-        suspect = replace(start, suspect=True, same_until=cut.same_until)
+        change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
         start = yield from start_in_the_log(
-            suspect, held, engine, client, settings, assigned=assigned, until=until
+            replace(start, log_change=change), held, engine, client, settings, until=at.until
         )
+    _hand_over(at, start, held, plan, told_epoch)
+    assigned.seconds = time.monotonic() - began
+    assigned.note = ", ".join(at.notes)
+    if at.told:
+        engine.inform(at.event("recovery-ended", f"{assigned.note}, {assigned.seconds:.2f} s"))
 
 
-def _note_the_end(
-    assigned: Assigned, start: Start, held: Partition, plan: StartPlan, notes: list[str], *, began: float
-) -> None:
+def _hand_over(at: Recovery, start: Start, held: Partition, plan: StartPlan, told_epoch: int | None) -> None:
+    """Make the partition ready to be read, and have it hide the records that the group completed elsewhere above its committed offset."""
+    assigned = at.assigned
+    done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
+    assigned.told = done
+    if done is not None:
+        said = not start.at_once and done.ranges[0][0] >= start.offset
+        assigned.commits.done_asked = done.encode(start.offset) if said else ""
+        held.tell_completed(done.ranges, told_epoch)
     assigned.held = held
+    held.read_from(start.offset)
     if start.metadata is not None:
         assigned.complete = start.metadata.complete
         if held.lane.high == start.offset:
             held.lane.learn_epoch(start.leader_epoch)
     else:
         assigned.complete = start.new and plan.progress.since_ms is None
-    assigned.seconds = time.monotonic() - began
-    assigned.note = ", ".join(notes)
 
 
-def _cut_before_a_replay(
-    start: Start, held: Partition, client: Client, chosen: RecoverySettings
-) -> Generator[None, None, Cut | None]:
-    """The same as `_cut_before`, asked where something is to be folded: what the log has now, nobody has handled."""
-    if start.suspect or start.leader_epoch is None:
+# --- the first rung: the local store ------------------------------------------------------------------------------------
+
+
+def _open_store(at: Recovery) -> Steps[Partition]:
+    """Open the partition's store, once whoever has it lets it go; one that is damaged, or means nothing here, is set aside."""
+    assigned, engine = at.assigned, at.engine
+    topic_id, cluster = at.client.topic_id(assigned.topic), at.client.cluster_id()
+    began, waited_s = time.monotonic(), -1.0
+    while True:
+        try:
+            return engine.attach(assigned.topic, assigned.partition, topic_id=topic_id, cluster=cluster)
+        except StoreLockedError as error:
+            before_s, waited_s = waited_s, time.monotonic() - began
+            _tell_of_the_lock(at, error, waited_s, before_s)
+            yield Wait(min(MAX_LOCK_LOOK_S, max(LOCK_LOOK_S, waited_s / 10)), "lock")
+        except StoreCorruptError as damage:
+            _set_damaged_aside(at, damage)
+            yield None
+        except ForeignStoreError as error:
+            recreated = error.field == "topic_id" and bool(topic_id)
+            if not recreated and error.field not in _OF_THE_RULE:
+                raise
+            kept = _set_aside(at)
+            if kept is not None:
+                name: EventName = "topic-recreated" if recreated else "rule-changed"
+                engine.tell(at.event(name, f"{error}; it is kept as {kept}"))
+            yield None
+
+
+def _set_damaged_aside(at: Recovery, damage: StoreCorruptError) -> None:
+    """Have recovery begin with an empty store, and say so once: the marks of the damaged one are rebuilt from the topic."""
+    try:
+        kept = _set_aside(at)
+    except StoreError as error:
+        raise RecoveryError(str(error)) from damage
+    if kept is not None:
+        at.set_aside = True
+        at.engine.inform(at.event("store-damaged", f"{damage}; it is kept as {kept}"))
+        logger.error(
+            "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
+            at.assigned.topic, at.assigned.partition, kept, damage,
+        )  # fmt: skip
+
+
+def _set_aside(at: Recovery) -> str | None:
+    """Move the partition's store out of the way; None where another process opened it meanwhile: the next look waits for that one."""
+    topic, partition = at.assigned.topic, at.assigned.partition
+    try:
+        return at.engine.set_aside(
+            topic, partition, topic_id=at.client.topic_id(topic), cluster=at.client.cluster_id()
+        )
+    except StoreLockedError:
         return None
-    plan = _plan(held, start, client, chosen)
-    if plan.replay_to == plan.replay_from:
-        return None
-    return (yield from _cut_before(start, held, client))
 
 
-def _cut_before(start: Start, held: Partition, client: Client) -> Generator[None, None, Cut | None]:
-    """Return how the log parts from the one that the group committed, None where it does not, or nobody can say."""
-    same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
-    return Cut(same_until) if same_until is not None and same_until < start.offset else None
+def _tell_of_the_lock(at: Recovery, error: StoreLockedError, waited_s: float, before_s: float) -> None:
+    """Say once that a partition waits for its store, where that takes longer than a hand-over, and once more, as a warning, later.
 
-
-def _start_and_replay(
-    assigned: Assigned,
-    start: Start,
-    held: Partition,
-    engine: Deduplicator,
-    client: Client,
-    settings: ClientSettings,
-    chosen: RecoverySettings,
-    news: RecoveryNews,
-    *,
-    until: float | None,
-) -> Generator[None, None, tuple[StartPlan, list[str], Cut | None]]:
-    """Begin with the store, a snapshot or nothing, and fold what is missing.
-
-    Return what was planned, notes for the log, and how the log was cut, if it was meanwhile.
+    ``before_s``: how long it had waited at the last look.
     """
-    if until is not None and time.monotonic() >= until:
-        chosen = replace(chosen, snapshot=())
-    plan = _plan(held, start, client, chosen)
-    _tell_if_late(held, start, plan)
-    if plan.beginning == "rewound":
-        news.rewound(start.offset)
-        if held.claims is not None:
-            logger.warning(
-                "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
-                "Shared another prefix", assigned.topic, assigned.partition,
-            )  # fmt: skip
-    notes: list[str] = [plan.beginning]
-    snapshots = chosen.snapshot if plan.whole and not held.forgets else ()
-    if snapshots:
-        identity = Identity(
-            cluster=client.cluster_id(), group=settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=settings.isolation,
-        )  # fmt: skip
-        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
-            plan, note = yield from start_from_snapshot(
-                held, plan, snapshots, identity, chosen.store_folder, news, reader.same_until
-            )
-        notes.append(note)
-    else:
-        held.start(plan)
-    notes += _of_another_store(assigned, held, plan)
-    yield
-    cut: Cut | None = None
-    if plan.replay_to > plan.replay_from:
-        with closing(client.tail_reader(assigned.topic, assigned.partition)) as reader:
-            cut = yield from replay(
-                assigned, held, plan, reader=reader, engine=engine, until=until,
-                waits_for_room=chosen.on_full_disk == "pause", news=news,
-            )  # fmt: skip
-        notes.append(f"replayed {assigned.replayed} records")
-        cut = cut or (yield from _cut_before(start, held, client))
-    return plan, notes, cut
+    topic, partition, limit_s = at.assigned.topic, at.assigned.partition, at.engine.lock_wait_s
+    if before_s < limit_s <= waited_s:
+        detail = f"waited {limit_s:g} s and goes on waiting; nothing is delivered meanwhile: {error}"
+        logger.warning("%s[%d]: store-locked: %s", topic, partition, detail)
+        at.engine.count(at.event("store-locked", detail))
+    elif before_s < LOCK_NEWS_S <= waited_s < limit_s:
+        logger.info("%s[%d] waits for its store: %s", topic, partition, error)
 
 
-def _tell_if_late(held: Partition, start: Start, plan: StartPlan) -> None:
-    known = held.loaded.progress.committed if held.loaded else None
-    if plan.beginning == "resumed" and known is not None and start.offset < known:
-        logger.warning(
-            "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing is handled "
-            "again", held.topic, held.partition, start.offset, known,
-        )  # fmt: skip
+# --- the second rung: whether history is of this log and this rule (see also log_check) ----------------------------------
 
 
-def _of_another_store(assigned: Assigned, held: Partition, plan: StartPlan) -> list[str]:
-    """Return what the log says of a store that is not the one the partition had, and let it not pass for a new group's."""
-    notes = ["damaged store set aside"] if assigned.set_aside else []
-    if notes and plan.beginning == "new" and not held.forgets:
-        # Nothing was committed, and yet there was a store: what it knew is not known to be nothing.
-        held.lane.forget_all()
-    return notes
-
-
-def _without_anothers_history(assigned: Assigned, start: Start, client: Client) -> Start:
-    """Leave out what a commit says of another log: a tool that copies groups translates offsets, not the text beside them."""
+def _without_another_log(assigned: Assigned, start: Start, client: Client) -> Start:
+    """Leave out a commit's text about another log: a tool that copies groups translates offsets, not the text beside them."""
     assigned.log = log_name(client.cluster_id(), client.topic_id(assigned.topic))
     if start.metadata is None or start.metadata.is_of(assigned.log):
         return start
     if start.metadata.is_of_one_before(assigned.log):
         # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
-        return replace(start, metadata=None, at_once=True, before_us=True, suspect=True, same_until=None)
+        return replace(
+            start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=LogChange()
+        )
     logger.warning(
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
         "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
     )  # fmt: skip
-    # What the broker says of its epochs compares this log with itself.
-    return replace(start, metadata=None, at_once=True, before_us=True, same_until=None)
+    # The broker's answer about its epochs compares this log with itself.
+    change = None if start.log_change is None else start.log_change._replace(same_until=None)
+    return replace(
+        start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=change
+    )
 
 
 def _without_another_rule(
@@ -224,146 +299,64 @@ def _without_another_rule(
 ) -> Start:
     """Let the history begin where the group stands, where marks were made by another rule than now.
 
-    What another ID spec or strategy hid was never handled: folded by this one, it would count as handled. Marks that are there stay: they
-    are what was lived by this rule.
+    Records that another ID spec or strategy hid were never handled: folded by this one, they would count as handled. Marks that are there stay: they
+    were made by this rule.
     """
     assigned.rule = rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
-    if start.metadata is None or start.metadata.rule == assigned.rule:
+    if start.rule in (None, assigned.rule):
         return start
     logger.warning(
         "%s[%d]: up to offset %d the group went by another rule (%s, now %s): was the ID spec, the strategy, the kind of window or "
         "isolation.level changed? Nothing before it counts as handled; what depends on it is unverified until the window has filled",
-        assigned.topic, assigned.partition, start.offset, start.metadata.rule, assigned.rule,
+        assigned.topic, assigned.partition, start.offset, start.rule, assigned.rule,
     )  # fmt: skip
-    return replace(start, metadata=None, at_once=True)
+    # Nor may the user vouch for it: what the other rule hid was handled by nobody.
+    return replace(start, metadata=None, at_once=True, before_us=False)
 
 
 def _checked(
     start: Start, held: Partition, engine: Deduplicator, client: Client
-) -> Generator[None, None, Start]:
-    """Believe what a commit's text says of offsets completed above it only where the log has the last of these records."""
+) -> Steps[tuple[Start, int | None]]:
+    """Believe a commit's text about offsets completed above it only where the log has the last of these records.
+
+    Return its leader epoch, too: the log may be cut before the partition has read up to there.
+    """
     done = None if start.metadata is None else start.metadata.done
-    if start.metadata is None or done is None or start.reopened:
-        return start
-    if (yield from bears_witness(done.witness, held, engine, client)):
-        return start
+    if start.metadata is None or done is None:
+        return start, None
+    there = yield from bears_witness(done.witness, held, engine, client)
+    if there.same:
+        return start, there.epoch
     logger.warning(
         "%s[%d]: the text beside offset %d names a record at %d as completed which the log does not have: what is completed above "
         "that offset is not known, and is handed out again", held.topic, held.partition, start.offset, done.witness.offset,
     )  # fmt: skip
-    return replace(start, metadata=replace(start.metadata, done=None), at_once=True)
+    return replace(start, metadata=replace(start.metadata, done=None), at_once=True), None
 
 
-def _tell_what_is_done(assigned: Assigned, start: Start, held: Partition, plan: StartPlan) -> None:
-    """Have the partition hide what the group completed elsewhere above its committed offset."""
-    done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
-    assigned.told = done
-    if done is not None:
-        said = not start.at_once and done.ranges[0][0] >= start.offset
-        assigned.done_asked = done.encode(start.offset) if said else ""
-        held.tell_completed(done.ranges)
+def _cut_before(start: Start, held: Partition, client: Client) -> Steps[LogChange | None]:
+    """Return how the log parts from the one that the group committed, None where it does not, or nobody can say."""
+    same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
+    return LogChange(same_until) if same_until is not None and same_until < start.offset else None
 
 
-_OF_THE_RULE = ("format", "id_spec", "digest", "isolation", "window")
-"""Fields of a store's identity that say by which rule, or in which format, it was made."""
-
-
-def _attach(assigned: Assigned, engine: Deduplicator, client: Client) -> Generator[None, None, Partition]:
-    began, waited_s = time.monotonic(), -1.0
-    topic_id = client.topic_id(assigned.topic)
-    while True:
-        try:
-            held = engine.attach(
-                assigned.topic, assigned.partition, topic_id=topic_id, cluster=client.cluster_id()
-            )
-        except StoreLockedError as error:
-            # Meanwhile others recover.
-            now, before_s = time.monotonic(), waited_s
-            waited_s = now - began
-            assigned.waits_for_lock = True
-            assigned.ask_at = now + min(MAX_LOCK_LOOK_S, max(LOCK_LOOK_S, waited_s / 10))
-            _tell_of_the_lock(assigned, engine, error, waited_s, before_s)
-            yield
-        except StoreCorruptError as error:
-            _set_aside(assigned, engine, client, error)
-            yield
-        except ForeignStoreError as error:
-            if error.field == "topic_id" and topic_id:
-                _set_aside_foreign(assigned, engine, client, error, "topic-recreated")
-            elif error.field in _OF_THE_RULE:
-                _set_aside_foreign(assigned, engine, client, error, "rule-changed")
-            else:
-                raise
-            yield
-        else:
-            assigned.waits_for_lock = False
-            return held
-
-
-def _tell_of_the_lock(
-    assigned: Assigned, engine: Deduplicator, error: StoreLockedError, waited_s: float, before_s: float
-) -> None:
-    """Say once that a partition waits for its store, where that takes longer than a hand-over, and once more, as a warning, later.
-
-    ``before_s``: how long it had waited at the last look.
-    """
-    topic, partition, limit_s = assigned.topic, assigned.partition, engine.lock_wait_s
-    if before_s < limit_s <= waited_s:
-        detail = f"waited {limit_s:g} s and goes on waiting; nothing is delivered meanwhile: {error}"
-        logger.warning("%s[%d]: store-locked: %s", topic, partition, detail)
-        offset = -1 if assigned.start is None else assigned.start.offset
-        engine.count(PartitionEvent("store-locked", topic, partition, offset, detail))
-    elif before_s < LOCK_NEWS_S <= waited_s < limit_s:
-        logger.info("%s[%d] waits for its store: %s", topic, partition, error)
-
-
-def _set_aside_foreign(
-    assigned: Assigned, engine: Deduplicator, client: Client, error: ForeignStoreError, event: EventName
-) -> None:
-    """Keep a store apart whose marks mean nothing here: of a topic that was deleted, by another rule, or in an older format."""
-    topic, partition = assigned.topic, assigned.partition
-    kept = engine.set_aside(topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id())
-    offset = -1 if assigned.start is None else assigned.start.offset
-    engine.tell(PartitionEvent(event, topic, partition, offset, f"{error}; it is kept as {kept}"))
-
-
-def _set_aside(assigned: Assigned, engine: Deduplicator, client: Client, damage: StoreCorruptError) -> None:
-    """Move a damaged store out of the way, with one line in the log: what it knew is made again from the topic."""
-    topic, partition = assigned.topic, assigned.partition
-    try:
-        kept = engine.set_aside(
-            topic, partition, topic_id=client.topic_id(topic), cluster=client.cluster_id()
-        )
-    except StoreLockedError:
-        return
-    except StoreError as error:
-        raise RecoveryError(str(error)) from damage
-    assigned.set_aside = True
-    offset = -1 if assigned.start is None else assigned.start.offset
-    engine.inform(
-        PartitionEvent("store-damaged", topic, partition, offset, f"{damage}; it is kept as {kept}")
-    )
-    logger.error(
-        "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
-        topic,
-        partition,
-        kept,
-        damage,
-    )
+# --- the plan: how much the rungs above leave to do ---------------------------------------------------------------------
 
 
 def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
+    """Say how the partition starts, from what its store holds and the group has committed."""
     stored = held.loaded.progress if held.loaded else None
+    where = held.topic, held.partition
     if start.new and stored is not None and stored.begun:
         logger.warning(
             "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, or did they "
-            "expire? It begins anew at %d; what came before is unverified", held.topic, held.partition, stored.low, stored.high, start.offset,
+            "expire? It begins anew at %d; what came before is unverified", *where, stored.low, stored.high, start.offset,
         )  # fmt: skip
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
     elif chosen.history == "assume-processed" and start.before_us:
-        low = client.bounds(held.topic, held.partition)[0]
+        low = client.bounds(*where)[0]
     plan = plan_start(
         stored,
         committed=start.offset,
@@ -373,14 +366,340 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         new=start.new,
         vouched=start.metadata is not None,
     )
+    if start.before_us and (stored is None or stored.committed is None or start.offset < stored.committed):
+        # As far as is known here the group was set back: a new era tells it to hosts whose stores know more, whatever is committed meanwhile.
+        plan = replace(plan, progress=replace(plan.progress, era=secrets.token_hex(4)))
+    if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
+        logger.warning(
+            "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing is handled "
+            "again", *where, start.offset, stored.committed,
+        )  # fmt: skip
     unknown = stored is not None and stored.committed is None and not start.reopened
     if plan.keep and unknown and plan.progress.high > start.offset:
         logger.warning(
             "%s[%d]: its store takes offsets up to %d for processed, and the group has committed %d: those between were completed "
             "here, or a restored snapshot vouches for them, and are not delivered; if nobody processed them, remove the store",
-            held.topic, held.partition, plan.progress.high, start.offset,
+            *where, plan.progress.high, start.offset,
         )  # fmt: skip
     if start.reopened:
-        # What was not committed yet must not look committed: after a crash the group's offset would seem to be set back.
+        # Offsets that were not committed yet must not look committed: after a crash the group's offset would seem to be set back.
         plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))
     return plan
+
+
+def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[StartPlan]:
+    """Begin with the marks of the store, of a snapshot, or with none; return the rest of the plan."""
+    assigned, client = at.assigned, at.client
+    if plan.beginning == "rewound":
+        detail = "the group's offsets were set back below what this store knows to be committed"
+        at.engine.inform(at.event("rewound", detail, start.offset))
+        if held.claims is not None:
+            logger.warning(
+                "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
+                "Shared another prefix", assigned.topic, assigned.partition,
+            )  # fmt: skip
+    at.notes = [plan.beginning]
+    if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
+        identity = Identity(
+            cluster=client.cluster_id(), group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
+            topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=at.settings.isolation,
+        )  # fmt: skip
+        with at.reader() as reader:
+            plan, note = yield from start_from_snapshot(
+                held, plan, at.chosen.snapshot, identity, at.chosen.store_folder, at.begin, reader.same_until
+            )
+        at.notes.append(note)
+    else:
+        held.start(plan)
+    if at.set_aside:
+        at.notes.append("damaged store set aside")
+        if plan.beginning == "new" and not held.forgets:
+            # Nothing was committed, and yet there was a store, which may have had marks.
+            held.lane.forget_all()
+    return plan
+
+
+# --- the third rung: a snapshot -----------------------------------------------------------------------------------------
+
+
+class _Fit(NamedTuple):
+    """A snapshot that fits: its part for the partition, and the plan once it is in."""
+
+    source: Source
+    part: PartitionManifest
+    plan: StartPlan
+
+    @property
+    def tail(self) -> int:
+        return self.plan.replay_to - self.plan.replay_from
+
+
+def start_from_snapshot(
+    held: Partition,
+    plan: StartPlan,
+    places: Iterable[str],
+    identity: Identity,
+    beside: Path | None,
+    begin: Callable[[str], object] = lambda _: None,
+    same_until: SameUntil | None = None,
+) -> Steps[tuple[StartPlan, str]]:
+    """Start a partition from the snapshot that fits best, else as planned; return the rest of the plan, and a note.
+
+    The best is the one that leaves the least to be replayed, and of these the newest. One line in the log says why others were
+    passed over. ``beside``: the store's folder, next to which a remote one is fetched to. ``begin`` gets a line about the one that is going to be
+    installed. ``same_until(offset, epoch)`` asks the broker up to where its log before an offset is that of a leader epoch.
+
+    Raises `SnapshotError` where no snapshot can be read, or every one that fits is damaged.
+    """
+    found, passed_over = find_snapshots(places)
+    yield None
+    fits: list[_Fit] = []
+    for source in found:
+        try:
+            part = _fitting(source.place, source.manifest, held, plan, identity)
+            yield from _check_log(source.place, part, same_until)
+        except SnapshotError as misfit:
+            passed_over.append(str(misfit))
+        else:
+            after = _after(part, plan)
+            fits.append(
+                _Fit(source, part, _resharded(part, after) if source.manifest.resharded_from else after)
+            )
+    fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
+    damage: SnapshotError | None = None
+    for rank, fit in enumerate(fits):
+        begin(f"installing snapshot {fit.source.place}, then {fit.tail} offsets to replay")
+        try:
+            with scratch(beside) as folder:
+                here = yield from fetched(fit.source, (fit.part,), folder)
+                yield from held.install(here, fit.plan, move=fit.source.remote is not None)
+        except SnapshotError as error:
+            damage = error
+            passed_over.append(str(error))
+            continue
+        passed_over += [f"{other.source.place} leaves {other.tail} offsets" for other in fits[rank + 1 :]]
+        if passed_over:
+            logger.info(
+                "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
+                held.topic, held.partition, fit.source.place, fit.tail, "; ".join(passed_over),
+            )  # fmt: skip
+        return fit.plan, f"snapshot of {fit.part.marks} marks"
+    if damage is not None:
+        raise damage
+    logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
+    held.start(plan)
+    return plan, "snapshot not taken"
+
+
+def _fitting(
+    folder: str | Path, manifest: Manifest, held: Partition, plan: StartPlan, identity: Identity
+) -> PartitionManifest:
+    """Return the snapshot's part for this partition; raises `SnapshotError` that says why it must not be taken.
+
+    A cut beyond the committed offset would make duplicates of records that this group never handled; so would the
+    history of another group, unless the user vouches for it by giving a snapshot that was made without one.
+    """
+    lacked = lacked_second_opinion(manifest.id_spec, identity.id_spec)
+    if lacked is not None:
+        message = (
+            f"snapshot {folder} has the lanes, and nothing of what otherwise= looks up; the topic is read instead. "
+            f"Make it with dedup backfill --otherwise {lacked} and the --otherwise-window of the consumer's Lookup"
+        )
+        raise SnapshotError(message)
+    part = fitting_partition(
+        folder, manifest, identity, plan.progress, numbered=held.window.count is not None
+    )
+    ours, theirs = held.window, Window.parse(manifest.window)
+    if (ours.count or 0) > (theirs.count or 0) or (ours.count is None and theirs.count is not None):
+        raise SnapshotError(
+            f"its window is {theirs}, here it is {ours}, and ranks cannot be made up; make one with this window"
+        )
+    claims_history = part.low < part.high
+    if not manifest.vouched and claims_history and part.low < plan.progress.low:
+        raise SnapshotError(
+            f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with --group"
+        )
+    return part
+
+
+def _check_log(folder: str | Path, part: PartitionManifest, same_until: SameUntil | None) -> Steps[None]:
+    """Refuse a snapshot of records that the log no longer has; where nobody knows that, it is taken."""
+    if same_until is None or part.epoch is None or part.low == part.high:
+        return
+    end = yield from same_until(part.high, part.epoch)
+    if end is not None and end < part.high:
+        raise SnapshotError(
+            f"snapshot {folder} reaches offset {part.high} of leader epoch {part.epoch}, which ends at {end} in the log now: "
+            "the log was cut since; make a new one"
+        )
+
+
+def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:
+    """Return the plan once the snapshot is in: offsets between its cut and the committed offset are replayed."""
+    progress = plan.progress
+    if part.high < progress.low:
+        # Nobody vouches for the offsets between its cut and the group's own beginning.
+        progress = replace(progress, high=progress.low, newest_ms=part.newest_ms, accepted=part.accepted)
+        if progress.since_ms is not None:
+            progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
+    else:
+        progress = replace(progress, high=part.high, newest_ms=part.newest_ms, accepted=part.accepted)
+        if plan.beginning != "new":
+            progress = replace(progress, since_ms=part.since_ms, since_number=part.since_number)
+        if part.low > progress.low and part.since_ms is None:
+            # It knows all from its own beginning on, which is later than the group's.
+            progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
+    return replace(plan, progress=progress, replay_from=progress.high, whole=False)
+
+
+def _resharded(part: PartitionManifest, plan: StartPlan) -> StartPlan:
+    """Return the plan where marks of other partitions came in: also in one that is new they are known only since then."""
+    since_ms = part.since_ms
+    if since_ms is None:
+        return plan
+    known_ms = plan.progress.since_ms
+    return replace(
+        plan,
+        progress=replace(plan.progress, since_ms=since_ms if known_ms is None else max(known_ms, since_ms)),
+    )
+
+
+# --- the fourth rung: a replay, from where history is not gone (the fifth) -------------------------------------------------
+
+
+def _replay_tail(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[LogChange | None]:
+    """Fold the missing tail, if any; return how the log was cut meanwhile, if it was."""
+    if plan.replay_to <= plan.replay_from:
+        return None
+    with at.reader() as reader:
+        cut = yield from replay(at, held, plan, reader)
+    at.notes.append(f"replayed {at.assigned.replayed} records")
+    return cut or (yield from _cut_before(start, held, at.client))
+
+
+def replay(at: Recovery, held: Partition, plan: StartPlan, reader: TailReader) -> Steps[LogChange | None]:
+    """Fold the IDs of the tail into the marks; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
+    first, decided = reader.bounds()
+    last = decided if plan.replay_to <= decided else reader.log_end()
+    if plan.replay_to > last:
+        return LogChange()
+    if held.forgets:
+        held.skip_to(plan.replay_to)
+        return None
+    if at.out_of_time() or plan.replay_to > decided:
+        _give_up_waiting(at, held, plan)
+        return None
+    begin = yield from _where_to_begin(held, plan, reader, first)
+    at.begin(f"replaying offsets {begin} to {plan.replay_to}")
+    return (yield from _fold(at, held, plan, reader, begin))
+
+
+def _fold(
+    at: Recovery, held: Partition, plan: StartPlan, reader: TailReader, begin: int
+) -> Steps[LogChange | None]:
+    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, at.until, at.progress)
+    epoch = None if at.assigned.start is None else at.assigned.start.leader_epoch
+    reached, heard = begin, time.monotonic()
+    for piece in reader.slices(begin, plan.replay_to, at.engine.keys):
+        if watch.is_over:
+            _give_up_waiting(at, held, plan)
+            return None
+        if piece is None:
+            # The broker is away, or has much that is left out: others go first.
+            yield Wait(LOOK_S, "broker") if time.monotonic() - heard >= SILENT_S else None
+            continue
+        if epoch is not None and piece.epoch is not None and piece.epoch > epoch:
+            # Before it is written: later nobody could tell it from records that were handled.
+            return LogChange(piece.offsets[0])
+        held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
+        reached, heard = piece.end, time.monotonic()
+        at.assigned.replayed += len(piece.offsets)
+        watch.note(piece.end)
+        at.engine.trim()
+        yield None
+        while held.choked and at.chosen.on_full_disk == "pause":
+            # Marks that are folded now could not be kept.
+            yield Wait(ROOM_LOOK_S, "store")
+    if reached < plan.replay_to:
+        return LogChange()
+    if held.lane.high < plan.replay_to:
+        held.fold([], np.empty(0, np.int64), [], plan.replay_to)
+    return None
+
+
+def _give_up_waiting(at: Recovery, held: Partition, plan: StartPlan) -> None:
+    """Start without the records that were not replayed in time."""
+    held.skip_to(plan.replay_to)
+    detail = "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
+    at.engine.tell(at.event("recovery-timeout", detail, plan.replay_to))
+
+
+def _where_to_begin(held: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
+    """Return the offset of the first record to fold; coverage begins later where records that could matter are gone from the log."""
+    begin = there = min(max(plan.replay_from, first), plan.replay_to)
+    if plan.whole and held.window.time_ms is not None and not held.hangs_on_order:
+        begin = yield from _one_window_back(held, reader, there, plan.replay_to)
+        # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
+        first = max(first, reader.bounds()[0])
+        there = min(max(plan.replay_from, first), plan.replay_to)
+        begin = max(begin, there)
+    if first > plan.replay_from and begin == there:
+        # Had the window begun behind it, nothing that is gone could matter.
+        logger.warning(
+            "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
+            held.topic, held.partition, plan.replay_from, first,
+        )  # fmt: skip
+        held.lane.pass_uncounted(first - plan.replay_from)
+        held.lane.forget_all()
+    return begin
+
+
+def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Steps[int]:
+    """Return where a fold may begin that gives every mark alive at ``end``, and note from when the marks are known."""
+    newest_ms = yield from reader.newest_before(end, low)
+    if newest_ms is None:
+        return low
+    # A record from the future counts as now: from its own timestamp the window would reach too little.
+    since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
+    first = reader.first_at(since_ms)
+    if first is None or first <= low:
+        return low
+    held.lane.since_ms = since_ms
+    return min(first, end)
+
+
+class ReplayWatch:
+    """Follows one partition's replay of offsets ``[start, end)``; ``until`` (seconds of ``clock``) is when it has to be over.
+
+    ``tell`` gets each line, with the offset that is reached.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        until: float | None,
+        tell: Callable[[int, str], object] = lambda _offset, _line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._start, self._end, self._until, self._clock = name, start, end, until, clock
+        self._tell = tell
+        self._began = self._told = clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self._until is not None and self._clock() >= self._until
+
+    def note(self, offset: int) -> None:
+        """Write a line now and then, and tell it: how far it is, at which rate, and for how long still."""
+        now = self._clock()
+        if now - self._told < TELL_EVERY_S:
+            return
+        self._told = now
+        rate = (offset - self._start) / (now - self._began)
+        left = f"{(self._end - offset) / rate:.0f} s to go" if rate > 0 else "nothing has come yet"
+        line = f"replayed up to offset {offset} of {self._end}, {rate:.0f} offsets a second, {left}"
+        logger.info("%s: %s", self._name, line)
+        self._tell(offset, line)

@@ -1,28 +1,45 @@
-"""The work of a consumer beside its poll loop: recovery, commits, and a pause where too much waits."""
+"""The partitions that a consumer holds: taken, moved, read again, given back, lost; and their work beside the poll loop.
+
+Everything here runs on the thread that polls, or under the consumer's lock. Nothing in a rebalance callback waits for a recovery. An error that
+no caller waits for is kept in ``guard``, for `poll` to raise.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from threading import RLock
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
-from dedup_sdk.kafka.asking import LOOK_S, explained, is_unheard_of
-from dedup_sdk.kafka.assigned import Assigned, Beginning, State
+from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.assignment import (
+    Assigned,
+    Coordinates,
+    LogChange,
+    Reading,
+    Start,
+    Starts,
+    State,
+    hangs_on_the_log,
+    is_fetched,
+    set_back,
+)
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commits import Coordinates
-from dedup_sdk.kafka.holdings import Holdings, committed_already
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.commit_text import CommitMetadata
+from dedup_sdk.kafka.commits import Commits
+from dedup_sdk.kafka.questions import ANSWER_S, Backoff
 from dedup_sdk.kafka.reader import parted_at
-from dedup_sdk.kafka.reading import is_fetched
-from dedup_sdk.kafka.recovery import RecoverySettings, recover
+from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.recovery_loop import RecoveryLoop
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.status import status_of
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.uncompleted import note_uncompleted
 from dedup_sdk.kafka.window_check import WindowCheck
@@ -30,24 +47,28 @@ from dedup_sdk.observe import PartitionEvent
 
 logger = logging.getLogger("dedup_sdk")
 
-SLICE_S = 0.05
-"""Seconds of recovery work in one poll, at most."""
-AT_ONCE = 2
-"""Partitions that recover at the same time."""
-TOGETHER_S = 0.5
-"""Seconds that a partition which is up to date waits, at most, for others whose recovery goes on, to begin with them."""
-ASK_AGAIN_S = 0.5
-"""Seconds between two attempts to commit where a history begins, or to do what failed here."""
+TAKE_S = 1.0
+"""Seconds in which brokers are asked, inside a rebalance, where partitions start; later the recoveries ask."""
 WRITE_AGAIN_S = 1.0
-"""Seconds between two attempts to write what a full disk refused."""
-UNKNOWN_S = 10.0
-"""Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
+"""Seconds between two attempts to write marks that a full disk refused."""
 MOST_WAITING = 100_000
 """Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
+PATIENCE_S: Final = 10.0
+"""Seconds that a member which leaves waits for a rebalance, at most, and not longer than the revoke deadline."""
+_ANSWER_S: Final = 1.0
+_LOOK_S: Final = 0.05
+
+_REBALANCING: Final = frozenset({
+    KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH,
+})  # fmt: skip
+"""The group's answers to a commit of a member that must join again first."""
+
+_MOST_OFFSET: Final = 2**63 - 1
 
 
-class Session(Holdings):
-    """Partitions in hand, and what they need. What fails here is kept in ``guard``, for `poll` to raise."""
+class Session:
+    """Partitions in hand, by coordinates, and the parts that work on them."""
 
     def __init__(
         self,
@@ -57,33 +78,299 @@ class Session(Holdings):
         chosen: RecoverySettings,
         guard: Guard,
     ) -> None:
-        super().__init__(engine, client, settings)
+        self.engine = engine
+        self.assigned: dict[Coordinates, Assigned] = {}
+        self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
+        self.reading = Reading(self.assigned, client)
+        self.log = RebalanceLog(engine)
+        self.placed = False
+        """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
+        self.closing = False
+        """Whether the client is on its way out: it answers no questions any more, and nothing is committed."""
+        self._client = client
+        self._settings = settings
         self._chosen = chosen
-        self._guard = guard
-        self._next_commit = time.monotonic() + settings.commit_interval_s
-        self._write_again_at = 0.0
+        self._starts = Starts(client, settings.reset)
+        self._backoff = Backoff(client.questions, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._topic_watch = TopicWatch(client)
-        self._begin_by = 0.0
-        self.hurried = False
-        """Whether some recovery could go on at once."""
+        self._recoveries = RecoveryLoop(
+            self.assigned, engine, client, settings, chosen, guard=guard, starts=self._starts,
+            backoff=self._backoff, commits=self.commits,
+        )  # fmt: skip
+        self._next_commit = time.monotonic() + settings.commit_interval_s
+        self._write_again_at = 0.0
         self.waking: list[TopicPartition] = []
         """Partitions that deliver and are not fetched from yet; see `wake`."""
 
     @property
-    def recovering(self) -> bool:
-        """Whether some partition does not deliver yet."""
-        return any(assigned.state is State.RECOVERING for assigned in self.assigned.values())
+    def of_group(self) -> set[Coordinates]:
+        """The partitions that the group assigned."""
+        return {coordinates for coordinates, assigned in self.assigned.items() if not assigned.by_hand}
 
     @property
-    def has_stopped(self) -> bool:
-        """Whether the client stopped reading a partition that delivers."""
-        return any(each.stopped and each.state is State.ACTIVE for each in self.assigned.values())
+    def recovering(self) -> bool:
+        """Whether some partition does not deliver yet."""
+        return bool([each for each in self.assigned.values() if each.recovers and not each.given_up])
+
+    @property
+    def hurried(self) -> bool:
+        """Whether some recovery could go on at once."""
+        return self._recoveries.hurried
 
     @property
     def until_commit_s(self) -> float:
         """Seconds until the next commit is due."""
         return max(0.0, self._next_commit - time.monotonic())
+
+    # --- taking and moving -------------------------------------------------------------------------------------------
+
+    def take(
+        self, partitions: list[TopicPartition], *, incremental: bool | None = None, by_hand: bool = False
+    ) -> None:
+        """Take partitions over: paused, at the place where the group stands; recovery follows in `work`.
+
+        ``by_hand``: see `Assigned`.
+        """
+        self._client.forget_topic_ids()
+        starts: list[Start | None] = [None] * len(partitions)
+        try:
+            self._find_starts(partitions, starts)
+        except (KafkaException, DedupError) as error:
+            self._backoff.note_silence()
+            logger.warning("the group's offsets are not known yet (%s); asking again", error)
+        finally:
+            # Also when interrupted: a partition that the client assigned by itself would be read and dropped for ever.
+            at = [
+                TopicPartition(p.topic, p.partition, s.offset if s else 0)
+                for p, s in zip(partitions, starts, strict=True)
+            ]
+            self._client.assign(at, incremental=incremental)
+            self.placed = True
+            for tp, start, placed in zip(partitions, starts, at, strict=True):
+                assigned = Assigned(
+                    tp.topic,
+                    tp.partition,
+                    wanted=tp.offset,
+                    reads_from=placed.offset,
+                    by_hand=by_hand,
+                    taken_at=time.monotonic(),
+                )
+                if start is not None:
+                    assigned.starts_at(start)
+                self.assigned[tp.topic, tp.partition] = assigned
+        self.log.came([(tp.topic, tp.partition) for tp in partitions])
+
+    def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
+        """Fill in where partitions start, as far as brokers say it at once: a rebalance waits for us."""
+        if not partitions:
+            return
+        until = 0.0 if self._backoff.is_active else time.monotonic() + TAKE_S
+        for row, (tp, committed) in enumerate(self._starts.stand(partitions, ANSWER_S)):
+            if time.monotonic() < until or not hangs_on_the_log(tp, committed):
+                try:
+                    starts[row] = self._starts.start(tp, committed)
+                except KafkaException as error:
+                    until = 0.0
+                    self._backoff.note_silence()
+                    # No warning yet: a slow broker has answered when it is asked again, or else that is told.
+                    logger.info("%s[%d]: where it starts is asked again (%s)", tp.topic, tp.partition, error)
+
+    def resolve(self, wanted: TopicPartition) -> int:
+        """Return the offset that a logical one (beginning, end, so many before the end) means now."""
+        return self._starts.resolve(wanted)
+
+    def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
+        """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
+        assigned = self.assigned[topic, partition]
+        known = self._history(assigned)
+        metadata = None
+        if known is not None:
+            history, high = known
+            if offset == high:
+                metadata = history
+            if offset < high:
+                metadata = set_back(history, offset)
+                if log_changed:
+                    metadata = replace(metadata, low=offset, complete=False)
+        # As with the plain client, a seek is no commit: the next progress is, also below the committed offset.
+        # But a new group must know where it begins, wherever that is: else its store would look foreign to it.
+        new = assigned.start is not None and assigned.start.new and assigned.recovers
+        start = Start(
+            offset=offset,
+            metadata=metadata,
+            new=new,
+            at_once=log_changed or new,
+        )
+        self._begin_again(assigned, start, moved_to=offset)
+        if not log_changed:
+            self.commits.hand_on(assigned, self.assigned[topic, partition])
+
+    def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
+        """Return the range that the group has processed without a gap: the metadata with its beginning, and the offset after its end."""
+        if assigned.held is not None:
+            lane = assigned.held.lane
+            return assigned.metadata(assigned.held, lane.high), lane.high
+        start = assigned.start
+        if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
+            return None
+        return start.metadata, start.offset
+
+    def _begin_again(
+        self, assigned: Assigned, start: Start | None, *, moved_to: int = _MOST_OFFSET, write: bool = True
+    ) -> None:
+        self._client.pause(assigned.topic, assigned.partition)
+        self._leave(assigned)
+        self.assigned[assigned.coordinates] = Assigned(
+            assigned.topic,
+            assigned.partition,
+            start,
+            wanted=assigned.wanted,
+            by_hand=assigned.by_hand,
+            taken_at=time.monotonic(),
+            user_paused=assigned.user_paused,
+            stopped=assigned.stopped,
+            commits=assigned.commits.moved(moved_to),
+            failed_at=assigned.failed_at,
+        )
+        self._end(assigned, write=write and assigned.held is not None)
+
+    # --- after an interruption --------------------------------------------------------------------------------------
+
+    def reconcile(self, actual: Iterable[Coordinates]) -> None:
+        """Hold exactly the partitions that the client says are ours: a rebalance may have been interrupted half way."""
+        ours, theirs = set(self.assigned), set(actual)
+        self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
+        if theirs <= ours:
+            return
+        incremental = self._settings.incremental
+        by_hand = bool(self.assigned) and not self.of_group
+        if incremental:
+            missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
+            self._client.unassign(missing)
+        else:
+            self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
+            missing = [TopicPartition(*coordinates) for coordinates in theirs]
+        self.take(missing, incremental=incremental, by_hand=by_hand)
+
+    def reopen_all(self) -> None:
+        """Forget records in flight and read every partition again from its watermark: its state may be half-changed.
+
+        A partition that caused it a second time, with no progress in between, stays closed: the others go on.
+        """
+        self.commits.await_nothing()
+        for assigned in list(self.assigned.values()):
+            if assigned.given_up:
+                continue
+            held, known = assigned.held, self._history(assigned)
+            start = assigned.start if held is None or known is None else self._where_it_stood(assigned, known)
+            self._begin_again(assigned, start, write=False)
+            if held is not None and held.has_failed and start is not None:
+                self.assigned[assigned.coordinates].blame(start.offset)
+
+    def _where_it_stood(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
+        history, high = known
+        # State in memory may be half-changed: only the store, and the group's commit, say which records are completed.
+        history = replace(history, done=assigned.told)
+        start = assigned.start
+        if assigned.held is not None:
+            # Records that were not read yet are still to be compared with the marks.
+            high = assigned.held.committable
+            acknowledged = assigned.held.lane.committed
+        elif start is not None:
+            acknowledged = start.acknowledged if start.reopened else start.offset
+        else:
+            acknowledged = None
+        return Start(offset=high, metadata=history, reopened=True, acknowledged=acknowledged)
+
+    def refetch(self, partitions: Iterable[Coordinates]) -> None:
+        """Read these partitions again from where judging stands."""
+        for coordinates in partitions:
+            if coordinates in self.assigned:
+                self.reading.again(self.assigned[coordinates])
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write, commit and close: the partitions go to another member in order.
+
+        All of it within one deadline, or the group would put this member out. Work that does not fit is abandoned: the next owner
+        sees records again that were neither written nor committed. Partitions that belong to others already are lost, as by `lose`.
+        """
+        until = time.monotonic() + self._settings.revoke_deadline_s
+        held = self._mine(partitions)
+        mine = [assigned for assigned in held if assigned.state is not State.LOST]
+        self._drop([assigned for assigned in held if assigned.state is State.LOST])
+        for assigned in mine:
+            assigned.enter(State.REVOKING)
+        try:
+            # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
+            if not self.closing:
+                if self._settings.only_user_commits:
+                    self.commits.pay(asynchronous=False, until=until)
+                self.commits.completed(mine, asynchronous=False, until=until)
+        except (KafkaException, DedupError) as error:
+            logger.warning(
+                "commit on revoke failed (%s): the next owner sees again what was not committed", error
+            )
+        self.engine.counters.left_out += sum(map(_left_out, mine))
+        for assigned in mine:
+            in_time = time.monotonic() < until
+            if not in_time:
+                logger.warning(
+                    "%s[%d]: abandoned after the revoke deadline of %.1f s; what was not written comes again",
+                    assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
+                )  # fmt: skip
+            self._let_go(assigned, write=in_time)
+        if mine:
+            self.log.went("revoked", mine)
+
+    def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
+        mine = self._mine(partitions)
+        for assigned in mine:
+            if assigned.state is not State.LOST:
+                assigned.enter(State.LOST)
+        return mine
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Close without writing or committing: the partitions belong to others already."""
+        self._drop(self.condemn(partitions))
+
+    def _drop(self, lost: list[Assigned]) -> None:
+        for assigned in lost:
+            self._let_go(assigned, write=False)
+        if lost:
+            self.log.went("lost", lost)
+
+    def _mine(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        held = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
+        return [assigned for assigned in held if assigned is not None]
+
+    def _let_go(self, assigned: Assigned, *, write: bool) -> None:
+        self._leave(assigned)
+        try:
+            self._end(assigned, write=write)
+        except DedupError as error:
+            logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
+
+    def _leave(self, assigned: Assigned) -> None:
+        if assigned.recovery is not None:
+            assigned.recovery.close()
+        self._backoff.forget(assigned.topic, assigned.partition)
+        self.assigned.pop(assigned.coordinates, None)
+
+    def _end(self, assigned: Assigned, *, write: bool) -> None:
+        """End an epoch: nothing that still refers to it writes or commits from here on."""
+        if not write and assigned.state is not State.LOST:
+            assigned.enter(State.LOST)
+        elif assigned.state not in (State.REVOKING, State.LOST):
+            assigned.enter(State.REVOKING)
+        try:
+            close = self.engine.close if write else self.engine.lose
+            close(assigned.topic, assigned.partition)
+        finally:
+            assigned.enter(State.CLOSED)
+
+    # --- events of the client -------------------------------------------------------------------------------------------
 
     def absorbs(self, event: Any) -> bool:
         """Apply the user's reset policy where the log no longer has the offset that was asked for.
@@ -101,9 +388,7 @@ class Session(Holdings):
             return True
         if self._settings.reset == "error":
             return False
-        if assigned.state is State.RECOVERING:
-            if assigned.start is not None:
-                assigned.start = replace(assigned.start, seek=True)
+        if assigned.recovers:
             return True
         offset = self._client.edge(*coordinates, self._settings.reset)
         detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
@@ -115,16 +400,16 @@ class Session(Holdings):
         """Keep an event of the client until its partition's leader may answer: the other partitions go on."""
         assigned = self.assigned.get((event.topic(), event.partition()))
         if assigned is not None:
-            self._asking.failed(assigned)
+            self._backoff.failed(assigned)
             assigned.unanswered = event
 
     def due_events(self) -> list[Any]:
-        """Return what was put off and may be answered now."""
+        """Return the events that were put off and may be answered now."""
         due = []
         for assigned in self.assigned.values():
             if assigned.unanswered is None or assigned.ask_at > time.monotonic():
                 continue
-            if self._asking.may_begin(assigned):
+            if self._backoff.may_begin(assigned):
                 due.append(assigned.unanswered)
                 assigned.unanswered = None
         return due
@@ -132,7 +417,7 @@ class Session(Holdings):
     def doubt(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
     ) -> None:
-        """Recover an active partition anew: what comes is not what was completed there.
+        """Recover an active partition anew: its log has other records than those that were completed there.
 
         ``same_until``: up to where it is, as far as the broker says. ``contradicted_at``: from where on it is not, as the marks say.
         """
@@ -141,11 +426,11 @@ class Session(Holdings):
         if known is not None:
             # Of a topic that was made anew the broker has the same leader epochs, and says that its log is the old one.
             self._client.forget_topic_ids()
-            start = replace(self._where_it_stood(assigned, known), suspect=True, same_until=same_until)
-            self._begin_again(assigned, replace(start, contradicted_at=contradicted_at))
+            start = self._where_it_stood(assigned, known)
+            self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
 
     def doubt_topics_made_anew(self) -> list[Coordinates]:
-        """Recover anew what is read of topics that are others by now, from their beginning; return which partitions these are."""
+        """Recover the partitions of topics that were deleted and made again, from their beginning; return these partitions."""
         if not self._topic_watch.is_due:
             return []
         # A recovery asks by itself.
@@ -153,12 +438,12 @@ class Session(Holdings):
         changed = self._topic_watch.look(delivering)
         for assigned in changed:
             self.doubt(assigned.topic, assigned.partition)
-        return [(assigned.topic, assigned.partition) for assigned in changed]
+        return [assigned.coordinates for assigned in changed]
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover anew where the log is not the one that was completed, or ends below it.
 
-        A policy for what is missing would skip what came instead. ``same_until``: what the broker says of it, if anything.
+        The policy ``auto.offset.reset`` would skip the records that came instead. ``same_until``: up to where it is the same, if the broker says so.
         """
         known = self._history(assigned)
         if known is None:
@@ -176,16 +461,28 @@ class Session(Holdings):
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
-        held_up = {
-            c for c, assigned in self.assigned.items() if assigned.full or assigned.state is State.RECOVERING
-        }
+        held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.recovers}
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
+    def gave(self, message: Any) -> bool:
+        """Whether a message in flight was handed out since the partition was taken last.
+
+        A handler that outlived a rebalance, or its consumer, must not end the record that is in flight now, at the same offset.
+        """
+        assigned = self.assigned.get((message.topic(), message.partition()))
+        if assigned is None or assigned.held is None or not assigned.held.started:
+            return assigned is not None
+        place = assigned.held.lane.place(message.offset())
+        return place is None or place.chunk.items[place.row] is message
+
+    # --- a poll ------------------------------------------------------------------------------------------------------
+
     def work(self) -> None:
-        """Do what is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
-        self.hurried = False
+        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
+        self._recoveries.hurried = False
         if self.recovering:
-            self._recover()
+            if begun := self._recoveries.work():
+                self._begin_to_deliver(begun)
         else:
             self._client.readers.close()
         if self._window_check.asked:
@@ -204,8 +501,27 @@ class Session(Holdings):
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next one", error)
 
+    def _begin_to_deliver(self, finished: list[Assigned]) -> None:
+        """Let partitions that are up to date deliver."""
+        fetching = any(map(is_fetched, self.assigned.values()))
+        for assigned in finished:
+            start = assigned.start
+            if start is None:
+                raise AssertionError(f"{assigned.topic}[{assigned.partition}] recovered without a start")
+            assigned.enter(State.ACTIVE)
+            if start.offset != assigned.reads_from or assigned.stopped or start.leader_epoch is not None:
+                # With the epoch the client asks the broker whether the log still has the records before.
+                self.reading.begin(assigned, start.offset, start.leader_epoch)
+            if not assigned.user_paused:
+                self._client.resume(assigned.topic, assigned.partition)
+            self._window_check.ask(assigned.topic, assigned.partition, start.offset)
+            if not fetching:
+                self.waking.append(TopicPartition(assigned.topic, assigned.partition))
+        behind = [each for each in self.assigned.values() if each.recovers]
+        self.log.ready(finished, behind)
+
     def wake(self) -> None:
-        """Have what has begun to deliver fetched from at once."""
+        """Have the client fetch at once from partitions that have begun to deliver."""
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
@@ -237,156 +553,97 @@ class Session(Holdings):
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)
 
-    def _recover(self) -> None:
-        until = time.monotonic() + SLICE_S
-        waiting = [assigned for assigned in self.assigned.values() if assigned.state is State.RECOVERING]
-        while (now := time.monotonic()) < until:
-            # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [each for each in waiting if each.held is None and each.ask_at <= now]
-            if not busy or self._asking.rests:
-                break
-            # Those that failed ask last: a broker that does not answer holds up no others.
-            for assigned in sorted(busy, key=_failures)[:AT_ONCE]:
-                self._step(assigned)
-                if time.monotonic() >= until:
-                    break
-        self.hurried = not self._asking.rests and any(
-            each.held is None and each.ask_at <= now for each in waiting
-        )
-        finished = [assigned for assigned in waiting if assigned.held is not None]
-        if finished:
-            self._say_beginnings(finished)
-            self._activate_together([assigned for assigned in finished if _is_begun(assigned)])
 
-    def _activate_together(self, finished: list[Assigned]) -> None:
-        """Let the partitions deliver in few groups: a fetch that waits for records of the first holds up that of the next."""
-        if not finished:
-            return
-        now = time.monotonic()
-        self._begin_by = self._begin_by or now + TOGETHER_S
-        if not self.hurried or now >= self._begin_by:
-            self._begin_by = 0.0
-            self._activate(finished)
+def _left_out(assigned: Assigned) -> int:
+    """Return how many completions the commit of a partition has no room for."""
+    held = assigned.held
+    return 0 if held is None or not held.started else assigned.left_out(held, held.committable)
 
-    def _step(self, assigned: Assigned) -> None:
-        """Bring a partition a little further."""
-        began = time.monotonic()
+
+def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: float) -> None:
+    """Commit completed records, if need be after the rebalance under way; a commit refused for another reason is left to the end.
+
+    Nothing is delivered any more from here on.
+    """
+    until = time.monotonic() + min(PATIENCE_S, patience_s)
+    with lock:
+        for assigned in session.assigned.values():
+            client.pause(assigned.topic, assigned.partition)
+    while not _committed(session, lock, until) and time.monotonic() < until:
+        # The client joins again while it is polled, and says so to the callbacks.
+        client.listen(_LOOK_S)
+
+
+def _committed(session: Session, lock: RLock, until: float) -> bool:
+    """Try once; False when another try makes sense."""
+    with lock:
+        answer_by = min(until, time.monotonic() + _ANSWER_S)
         try:
-            if not self._asking.may_begin(assigned):
-                return
-            if assigned.start is None:
-                self._ask_again(assigned)
-                return
-            if assigned.recovery is None:
-                if not self._is_described(assigned):
-                    return
-                assigned.recovery = recover(assigned, self.engine, self._client, self._settings, self._chosen)
-            next(assigned.recovery)
-        except StopIteration:
-            assigned.recovery = None
-            assigned.failures, assigned.silent = 0, False
-        except BaseException as error:
-            assigned.recovery = None
-            self.engine.lose(assigned.topic, assigned.partition)
-            if not isinstance(error, DedupError | KafkaException):
-                raise
-            self._note_failure(assigned, error)
-        finally:
-            self._asking.took(time.monotonic() - began)
+            session.commits.completed(session.assigned.values(), asynchronous=False, until=answer_by)
+        except KafkaException as error:
+            if error.args[0].code() in _REBALANCING:
+                return False
+            logger.info("commit before leaving failed (%s)", error)
+        except DedupError as error:
+            logger.info("commit before leaving failed (%s)", error)
+    return True
 
-    def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
-        """Have a recovery begin again later, or the error raised."""
-        assigned.ask_at = time.monotonic() + ASK_AGAIN_S
-        if isinstance(error, StoreUnavailableError):
-            if not assigned.no_store:
-                logger.warning("%s[%d] waits for its store: %s", assigned.topic, assigned.partition, error)
-            assigned.no_store = True
-        elif isinstance(error, KafkaException) and (
-            passes(error) or is_unheard_of(assigned, error, UNKNOWN_S)
-        ):
-            self._asking.failed(assigned)
-            logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
+
+class RebalanceLog:
+    """Writes the lines, and counts the verdicts between them."""
+
+    def __init__(self, engine: Deduplicator) -> None:
+        self._engine = engine
+        self._counted: Counter[str] = Counter()
+
+    def came(self, partitions: Iterable[Coordinates]) -> None:
+        """Partitions were assigned; each delivers when it is up to date."""
+        names = sorted(partitions)
+        self._write("assigned", len(names), ", ".join(_in_short(names)))
+
+    def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
+        """Partitions begin to deliver, while those ``behind`` still recover."""
+        line = "ready %d partitions: %s"
+        arguments = [len(partitions), "; ".join(map(self._told, partitions))]
+        if behind:
+            line += "; %d still recover: %s"
+            arguments += [len(behind), "; ".join(map(self._told, behind))]
+        logger.info(line, *arguments)
+
+    def went(self, how: str, partitions: list[Assigned]) -> None:
+        """Partitions have another owner, or none."""
+        self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
+
+    def _write(self, what: str, count: int, names: str) -> None:
+        counted = Counter(self._engine.counters.as_dict())
+        since = {name: count for name, count in (counted - self._counted).items() if count}
+        self._counted = counted
+        logger.info(
+            "%s %d partitions: %s; verdicts since the last rebalance: %s", what, count, names or "-", since or "none"
+        )  # fmt: skip
+
+    def _told(self, assigned: Assigned) -> str:
+        name = f"{assigned.topic}[{assigned.partition}]"
+        if assigned.start is not None:
+            name += f"@{assigned.start.offset}"
+        notes = [assigned.note] if assigned.note else []
+        notes += status_of(assigned, self._engine).hindrances
+        if assigned.held is None:
+            notes.append("not up to date")
         else:
-            self._guard.keep(explained(assigned, error))
-
-    def _is_described(self, assigned: Assigned) -> bool:
-        """Whether it is known which topic this is; all that recover are asked about in one request."""
-        if not self._client.is_described(assigned.topic):
-            recovering = (each for each in self.assigned.values() if each.state is State.RECOVERING)
-            self._client.describe({each.topic for each in recovering})
-        if self._client.is_described(assigned.topic):
-            return True
-        assigned.ask_at = time.monotonic() + LOOK_S
-        return False
-
-    def _ask_again(self, assigned: Assigned) -> None:
-        """Ask where the group stands; a broker that does not answer now is asked again later."""
-        wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
-        try:
-            [(_, committed)] = self._stand([wanted], self._client.readers.answer_s)
-            assigned.start = replace(self._start(wanted, committed), seek=True)
-            assigned.stands_at(committed_already(assigned.start))
-            assigned.asked_from = 0.0
-        except KafkaException as error:
-            now = time.monotonic()
-            self._asking.failed(assigned)
-            self._asking.put_off(each for each in self.assigned.values() if each.start is None)
-            assigned.asked_from = assigned.asked_from or now
-            missing = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
-            if missing and now - assigned.asked_from > UNKNOWN_S:
-                if self._client.knows_of(assigned.topic, assigned.partition):
-                    # It has no leader for now, so that there is nobody to ask.
-                    assigned.asked_from = now
-                    return
-                raise RecoveryError(
-                    f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
-                ) from error
-            if not passes(error):
-                raise
-            logger.warning(
-                "%s[%d]: the group's offsets are not known yet (%s)",
-                assigned.topic,
-                assigned.partition,
-                error,
-            )
-
-    def _say_beginnings(self, finished: list[Assigned]) -> None:
-        """Commit where histories begin whose beginning the group does not know; what is refused is asked for again."""
-        now = time.monotonic()
-        due = [
-            each
-            for each in finished
-            if not _is_begun(each) and each.beginning is Beginning.TO_ASK and each.ask_at <= now
-        ]
-        for assigned in due:
-            assigned.ask_at = now + ASK_AGAIN_S
-        try:
-            self.commits.beginnings(due)
-        except KafkaException as error:
-            logger.warning("the beginning of the history cannot be committed (%s); asking again", error)
-
-    def _activate(self, finished: list[Assigned]) -> None:
-        """Let the partitions deliver."""
-        fetching = any(map(is_fetched, self.assigned.values()))
-        starts = [(assigned, assigned.start) for assigned in finished if assigned.start is not None]
-        for assigned, start in starts:
-            assigned.enter(State.ACTIVE)
-            if start.seek or assigned.stopped or start.leader_epoch is not None:
-                # With the epoch the client asks the broker whether the log still has what lies before.
-                self.reading.begin(assigned, start.offset, start.leader_epoch)
-            if not assigned.user_paused:
-                self._client.resume(assigned.topic, assigned.partition)
-            self._window_check.ask(assigned.topic, assigned.partition, start.offset)
-        if not fetching:
-            self.waking += [TopicPartition(assigned.topic, assigned.partition) for assigned in finished]
-        behind = [each for each in self.assigned.values() if each.state is State.RECOVERING]
-        self.log.ready([assigned for assigned, _ in starts], behind)
+            notes.append(f"{assigned.seconds:.2f} s")
+        return f"{name} ({', '.join(notes)})"
 
 
-def _is_begun(assigned: Assigned) -> bool:
-    """Whether the group knows where the history of this partition begins."""
-    return assigned.start is None or not assigned.start.at_once or assigned.beginning is Beginning.KNOWN
-
-
-def _failures(assigned: Assigned) -> int:
-    return assigned.failures
+def _in_short(partitions: list[Coordinates]) -> list[str]:
+    """Name partitions, in ascending order, by topic and ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
+    ranges: dict[str, list[list[int]]] = {}
+    for topic, number in partitions:
+        known = ranges.setdefault(topic, [])
+        if known and known[-1][-1] == number - 1:
+            known[-1] = [known[-1][0], number]
+        else:
+            known.append([number])
+    return [
+        f"{topic}[{','.join('-'.join(map(str, each)) for each in known)}]" for topic, known in ranges.items()
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka.assigned import Assigned, State
+from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.observe import Hindrance, PartitionStatus
 
 
@@ -30,7 +30,7 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
     if assigned.state is State.RECOVERING:
         yield from _waits_for(assigned)
     choked = held is not None and held.choked
-    if choked or (assigned.no_store and assigned.recovery is None and assigned.held is None):
+    if choked or assigned.waits_for == "store":
         yield "store"
     claims = None if held is None else held.claims
     if assigned.full and not choked and not (claims is not None and claims.stands_still):
@@ -39,6 +39,8 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
         yield "elsewhere"
     if claims is not None and claims.is_out:
         yield "outage"
+    if assigned.given_up:
+        yield "failed"
     if assigned.uncompleted:
         yield "uncompleted"
     if assigned.user_paused:
@@ -50,11 +52,7 @@ def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindranc
 def _waits_for(assigned: Assigned) -> Iterator[Hindrance]:
     if assigned.start is None:
         yield "offsets"
-    if assigned.silent:
-        yield "broker"
-    if assigned.waits_for_lock:
-        yield "lock"
-    if assigned.undecided:
-        yield "transaction"
+    if assigned.waits_for is not None and assigned.waits_for != "store":
+        yield assigned.waits_for
     if assigned.held is not None:
         yield "beginning"

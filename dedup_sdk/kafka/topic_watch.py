@@ -1,7 +1,7 @@
 """Whether the topics that are read are still the ones that their partitions began with.
 
-A topic that is deleted and made again has the same name and, soon, the same offsets: the client reads on where it stood, and what lies before
-that is never read. The brokers know it by its ID.
+A topic that is deleted and made again has the same name and, soon, the same offsets: the client reads on where it stood, and the records before
+that are never read. The brokers know it by its ID.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.metadata import topic_id_of
-from dedup_sdk.kafka.questions import Asked
+from dedup_sdk.kafka.questions import Asked, topic_id_of
 from dedup_sdk.rule_fingerprint import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
@@ -23,7 +22,7 @@ LOOK_SOON_S: Final = 1.0
 
 
 class Brokers(Protocol):
-    """What is asked."""
+    """The questions that are asked."""
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException`."""

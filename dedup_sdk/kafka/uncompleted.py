@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from dedup_sdk.kafka.assigned import Assigned
+from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.lane.state import LaneState
 
 logger = logging.getLogger("dedup_sdk")

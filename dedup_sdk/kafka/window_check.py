@@ -1,19 +1,24 @@
-"""Whether a window by time fits its topic: a store can be made again only of what the topic keeps, and a resend takes its time.
+"""Whether a window by time fits its topic: a store can be rebuilt only from what the topic keeps, and a resend takes its time.
 
-The broker is asked once a topic, in the background, when its first partition begins; without an answer nothing is said.
+A consumer asks once for each topic, in the background, when its first partition begins (`WindowCheck`); without an answer nothing is said. The command
+``dedup window-check`` asks from outside (`WindowQuestion`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.questions import Asked
-from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.kafka.refusals import settings_refused, text_of
+from dedup_sdk.kafka.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk.observe import EventName, PartitionEvent
 
 DELIVERY_TIMEOUT_MS = 120_000
@@ -27,7 +32,7 @@ class _Question(NamedTuple):
 
 
 class WindowCheck:
-    """Asks for each topic's settings, and tells what does not fit the window."""
+    """Asks for each topic's settings, and tells where the window does not fit."""
 
     def __init__(self, engine: Deduplicator, client: Client, settings: ClientSettings) -> None:
         self._engine, self._client, self._settings = engine, client, settings
@@ -45,7 +50,7 @@ class WindowCheck:
             self.asked[topic] = _Question(partition, offset, asked)
 
     def look(self) -> None:
-        """Tell what the answers that have come say."""
+        """Look at the answers that have come, and tell of misfits."""
         for topic, question in list(self.asked.items()):
             if not question.asked.answer.done():
                 continue
@@ -69,7 +74,7 @@ def misfits(
     retry_ms: int = DELIVERY_TIMEOUT_MS,
     lag_ms: int = 0,
 ) -> Iterator[tuple[EventName, str]]:
-    """Yield what does not fit: the event, and one line with both numbers.
+    """Yield the misfits: the event, and one line with both numbers.
 
     ``silence_ms`` is how long a member of a group may be gone before its work is given to another, ``retry_ms`` how long a producer tries, ``lag_ms`` the
     age of the oldest record that the group has not read.
@@ -104,3 +109,69 @@ def needed(topic_settings: Mapping[str, str], silence_ms: int, retry_ms: int) ->
     """Return how long after its first record a message may be sent again, milliseconds, by the records' timestamps."""
     appended = topic_settings.get("message.timestamp.type") == "LogAppendTime"
     return retry_ms * (2 if appended else 1) + silence_ms
+
+
+class WindowQuestion:
+    """Asks a broker how a topic is set up, and how far behind a group is. Raises `RecoveryError` in one line where the cluster does not play along.
+
+    ``client``: more of the client's settings, for security.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, client: Mapping[str, str] | None = None) -> None:
+        self._topic = topic
+        self._config: dict[str, Any] = {"log_level": 0, **(client or {}), "bootstrap.servers": bootstrap}
+        refuse_unwritable({**self._config, "group.id": "window-check"})
+
+    def topic_settings(self) -> dict[str, str]:
+        """Return how the topic is set up."""
+        with settings_refused(self._config):
+            admin = AdminClient(self._config)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+        try:
+            entries = admin.describe_configs([resource], request_timeout=ASK_S)[resource].result()
+        except KafkaException as error:
+            raise RecoveryError(
+                f"topic {self._topic!r} cannot be asked for its settings: {text_of(error)}; check --topic and --bootstrap"
+            ) from None
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    def lag_ms(self, group: str) -> int:
+        """Return the age of the oldest record that a group has not read, milliseconds; 0 where it has read all, or never committed."""
+        own = {
+            "group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True,
+            "allow.auto.create.topics": False,
+        }  # fmt: skip
+        refuse_unwritable({**self._config, **own})
+        with settings_refused(self._config):
+            consumer = Consumer({**self._config, **own})
+        try:
+            return self._lag_ms(consumer)
+        except KafkaException as error:
+            raise RecoveryError(f"the cluster did not answer: {text_of(error)}; is the broker up?") from None
+        finally:
+            consumer.close()
+
+    def _lag_ms(self, consumer: Consumer) -> int:
+        there = consumer.list_topics(self._topic, timeout=ASK_S).topics[self._topic]
+        asked = [TopicPartition(self._topic, number) for number in there.partitions]
+        stands = [tp for tp in consumer.committed(asked, timeout=ASK_S) if tp.offset >= 0]
+        for tp in stands:
+            # Records that are gone are nobody's to read.
+            tp.offset = max(tp.offset, consumer.get_watermark_offsets(tp, timeout=ASK_S)[0])
+        consumer.assign(stands)
+        left, oldest_ms = {tp.partition for tp in stands}, None
+        until = time.monotonic() + ASK_S
+        while left:
+            message = consumer.poll(max(0.0, until - time.monotonic()))
+            if message is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
+            error, partition = message.error(), message.partition()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 (as above)
+                raise KafkaException(error)
+            if partition not in left or partition is None:
+                continue
+            left.discard(partition)
+            if error is None:
+                timestamp_ms = message.timestamp()[1]
+                oldest_ms = timestamp_ms if oldest_ms is None else min(oldest_ms, timestamp_ms)
+        return 0 if oldest_ms is None else max(0, time.time_ns() // 1_000_000 - oldest_ms)

@@ -16,6 +16,7 @@ from dedup_sdk.lane.last_verdicts import COMPLETED_TWIN
 from dedup_sdk.lane.run import Run
 from dedup_sdk.lane.saving import Step
 from dedup_sdk.lane.track import Track
+from dedup_sdk.last.standing import Standing
 from dedup_sdk.marks import Int64s
 
 
@@ -102,6 +103,44 @@ class LastLane(LastJudging, LastSaving):
         keys = list(digests)
         lanes = {lane for lane in self.keys.lanes_of(keys) if lane not in self.tracks}
         return [*lanes, *self.keys.others_of(keys)]
+
+    def contradiction(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        keys: list[bytes | None],
+        find: Find,
+        *,
+        newest_ms: int,
+        window_ms: int,
+    ) -> int | None:
+        """Return the first of some offsets (ascending) that counts as completed and bears an ID that its lane never completed; None as a rule.
+
+        That is known of what the lane remembers, not below its floor, and inside the window, measured from ``newest_ms``.
+        """
+        remembered_ms = max(newest_ms - window_ms, 0 if self.since_ms is None else self.since_ms)
+        rows = [
+            row
+            for row, offset in enumerate(offsets)
+            if keys[row] is not None and self.low <= offset < self.high and timestamps[row] >= remembered_ms
+        ]
+        lanes = [self.keys.lanes_of([keys[row]])[0] for row in rows]
+        unknown = [lane for lane in dict.fromkeys(lanes) if lane is not None and lane not in self.tracks]
+        stored = self._look_up(unknown, find)
+        for row, digest in zip(rows, lanes, strict=True):
+            if digest is None:
+                continue
+            track = self.tracks.get(digest)
+            mark = stored.get(digest) if track is None else track.base(self.rule)
+            [id_bytes] = self.keys.ids_of([keys[row]])
+            candidate = self.candidate(id_bytes or b"")
+            if self.rule.malformed(candidate) or (mark is not None and not mark.covered):
+                continue
+            if mark is None or mark.offset < offsets[row]:
+                return offsets[row]
+            if mark.seen.standing(candidate) in (Standing.NEWER, Standing.UNSEEN):
+                return offsets[row]
+        return None
 
     # --- what others completed -----------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class LastRows(LastVerdicts):
                     return blocker
         alive = self.rule.alive(mark, timestamp_ms)
         covered = (
-            self.covers(int(chunk.sighted[row]))
+            self.covers(int(chunk.timestamps[row]))
             and (lenient or track.covered)
             and (alive is None or alive.covered)
         )

@@ -119,7 +119,7 @@ class LastState(LaneState):
         timestamp_ms = int(chunk.timestamps[row])
         return self.rule.completed(
             mark, candidate, offset=chunk.offsets[row], timestamp_ms=timestamp_ms,
-            covered=self.covers(int(chunk.sighted[row])),
+            covered=self.covers(int(chunk.timestamps[row])),
         )  # fmt: skip
 
     def id_at(self, chunk: Chunk, row: int) -> Candidate:

@@ -128,6 +128,9 @@ class Saving(LaneState):
                     raise
                 live[aged[hidden]] = True
                 self.forgot_before(horizon)
+                gone = marks.offsets[~live]
+                if gone.size:
+                    self.note_dropped(int(gone.max()) + 1)
         if bool(live.all()):
             return marks
         return select_marks(marks, live)

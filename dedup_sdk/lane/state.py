@@ -58,9 +58,10 @@ class LaneState:
         self._witness = progress.witness
         self._last_passed: tuple[int, int, bytes | None] | None = None
         self.torn = 0
-        self._known_end = progress.completed_end
-        self._known_epoch = progress.epoch
+        self._epochs_below: list[tuple[int, int]] = []
+        self.note_completed_in(progress.completed_end, progress.epoch)
         self._floor_number = progress.floor_number
+        self.dropped_to = progress.dropped_to
         self.ring: Ring | None = None
         if window.count:
             self.ring = Ring(
@@ -137,6 +138,7 @@ class LaneState:
             accepted=self.ring.accepted if self.ring else self._accepted, since_number=self.since_number,
             newest_ms=self.newest_ms, epoch=self.epoch, delta=delta,
             witness=self._the_witness(), floor_number=self._left_ring(),
+            dropped_to=self.dropped_to,
         )  # fmt: skip
 
     def _the_witness(self) -> Witness | None:
@@ -178,18 +180,24 @@ class LaneState:
         self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
 
     def is_another_log(self, offsets: Sequence[int], epochs: Callable[[], Iterable[int | None]]) -> bool:
-        """Whether records that come again, ascending by offset, are others than what was completed there when the store was opened.
+        """Whether records, ascending by offset, are others than what was completed there before the partition started.
 
         What was completed was written in the leader epoch that was noted then, or before; ``epochs`` tells those of the records, and is
         asked only where that can matter.
         """
-        known = self._known_epoch
-        if known is None or offsets[0] >= self._known_end:
+        limits = [(end, most) for end, most in self._epochs_below if offsets[0] < end]
+        if not limits:
             return False
         return any(
-            offset < self._known_end and epoch is not None and epoch > known
+            offset < end and epoch is not None and epoch > most
             for offset, epoch in zip(offsets, epochs(), strict=True)
+            for end, most in limits
         )
+
+    def note_completed_in(self, end: int, epoch: int | None) -> None:
+        """Note that what is completed before ``end`` was written in this leader epoch or before; None where nobody says."""
+        if epoch is not None:
+            self._epochs_below.append((end, epoch))
 
     def learn_epoch(self, epoch: int | None) -> None:
         """Take over what others say of the leader epoch of the last record below ``high``, where nothing is known here."""
@@ -400,6 +408,10 @@ class LaneState:
         self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
         if self.ring is not None:
             self.since_number = self.ring.accepted
+
+    def note_dropped(self, end: int) -> None:
+        """Note that some marks of offsets below ``end`` are gone for their age."""
+        self.dropped_to = max(self.dropped_to, end)
 
     def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:
         """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known.

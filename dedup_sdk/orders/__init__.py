@@ -2,40 +2,35 @@
 
     from dedup_sdk import orders
     orders.integer().compare(b"41", b"42")     # Comparison.NEWER
-    orders.order_of(my_function)                # my_function(last, new) -> 1 | 0 | -1 | None
+    orders.order_of(my_function, version="1")   # my_function(last, new) -> 1 | 0 | -1 | None
     orders.named("snowflake(epoch_ms=5)")       # by the name that a store keeps
 
-An order gives each ID a `Place`: an origin and a rank in it. Places of two origins cannot be compared, and neither can
-malformed IDs: whatever is doubtful is delivered. Nothing here knows Kafka, a store or a clock.
+An order gives each ID a `Place`: an origin, and a rank within it. Places of two origins cannot be compared, and neither can
+malformed IDs; their records are delivered. This package needs no Kafka, store or clock.
 """
 
-from dedup_sdk.orders.builders import (
+from dedup_sdk.orders.identifiers import snowflake, ulid, uuid1, uuid6, uuid7
+from dedup_sdk.orders.log_positions import (
+    kafka_coordinates,
+    mongodb_resume_token,
+    mysql_gtid,
+    mysql_gtid_set,
+    oracle_scn,
+    postgresql_lsn,
+)
+from dedup_sdk.orders.named import named
+from dedup_sdk.orders.numbers import (
     big_endian,
     dotted_version,
     epoch_sequence,
     epoch_sequence_bytes,
     hybrid_clock,
     integer,
-    kafka_coordinates,
     little_endian,
-    mongodb_resume_token,
-    mysql_gtid,
-    mysql_gtid_set,
-    oracle_scn,
-    postgresql_lsn,
-    rfc3339,
-    snowflake,
-    ulid,
-    unix_time,
-    uuid1,
-    uuid6,
-    uuid7,
 )
-from dedup_sdk.orders.comparison import Comparison, compare_places
-from dedup_sdk.orders.named import named
-from dedup_sdk.orders.order import Order
-from dedup_sdk.orders.partial_order import PartialOrder, order_of
-from dedup_sdk.orders.place import Place
+from dedup_sdk.orders.order import Order, PartialOrder, order_of
+from dedup_sdk.orders.place import Comparison, Place, compare_places
+from dedup_sdk.orders.timestamps import rfc3339, unix_time
 
 __all__ = [
     "Comparison",

@@ -1,10 +1,11 @@
-"""From the name of an order to the order: what a store keeps, and what a command line gives.
+"""Finds an order by its name, as a store keeps it and a command line gives it.
 
 integer
 snowflake(epoch_ms=5, machine_bits=10, sequence_bits=12)
 uuid1(by_node)                  a switch; one that is not there is off
-py:shop.ids:compare             an order, a function (last, new), or what makes an order without being told more
-function(shop.ids:compare)      the same function, as a store names it
+py:shop.ids:compare@1           a function (last, new), and its version
+py:shop.ids:ORDER               an order, or what makes an order without being told more
+function(shop.ids:compare@1)    the function, as a store names it
 """
 
 from __future__ import annotations
@@ -16,15 +17,30 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.orders import builders
-from dedup_sdk.orders.order import Order
-from dedup_sdk.orders.partial_order import order_of
+from dedup_sdk.orders.identifiers import snowflake, ulid, uuid1, uuid6, uuid7
+from dedup_sdk.orders.log_positions import (
+    kafka_coordinates,
+    mongodb_resume_token,
+    mysql_gtid,
+    mysql_gtid_set,
+    oracle_scn,
+    postgresql_lsn,
+)
+from dedup_sdk.orders.numbers import (
+    big_endian,
+    dotted_version,
+    epoch_sequence,
+    epoch_sequence_bytes,
+    hybrid_clock,
+    integer,
+    little_endian,
+)
+from dedup_sdk.orders.order import Order, order_of
+from dedup_sdk.orders.timestamps import rfc3339, unix_time
 
 _BUILDERS: Final[tuple[Callable[..., Order], ...]] = (
-    builders.big_endian, builders.dotted_version, builders.epoch_sequence, builders.epoch_sequence_bytes, builders.hybrid_clock,
-    builders.integer, builders.kafka_coordinates, builders.little_endian, builders.mongodb_resume_token, builders.mysql_gtid,
-    builders.mysql_gtid_set, builders.oracle_scn, builders.postgresql_lsn, builders.rfc3339, builders.snowflake, builders.ulid,
-    builders.unix_time, builders.uuid1, builders.uuid6, builders.uuid7,
+    big_endian, dotted_version, epoch_sequence, epoch_sequence_bytes, hybrid_clock, integer, kafka_coordinates, little_endian,
+    mongodb_resume_token, mysql_gtid, mysql_gtid_set, oracle_scn, postgresql_lsn, rfc3339, snowflake, ulid, unix_time, uuid1, uuid6, uuid7,
 )  # fmt: skip
 BY_KIND: Final[Mapping[str, Callable[..., Order]]] = {
     builder.__name__.replace("_", "-"): builder for builder in _BUILDERS
@@ -42,9 +58,9 @@ _MOST_SHOWN: Final = 100
 def named(text: str) -> Order:
     """Return the order of this name (`Order.name`), or the one that ``py:MODULE:NAME`` leads to.
 
-    Numbers and signs that the name does not tell are those of the builder; a switch that it does not tell is off. What ``py:`` names
-    is imported: an order, a function ``(last, new)`` as `order_of` takes it, or a function without arguments that makes an order.
-    Raises `ConfigurationError` with what there is.
+    Numbers and signs that the name lacks have the builder's defaults; a switch that it lacks is off. The object that ``py:`` names is
+    imported: an order, a function without arguments that makes an order, or, with a version, a function ``(last, new)`` for `order_of`.
+    Raises `ConfigurationError`, which lists the known names.
     """
     given: object = text  # what callers without a type checker pass
     if not isinstance(given, str):
@@ -90,7 +106,7 @@ def _arguments(text: str, builder: Callable[..., Order], told: str | None) -> di
 
 
 def _value(kind: Any) -> str:
-    """The pattern of what stands behind a setting's name, its value in a group."""
+    """Return the pattern behind a setting's name, with its value in a group."""
     if kind is bool:
         return "()"
     if get_origin(kind) is Literal:
@@ -120,10 +136,11 @@ def _setting(name: str, kind: Any) -> str:
     return f"{name}=SIGN" if kind is str else f"{name}=NUMBER"
 
 
-def _imported(text: str, path: str) -> Order:
+def _imported(text: str, named: str) -> Order:
+    path, at, version = named.partition("@")
     if path.count(":") != 1:
         raise ConfigurationError(
-            f"order {_shown(text)} names nothing to import; write py:MODULE:NAME, e.g. py:shop.ids:compare"
+            f"order {_shown(text)} names nothing to import; write py:MODULE:NAME@VERSION, e.g. py:shop.ids:compare@1"
         )
     try:
         found: Any = pkgutil.resolve_name(path)
@@ -138,7 +155,7 @@ def _imported(text: str, path: str) -> Order:
             raise ConfigurationError(
                 f"order {_shown(text)} makes a {type(found).__name__}, which is no order; name a function of (last, new), or what makes an order"
             )
-    return order_of(found)
+    return order_of(found, version=version if at else None)
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:

@@ -1,23 +1,28 @@
-"""What every order of IDs can be asked."""
+"""The interface of all orders, and the orders that only compare: for IDs that have no place, and for your own function."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-from dedup_sdk.orders.comparison import Comparison, compare_places
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place, places_of
+from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.orders.place import ONLY_ORIGIN, Comparison, Place, compare_places, places_of
+
+if TYPE_CHECKING:
+    from dedup_sdk.orders.place import Place
 
 
 class Order(ABC):
     """How IDs of one kind are compared. Orders are values: frozen, hashable, equal when they compare alike.
 
-    ``dense``: whether neighbours usually differ by one, so that the ranks seen of late fit into a bitmap; only orders
+    ``dense``: whether neighbours usually differ by one, so that recent ranks fit into a bitmap; only orders
     whose ranks are integers are dense. ``has_places``: False where an order can only compare (`PartialOrder`); its
-    `place` then knows none.
+    `place` then returns None.
 
-    Nothing here raises for any bytes, and the work that an ID may cause is bounded.
+    No method raises for any bytes, and the work for an ID is bounded.
     """
 
     __slots__ = ()
@@ -28,22 +33,22 @@ class Order(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The identity of this order, parameters included: what a store keeps to know that IDs are still compared alike."""
+        """The identity of this order, parameters included; a store keeps it, to find out whether IDs are still compared alike."""
 
     @abstractmethod
     def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return where an ID stands, None where it is malformed."""
+        """Return the place of an ID, None where it is malformed."""
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many IDs where all of them are quickly told to be numbers of `ONLY_ORIGIN`, else None.
+        """Return the ranks of many IDs if all are quickly recognised as numbers of `ONLY_ORIGIN`, else None.
 
-        Then no object has to be made for each.
+        This avoids an object for each ID.
         """
         del dedup_ids
         return None
 
     def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the place of each of many IDs, None also where there is no ID."""
+        """Return the place of each ID; None where it is malformed or missing."""
         numbers = self.numbers(dedup_ids)
         if numbers is not None:
             return cast("list[Place | None]", places_of(ONLY_ORIGIN, numbers))
@@ -51,11 +56,26 @@ class Order(ABC):
         return [None if each is None else place(each) for each in dedup_ids]
 
     def compare(self, last: bytes, new: bytes, /) -> Comparison:
-        """Return how the new ID stands to the last one; malformed ones are uncomparable, also with themselves."""
+        """Compare the new ID with the last one; malformed ones are uncomparable, even with themselves."""
         return compare_places(self.place(last), self.place(new))
 
     def __str__(self) -> str:
         return self.name
+
+
+class NamedOrder(Order):
+    """An order that is named by its ``kind`` and its settings, which are the fields of a dataclass."""
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The kind, with the settings in parentheses where there are some."""
+        return order_name(
+            self.kind, **{each.name: getattr(self, each.name) for each in fields(cast("Any", self))}
+        )
 
 
 def order_name(kind: str, **parameters: object) -> str:
@@ -64,3 +84,124 @@ def order_name(kind: str, **parameters: object) -> str:
         key if value is True else f"{key}={value}" for key, value in parameters.items() if value is not False
     ]
     return f"{kind}({', '.join(shown)})" if shown else kind
+
+
+Answer: TypeAlias = int | Comparison | None
+Compare: TypeAlias = Callable[[bytes, bytes], Answer]
+
+_ANSWERS = (int, Comparison, type(None))
+_MEANINGS: dict[Answer, Comparison] = {
+    -1: Comparison.OLDER,
+    0: Comparison.SAME,
+    1: Comparison.NEWER,
+    None: Comparison.UNCOMPARABLE,
+    **{each: each for each in Comparison},
+}
+_MOST_SHOWN = 200
+_LIKE_THIS = 'give one of dedup_sdk.orders, e.g. orders.integer(), or orders.order_of(function, version="1") of a function (last, new)'
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failures of a user's function: their number (approximate with several threads), and the last one."""
+
+    count: int = 0
+    last: str | None = None
+
+    def note(self, what: str) -> None:
+        """Count a failure, and keep its text, truncated."""
+        self.count += 1
+        self.last = what[:_MOST_SHOWN]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PartialOrder(Order):
+    """An order by a function: ``compare(last, new)`` compares the new ID with the last one.
+
+    It returns 1 (newer), 0 (the same), -1 (older), None (they cannot be compared), or a `Comparison`. An ID that is not the
+    same as itself counts as malformed. If the function raises an exception or returns anything else the two IDs are
+    uncomparable, which is safe, and ``failures`` counts it.
+
+    ``name`` is the identity that a store keeps: you must change it whenever the function answers differently.
+    Raises `ConfigurationError` for an empty name, or anything but a function.
+    """
+
+    has_places: ClassVar[bool] = False
+
+    name: str
+    function: Compare
+    failures: Failures = field(compare=False, repr=False)
+
+    def __init__(self, name: str, compare: Compare) -> None:
+        given: object = name
+        if not isinstance(given, str) or not given.isprintable() or not given.strip():
+            message = f"PartialOrder({name!r}): an order has a printable name; give e.g. PartialOrder('revision', compare)"
+            raise ConfigurationError(message)
+        _check_function(compare)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "function", compare)
+        object.__setattr__(self, "failures", Failures())
+
+    def place(self, dedup_id: bytes, /) -> Place | None:  # noqa: ARG002
+        """Return None: this order has no places."""
+        return None
+
+    def compare(self, last: bytes, new: bytes, /) -> Comparison:
+        """Return the function's answer."""
+        try:
+            answer = self.function(last, new)
+            # Only these exact types: True and False are not 1 and 0, since "not newer" does not mean "the same".
+            meaning = _MEANINGS.get(answer) if type(answer) in _ANSWERS else None
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises must not end the loop
+            self.failures.note(f"{type(error).__name__} raised")
+            return Comparison.UNCOMPARABLE
+        if meaning is None:
+            self.failures.note(f"a {type(answer).__name__} returned that is no answer")
+            return Comparison.UNCOMPARABLE
+        return meaning
+
+
+def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
+    """Return an order as it is, or the `PartialOrder` of a function, named by its module, its name and ``version``.
+
+    ``version`` is part of the rule by which a store was filled: you must change it whenever the function answers differently. It is required
+    for a function, and refused for an order, which has its own name.
+
+    Raises `ConfigurationError` for anything else, also for an order's builder that was not called.
+    """
+    if isinstance(value, Order):
+        if version is not None:
+            message = f"order={value} has a name of its own: leave out the version {version!r}"
+            raise ConfigurationError(message)
+        return value
+    _check_function(value)
+    where = getattr(value, "__module__", None) or type(value).__module__
+    what = getattr(value, "__qualname__", None) or type(value).__qualname__
+    given: object = version  # what callers without a type checker pass
+    if (
+        not isinstance(given, str)
+        or not given
+        or given != given.strip()
+        or not given.isprintable()
+        or "@" in given
+    ):
+        raise ConfigurationError(
+            f'order={what} has the version {given!r}; write orders.order_of({what}, version="1"), and another version whenever the '
+            "function answers differently: code has no other identity, and marks made by another comparison do not count"
+        )
+    return PartialOrder(f"function({where}:{what}@{given})", value)
+
+
+def _check_function(given: object) -> None:
+    if not callable(given) or inspect.isclass(given):
+        raise ConfigurationError(f"order={given!r} is no order; {_LIKE_THIS}")
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return
+    try:
+        signature.bind(b"", b"")
+    except TypeError:
+        raise ConfigurationError(
+            f"order={given!r} cannot be asked for two IDs, as its arguments are {signature}; {_LIKE_THIS}"
+        ) from None

@@ -1,8 +1,9 @@
-"""Where an ID stands: in which order of its own, and at which point of it."""
+"""The place of an ID in its order, and how the places of two IDs compare."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from enum import Enum
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, TypeAlias, cast
@@ -10,24 +11,42 @@ from typing import NamedTuple, TypeAlias, cast
 Rank: TypeAlias = int | bytes | tuple[int, ...]
 
 ONLY_ORIGIN = b""
-"""The origin of orders that have one only."""
+"""The origin of orders with a single origin."""
 
 
 class Place(NamedTuple):
     """The place of an ID in its order.
 
-    ``origin``: whose count this is (a server, a topic's partition); places of different origins cannot be compared.
-    ``rank``: where in that count. Within one order all ranks are of one type, and totally ordered by ``<``.
+    ``origin``: who counts (a server, a topic's partition); places of different origins cannot be compared.
+    ``rank``: the position in that count. Within one order all ranks have one type, and are totally ordered by ``<``.
     """
 
     origin: Hashable
     rank: Rank
 
 
-# A constructor in C: a NamedTuple's own costs half as much again, and there is one for each record.
+# A constructor in C: a NamedTuple's own is half as slow again, and one is made for each record.
 _place = cast("Callable[[tuple[Hashable, Rank]], Place]", partial(tuple.__new__, Place))
 
 
 def places_of(origin: Hashable, ranks: Iterable[Rank]) -> list[Place]:
-    """Return the places that ranks of one origin are."""
+    """Return the places with this origin and these ranks."""
     return list(map(_place, zip(repeat(origin), ranks)))
+
+
+class Comparison(Enum):
+    """How a *new* ID compares with the last one of its source."""
+
+    OLDER = "older"
+    SAME = "same"
+    NEWER = "newer"
+    UNCOMPARABLE = "uncomparable"
+
+
+def compare_places(last: Place | None, new: Place | None) -> Comparison:
+    """Compare the new place with the last one; None, and places of two origins, are uncomparable."""
+    if last is None or new is None or last.origin != new.origin:
+        return Comparison.UNCOMPARABLE
+    if last.rank == new.rank:
+        return Comparison.SAME
+    return Comparison.NEWER if last.rank < new.rank else Comparison.OLDER  # type: ignore[operator]

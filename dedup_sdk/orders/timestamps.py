@@ -1,4 +1,4 @@
-"""Timestamps, as texts of RFC 3339 and as numbers since 1970."""
+"""Orders of timestamps: texts of RFC 3339, and numbers since 1970."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.orders.decimals import digits_only
-from dedup_sdk.orders.order import Order, order_name
+from dedup_sdk.orders.numbers import digits_only
+from dedup_sdk.orders.order import NamedOrder, Order
 from dedup_sdk.orders.place import ONLY_ORIGIN, Place
 
 _NS_DIGITS = 9
@@ -30,16 +30,13 @@ _MOMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rfc3339(Order):
+class Rfc3339(NamedOrder):
     """Timestamps of RFC 3339; see `dedup_sdk.orders.rfc3339`.
 
     The rank is a number of nanoseconds in days of 86,401 seconds: no time since 1970, but it has room for leap seconds.
     """
 
-    @property
-    def name(self) -> str:
-        """The identity of this order."""
-        return "rfc3339"
+    kind: ClassVar[str] = "rfc3339"
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``1990-12-31T15:59:60-08:00``."""
@@ -54,6 +51,16 @@ class Rfc3339(Order):
         return Place(
             ONLY_ORIGIN, (begins.second + second) * _NS + int((fraction or b"").ljust(_NS_DIGITS, b"0"))
         )
+
+
+def rfc3339() -> Order:
+    """Timestamps of RFC 3339: ``1985-04-12T23:20:50.52Z``, ``1996-12-19T16:39:57-08:00``.
+
+    Compared as moments, whatever their offset; ``-00:00`` is UTC (section 4.3), ``t``, ``z`` and a blank for the ``T`` are read
+    (section 5.6). Up to nine digits of a second's fraction: more are malformed, as cutting them could make two one. A leap
+    second (``:60``) is one only at the end of a month in UTC (5.7), and lies between :59 and the next day.
+    """
+    return Rfc3339()
 
 
 class _Minute(NamedTuple):
@@ -90,8 +97,10 @@ _UNIX = {
 
 
 @dataclass(frozen=True, slots=True)
-class UnixTime(Order):
+class UnixTime(NamedOrder):
     """Numbers of a unit of time since 1970; see `dedup_sdk.orders.unix_time`."""
+
+    kind: ClassVar[str] = "unix-time"
 
     unit: str
 
@@ -100,11 +109,6 @@ class UnixTime(Order):
         unit: object = self.unit
         if not isinstance(unit, str) or unit not in _UNIT_DIGITS:
             raise ConfigurationError(f"unit={self.unit!r} is no unit; choose s, ms, us or ns")
-
-    @property
-    def name(self) -> str:
-        """The identity of this order."""
-        return order_name("unix-time", unit=self.unit)
 
     def place(self, dedup_id: bytes, /) -> Place | None:
         """Return the place of e.g. ``1700000000.25``: the rank is in nanoseconds."""
@@ -118,3 +122,8 @@ class UnixTime(Order):
         texts = digits_only(dedup_ids, _MOST_DIGITS)
         unit_ns = 10 ** _UNIT_DIGITS[self.unit]
         return None if texts is None else [int(each) * unit_ns for each in texts]
+
+
+def unix_time(*, unit: Literal["s", "ms", "us", "ns"]) -> Order:
+    """Decimal numbers of ``unit`` since 1970, a minus and a fraction down to the nanosecond allowed: ``1700000000.25``."""
+    return UnixTime(unit)

@@ -1,10 +1,10 @@
-"""Dedup keys: who made it, in which process and thread, when, and the how-manieth there.
+"""Dedup keys made of the producer's address, process, thread, a nonce, the time, and a count.
 
     shop-1-4711-140213-5f0c6a1b9d3e8274-1732291514123-42
     address pid thread nonce            time (ms)     increment
 
-The nonce is drawn anew for each thread, and in each process after a fork. So a key differs from all others also where a process gets the
-number of an earlier one (in a container all are 1), the clock is set back, or two hosts have one name.
+Each thread draws a nonce, and each process draws new ones after a fork. So a key is unique even where a process gets the number of an
+earlier one (in a container each is 1), the clock is set back, or two hosts have the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from uuid import UUID
 from dedup_sdk.errors import ConfigurationError
 
 KeyMaker = Callable[[], bytes]
-"""Makes a key that no other message has."""
+"""Makes a unique key."""
 _MOST_ADDRESS: Final = 128
 _NO_ADDRESS: Final = re.compile(r"[^A-Za-z0-9._:-]")
 _NONCE_BYTES: Final = 8
@@ -35,15 +35,15 @@ _MOST_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerKey:
-    """What a key of `ProducerKeys` says.
+    """The fields of a key that `ProducerKeys` made.
 
     Attributes:
-        address: of the producer.
-        process: the number of its process.
-        thread: the number of the thread.
+        address: the producer's address.
+        process: the ID of its process.
+        thread: the ID of its thread.
         nonce: drawn once a thread, 16 hexadecimal digits.
-        made_ms: when it was made, milliseconds since 1970, by the producer's clock.
-        increment: the how-manieth of its thread, from 1 on.
+        made_ms: the time at which it was made, milliseconds since 1970, by the producer's clock.
+        increment: the count of keys made by its thread, from 1.
     """
 
     address: str
@@ -76,10 +76,10 @@ class ProducerKey:
 
 
 class ProducerKeys:
-    """Makes keys of producer address, process, thread, time and increment; for any number of threads, and across forks.
+    """Makes keys of the producer's address, process, thread, time and increment. Safe for threads, and across forks.
 
     Args:
-        address: what names this producer: 1 to 128 ASCII letters, digits and ``.``, ``_``, ``:``, ``-``; None: the host's name.
+        address: the name of this producer: 1 to 128 ASCII letters, digits and ``.``, ``_``, ``:``, ``-``; None: the host's name.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -132,7 +132,7 @@ def _uuid7() -> Callable[[], object]:
         from uuid_utils import uuid7
     except ImportError as error:
         raise ConfigurationError(
-            "UUIDs of version 7 take Python 3.14 or uuid-utils, which is not installed: pip install 'dedup-sdk[uuid]'"
+            "UUIDs of version 7 need Python 3.14 or uuid-utils, which is not installed: pip install 'dedup-sdk[uuid]'"
         ) from error
     return uuid7
 
@@ -143,5 +143,5 @@ def _after_fork() -> None:
 
 
 _MAKERS: Final[weakref.WeakSet[ProducerKeys]] = weakref.WeakSet()
-# The child goes on with the parent's thread, whose nonce and count it would share.
+# The child continues the parent's thread, whose nonce and count it would share.
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,9 +1,9 @@
-"""What a producer needs of the place where messages wait for their delivery."""
+"""The interface of an outbox, where messages wait for their delivery, and the counters of a producer that has one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, Protocol
 
 from dedup_sdk.producer.outgoing import Outgoing
@@ -12,7 +12,7 @@ from dedup_sdk.producer.outgoing import Outgoing
 class Stored(NamedTuple):
     """A message in an outbox.
 
-    ``unreadable`` says why its row is no message (then the other fields of ``message`` mean nothing); empty where it is one.
+    ``unreadable`` says why its row is not a message (then ignore ``message``); empty where it is one.
     """
 
     id: int
@@ -22,7 +22,7 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """What one transaction does to an outbox.
+    """The changes of one transaction to an outbox.
 
     Attributes:
         added: messages to keep, in the order in which they are to be sent.
@@ -45,31 +45,58 @@ class Outbox(Protocol):
     """
 
     shared: bool
-    """Whether others add messages as well, so that it has to be looked for new ones."""
+    """Whether other processes add messages, too; then `fresh` is called to find them."""
 
     def open(self) -> None:
-        """Take the outbox for this process alone.
+        """Open the outbox, exclusively for this process.
 
-        Raises `OutboxLockedError` when another one has it, `OutboxError` when it is damaged or something else.
+        Raises `OutboxLockedError` when another process has it open, `OutboxError` when it is damaged or not an outbox.
         """
 
     def apply(self, step: Step) -> Sequence[int]:
-        """Do a step as one transaction, on disk when this returns; return the IDs of what was added.
+        """Apply a step as one transaction, on disk when this returns; return the IDs of the added messages.
 
-        Raises `OutboxFullError` when that may go better later, `OutboxError` when it never will. Nothing was done then.
+        Raises `OutboxFullError` when a later attempt may succeed, `OutboxError` when none will. Then nothing was changed.
         """
 
     def after(self, last: int, most: int) -> list[Stored]:
         """Return at most ``most`` of the messages with an ID beyond ``last``, ascending."""
 
     def read(self, ids: Sequence[int]) -> list[Stored]:
-        """Return some messages, ascending; those that are no longer there are left out."""
+        """Return the messages with these IDs, ascending; IDs that are no longer there are left out."""
 
     def count(self) -> int:
-        """Return how many messages it has."""
+        """Return the number of messages."""
 
     def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
-        """Return at most ``most`` messages that are not among the ``known`` ones nor refused, ascending; only asked where it is shared."""
+        """Return at most ``most`` messages that are neither ``known`` nor refused, ascending; only called where it is shared."""
 
     def close(self) -> None:
-        """Give it back. Does nothing when it is not open."""
+        """Close the outbox, and release its lock. Does nothing when it is not open."""
+
+
+@dataclass(slots=True)
+class OutboxCounters:
+    """Totals since the producer was made.
+
+    Attributes:
+        recovered: messages that an earlier producer left in the outbox.
+        persisted: messages written to it by this one.
+        sent: messages handed to the client, each time counted.
+        confirmed: messages that the broker has confirmed.
+        retried: failed deliveries that are tried again.
+        refused: messages that the broker, or the client, never accepts as they are.
+        unreadable: rows of the outbox that are not messages.
+    """
+
+    recovered: int = 0
+    persisted: int = 0
+    sent: int = 0
+    confirmed: int = 0
+    retried: int = 0
+    refused: int = 0
+    unreadable: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the totals by name."""
+        return asdict(self)

@@ -17,13 +17,13 @@ class Outgoing(NamedTuple):
     """One message; the fields are those of the outbox's table, in its order.
 
     Attributes:
-        dedup_id: the key under which consumers know it again.
-        topic: where to.
-        partition: where to; -1: as the key says.
-        key: of the record.
-        value: of the record.
-        timestamp_ms: of the record; the same however often it is sent, so that a resend has no other age.
-        headers: its other headers, packed (`pack_headers`); None: it has none.
+        dedup_id: the dedup key, by which consumers recognise a duplicate.
+        topic: the target topic.
+        partition: the target partition; -1: by the record's key.
+        key: the record's key.
+        value: the record's value.
+        timestamp_ms: the record's timestamp; a resend has the same, so that it has the same age.
+        headers: the other headers, packed (`pack_headers`); None where there is none.
     """
 
     dedup_id: bytes
@@ -38,7 +38,7 @@ class Outgoing(NamedTuple):
 def pack_headers(headers: Iterable[tuple[str, HeaderValue]]) -> bytes | None:
     """Return headers as bytes, each name and value with its length; None for no header.
 
-    Raises `TypeError` for what is no header, `ValueError` for a name that is too long.
+    Raises `TypeError` for a name or value of another type, `ValueError` for a name that is too long.
     """
     parts: list[bytes] = []
     for name, value in headers:
@@ -52,7 +52,7 @@ def pack_headers(headers: Iterable[tuple[str, HeaderValue]]) -> bytes | None:
 
 
 def unpack_headers(packed: bytes) -> list[tuple[str, HeaderValue]]:
-    """Return the headers of `pack_headers`; raises `ValueError` for bytes that are none."""
+    """Return the headers of `pack_headers`; raises `ValueError` for other bytes."""
     headers: list[tuple[str, HeaderValue]] = []
     at = 0
     try:
@@ -89,7 +89,7 @@ def as_bytes(name: str, given: object) -> bytes | None:
 
 
 def usable_id(given: bytes | None) -> bytes:
-    """Return a dedup key; raises `ValueError` for an empty one, which all messages would share that lack theirs."""
+    """Return a dedup key; raises `ValueError` for an empty one: all messages without a key would share it."""
     if not given:
         raise ValueError(
             "the dedup key is empty: messages that share it are duplicates of each other; give another one, or none, and one is made"
@@ -98,7 +98,7 @@ def usable_id(given: bytes | None) -> bytes:
 
 
 def why_unusable(row: tuple[object, ...]) -> str | None:
-    """Return why a stored row is no message, None for one that is: a file may hold what this package did not write."""
+    """Return why a stored row is not a message, None where it is one: other programs may have written to the file."""
     dedup_id, topic, partition, key, value, timestamp_ms, headers = row
     for name, content in (
         ("dedup_id", dedup_id or b""),

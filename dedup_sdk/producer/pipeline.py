@@ -2,8 +2,9 @@
 
     produce() ─ queue ─▶ one transaction ─ ready ─▶ client ─ report ─▶ removed with a later transaction
 
-Nothing is handed to the client before the transaction that holds it has returned. What is in the outbox is handed over in the order of its
-IDs, so that what an earlier process left goes first.
+No message is given to the client before the transaction that holds it has returned. Messages in the outbox are sent in the order of their
+IDs, so that those of an earlier process go first. While the partition of a message is unknown, all messages behind it in its topic wait, so
+that none overtakes it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,113 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.errors import OutboxError, OutboxFullError
-from dedup_sdk.producer.counters import OutboxCounters
-from dedup_sdk.producer.failures import fate
-from dedup_sdk.producer.handing import ClientSide
-from dedup_sdk.producer.line import Lines
-from dedup_sdk.producer.outbox import Outbox, Step, Stored
-from dedup_sdk.producer.queued import Batch, Mark, Queued
+from dedup_sdk.producer.client_adapter import ClientAdapter, outcome_of
+from dedup_sdk.producer.outbox import Outbox, OutboxCounters, Step, Stored
+from dedup_sdk.producer.outgoing import Outgoing
 from dedup_sdk.producer.settings import OnDelivery
+
+_MOST_IN_TRANSACTION: Final = 5_000
+
+
+class Barrier:
+    """A position in the queue; released when every message before it is on disk."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: OutboxError | None = None
+
+    def release(self, error: OutboxError | None = None) -> None:
+        """Wake the threads that wait for it."""
+        self.error = error
+        self.done.set()
+
+
+class Queued(NamedTuple):
+    """A message that is not on disk yet."""
+
+    message: Outgoing
+    callback: OnDelivery | None
+
+
+@dataclass(slots=True)
+class NextTransaction:
+    """The messages and changes of the next transaction."""
+
+    queued: list[Queued] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.queued or self.removed or self.refused)
+
+    def take(
+        self, queue: deque[Queued | Barrier], removed: deque[int], refused: deque[tuple[int, str]]
+    ) -> None:
+        """Take messages and changes from the queues, up to the first barrier: nobody waits for those behind it."""
+        while queue and len(self.queued) < _MOST_IN_TRANSACTION:
+            item = queue.popleft()
+            if isinstance(item, Barrier):
+                self.barriers.append(item)
+                break
+            self.queued.append(item)
+        while removed and len(self.removed) < _MOST_IN_TRANSACTION:
+            self.removed.append(removed.popleft())
+        while refused:
+            self.refused.append(refused.popleft())
+
+    def release_barriers(self, error: OutboxError | None) -> None:
+        """Release the barriers that wait for this transaction."""
+        for barrier in self.barriers:
+            barrier.release(error)
+        self.barriers = []
+
+
+class PendingByTopic:
+    """The messages of each topic that wait until the partition of the first is known, by number, ascending. For one thread."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, deque[int]] = {}
+
+    def is_first(self, topic: str, number: int) -> bool:
+        """Whether no other message of the topic waits before this one."""
+        numbers = self._topics.get(topic)
+        return numbers is None or number <= numbers[0]
+
+    def add(self, topic: str, number: int) -> None:
+        """Let a message wait. A number between the first and the last is not added: it waits for the first anyway."""
+        numbers = self._topics.setdefault(topic, deque())
+        if not numbers or number > numbers[-1]:
+            numbers.append(number)
+        elif number < numbers[0]:
+            numbers.appendleft(number)
+
+    def remove(self, topic: str, number: int) -> None:
+        """Remove a message that was given to the client, or refused."""
+        numbers = self._topics.get(topic)
+        if numbers is not None and numbers[0] == number:
+            numbers.popleft()
+            if not numbers:
+                del self._topics[topic]
+
+    def discard(self, gone: Collection[int]) -> None:
+        """Remove messages that are no longer in the outbox."""
+        for topic, numbers in list(self._topics.items()):
+            left = deque(number for number in numbers if number not in gone)
+            self._topics[topic] = left
+            if not left:
+                del self._topics[topic]
+
 
 log = logging.getLogger("dedup_sdk")
 
@@ -34,7 +127,7 @@ OnRefused = Callable[[KafkaError, Any], object]
 _MOST_BATCH: Final = 5_000
 _MOST_READY: Final = 20_000
 _MOST_TAKEN: Final = 10_000
-"""Messages of a shared outbox that are under way at a time: what is new there is found by leaving these out."""
+"""Messages of a shared outbox that are taken at a time: new ones are found by leaving these out."""
 _READ_ROWS: Final = 1_000
 _REMOVE_AT: Final = 1_000
 _REMOVE_S: Final = 0.1
@@ -45,111 +138,111 @@ _FULL_S: Final = 0.02
 
 
 class Pipeline:
-    """Writes, sends and removes in a thread of its own; reports are taken by the threads that poll the client.
+    """Writes, sends and removes messages in its own thread; the threads that poll the client pass it the delivery reports.
 
     Args:
         outbox: open.
-        client: where messages go.
-        on_refused: is asked about messages that the broker will not take; true: they need not be kept.
+        client: sends the messages.
+        on_refused: called for each message that the broker refuses; true: remove it from the outbox.
     """
 
-    def __init__(self, outbox: Outbox, client: ClientSide, on_refused: OnRefused | None) -> None:
+    def __init__(self, outbox: Outbox, client: ClientAdapter, on_refused: OnRefused | None) -> None:
         self._outbox, self._client, self._on_refused = outbox, client, on_refused
         self.counters = OutboxCounters()
-        self.queue: deque[Queued | Mark] = deque()
+        self.queue: deque[Queued | Barrier] = deque()
         self._lock = threading.Lock()
         self.counters.recovered = outbox.count()
-        # Of a shared one those count that were taken: others may add more at any time.
+        # Of a shared outbox only taken messages count: other processes may add more at any time.
         self.open = 0 if outbox.shared else self.counters.recovered
-        """Messages that are neither delivered nor refused."""
+        """How many messages are neither delivered nor refused."""
         self.failed: OutboxError | None = None
-        """Why nothing is done any more."""
+        """The error that ended the thread."""
         self.fatal: KafkaError | None = None
-        """Why the client can send nothing any more."""
-        self._batch = Batch()
-        self._trouble: OutboxFullError | None = None
+        """The fatal error of the client, which can send nothing more."""
+        self._next = NextTransaction()
+        self._write_error: OutboxFullError | None = None
         self._write_again = self._remove_by = self._look_at = 0.0
         self._ready: deque[Stored] = deque()
-        self._after = 0
-        """The last ID that is, or was, ready."""
-        self._behind = not outbox.shared
-        """Whether the outbox has messages beyond it that are not ready."""
-        self._taken: set[int] = set()
+        self._last_ready = 0
+        """The highest ID that is, or was, ready."""
+        self._has_more = not outbox.shared
+        """Whether the outbox has messages beyond that ID."""
+        self._under_way: set[int] = set()
         self._callbacks: dict[int, OnDelivery] = {}
         self._confirmed: deque[int] = deque()
         self._refused: deque[tuple[int, str]] = deque()
-        self._again: deque[tuple[float, int]] = deque()
-        """When messages are due again; all wait for the same time, so that the first is due first."""
-        self._lines = Lines()
-        self._no_longer: deque[tuple[int, KafkaError]] = deque()
-        """Messages that the broker refused, whose report is still to be made."""
-        self._own_reports: deque[tuple[int, KafkaError, Any]] = deque()
+        self._retries: deque[tuple[float, int]] = deque()
+        """When messages are sent again; all wait equally long, so that the first is due first."""
+        self._pending = PendingByTopic()
+        self._refused_by_broker: deque[tuple[int, KafkaError]] = deque()
+        """Messages that the broker refused, to be read from the outbox for their report."""
+        self._refusals: deque[tuple[int, KafkaError, Any]] = deque()
         self._wake = threading.Event()
-        self._asleep = self._ending = self._full = self._unread = False
+        self._asleep = self._ending = self._full = self._read_failed = False
         self._thread = threading.Thread(target=self._work, name="dedup-outbox", daemon=True)
         self._thread.start()
 
     def put(self, queued: Queued) -> None:
-        """Take a message."""
+        """Queue a message."""
         with self._lock:
             self.open += 1
             self.queue.append(queued)
         if self._asleep:
             self._wake.set()
 
-    def mark(self) -> Mark:
-        """Return a mark behind everything that was put until now."""
-        mark = Mark()
-        self.queue.append(mark)
+    def barrier(self) -> Barrier:
+        """Queue a barrier behind every message that was put before, and return it."""
+        barrier = Barrier()
+        self.queue.append(barrier)
         self._wake.set()
-        return mark
+        return barrier
 
-    def await_mark(self, mark: Mark, timeout_s: float | None) -> bool:
-        """Wait until a mark has ended; false: the time was not enough."""
+    def await_barrier(self, barrier: Barrier, timeout_s: float | None) -> bool:
+        """Wait until a barrier is released; false where ``timeout_s`` passed first."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not mark.done.wait(
+        while not barrier.done.wait(
             _IDLE_S if until is None else max(0.0, min(_IDLE_S, until - time.monotonic()))
         ):
             if not self._thread.is_alive():
-                mark.end(self._why_ended())
+                barrier.release(self._end_error())
             elif until is not None and time.monotonic() >= until:
                 return False
         return True
 
     def end(self) -> None:
-        """End the thread when what is queued is written, or cannot be, and give the outbox back."""
+        """Write the queue, as far as the outbox can be written, end the thread, and close the outbox."""
         self._ending = True
         self._wake.set()
         self._thread.join()
 
     @property
     def unwritten(self) -> int:
-        """Behind `end`: how many messages never came into the outbox."""
-        return len(self._batch.queued)
+        """After `end`: how many messages were never written to the outbox."""
+        return len(self._next.queued)
 
-    def give_up_unwritten(self) -> None:
-        """Behind `end`: tell the callbacks of what never came into the outbox, and raise why it did not."""
-        unwritten, self._batch.queued = self._batch.queued, []
+    def report_unwritten(self) -> None:
+        """After `end`: call the callbacks of messages that were never written to the outbox, and raise the reason."""
+        unwritten, self._next.queued = self._next.queued, []
         error = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 (its public name)
         for message, callback in unwritten:
-            self._settle()
+            self._count_ended()
             if callback is not None:
                 callback(error, self._client.refused(message, error))
         if self.failed is not None:
             raise self.failed
         if unwritten:
             raise OutboxFullError(
-                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent ({self._trouble}); send them "
+                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent ({self._write_error}); send them "
                 "again, with the keys that their delivery callbacks were given"
-            ) from self._trouble
+            ) from self._write_error
 
     # --- reports: threads that poll ------------------------------------------------------------------------------------
 
-    def take_own_reports(self) -> int:
-        """Report what is refused; return how many messages that were."""
+    def report_refusals(self) -> int:
+        """Report refused messages, and return how many."""
         taken = 0
-        while self._own_reports:
-            number, error, message = self._own_reports.popleft()
+        while self._refusals:
+            number, error, message = self._refusals.popleft()
             try:
                 self._refuse(number, error, message)
             finally:
@@ -158,25 +251,25 @@ class Pipeline:
         return taken
 
     def report(self, number: int, error: KafkaError | None, message: Any) -> None:
-        """Take the client's word on a message."""
+        """Take the delivery report of a message."""
         if error is None:
             self._confirmed.append(number)
             self.counters.confirmed += 1
-            self._settle()
+            self._count_ended()
             self._call_back(number, None, message)
             return
-        match fate(error):
-            case "again":
+        match outcome_of(error):
+            case "retry":
                 self.counters.retried += 1
-                self._again.append((time.monotonic() + _AGAIN_S, number))
+                self._retries.append((time.monotonic() + _AGAIN_S, number))
             case "refused":
-                # The client's reports are without headers, so that the message is read again from the outbox.
-                self._no_longer.append((number, error))
+                # Reports of the client have no headers, so that the message is read from the outbox.
+                self._refused_by_broker.append((number, error))
                 self._wake.set()
-            case "over":
+            case "fatal":
                 self.fatal = error
                 self._call_back(number, error, message)
-            case "left":
+            case "kept":
                 self._call_back(number, error, message)
 
     def _call_back(self, number: int, error: KafkaError | None, message: Any) -> None:
@@ -184,7 +277,7 @@ class Pipeline:
         if callback is not None:
             callback(error, message)
 
-    def _settle(self) -> None:
+    def _count_ended(self) -> None:
         with self._lock:
             self.open -= 1
         if self._full:
@@ -205,7 +298,7 @@ class Pipeline:
                     message.topic(), text,
                 )  # fmt: skip
             self.counters.refused += 1
-            self._settle()
+            self._count_ended()
 
     # --- the thread ----------------------------------------------------------------------------------------------------
 
@@ -213,9 +306,9 @@ class Pipeline:
         try:
             while not (self._ending and self._is_written()):
                 self._write()
-                self._feed_patiently()
+                self._feed_or_wait()
                 self._send()
-                self._rest()
+                self._wait()
         except OutboxError as error:
             self.failed = error
         except Exception as error:
@@ -231,30 +324,30 @@ class Pipeline:
             self._outbox.close()
         except OutboxError as error:
             self.failed = self.failed or error
-        self._batch.end_marks(self._why_ended())
+        self._next.release_barriers(self._end_error())
         while self.queue:
             item = self.queue.popleft()
-            if isinstance(item, Mark):
-                item.end(self._why_ended())
+            if isinstance(item, Barrier):
+                item.release(self._end_error())
             else:
-                self._batch.queued.append(item)
+                self._next.queued.append(item)
 
-    def _why_ended(self) -> OutboxError:
+    def _end_error(self) -> OutboxError:
         return self.failed or OutboxError("the producer is closed; make another one")
 
     def _is_written(self) -> bool:
-        """Whether an ending thread may go: nothing is owed to the outbox, or it cannot be written."""
-        owed = self.queue or self._confirmed or self._refused or self._batch
-        return not owed or self._trouble is not None
+        """Whether an ending thread may stop: nothing is left to write, or the outbox cannot be written."""
+        left = self.queue or self._confirmed or self._refused or self._next
+        return not left or self._write_error is not None
 
     def _write(self) -> None:
-        """Bring what is queued, and what is delivered, into the outbox."""
-        batch = self._batch
+        """Write queued messages to the outbox, and remove delivered ones."""
+        batch = self._next
         batch.take(self.queue, self._confirmed, self._refused)
         now = time.monotonic()
         due = len(batch.removed) >= _REMOVE_AT or now >= self._remove_by or self._ending
         if not (batch.queued or batch.refused or (batch.removed and due)):
-            self._batch.end_marks(None)
+            self._next.release_barriers(None)
             return
         if now < self._write_again and not self._ending:
             return
@@ -262,85 +355,85 @@ class Pipeline:
         try:
             numbers = self._outbox.apply(step)
         except OutboxFullError as error:
-            if self._trouble is None:
+            if self._write_error is None:
                 log.warning("outbox: %s", error)
-            self._trouble, self._write_again = error, now + _AGAIN_S
-            self._batch.end_marks(error)
+            self._write_error, self._write_again = error, now + _AGAIN_S
+            self._next.release_barriers(error)
             return
-        if self._trouble is not None:
+        if self._write_error is not None:
             log.info("outbox: written again")
-        self._trouble, self._remove_by = None, now + _REMOVE_S
+        self._write_error, self._remove_by = None, now + _REMOVE_S
         self.counters.persisted += len(numbers)
-        self._taken.difference_update(batch.removed)
-        self._taken.difference_update(number for number, _ in batch.refused)
+        self._under_way.difference_update(batch.removed)
+        self._under_way.difference_update(number for number, _ in batch.refused)
         self._stored(batch.queued, numbers)
         batch.queued, batch.removed, batch.refused = [], [], []
-        self._batch.end_marks(None)
+        self._next.release_barriers(None)
 
     def _stored(self, queued: Sequence[Queued], numbers: Sequence[int]) -> None:
-        """Make ready what is on disk now; what finds no room in memory is read again later."""
+        """Make written messages ready to be sent; those beyond the limits in memory are read again later."""
         for each, number in zip(queued, numbers, strict=True):
             if each.callback is not None:
                 self._callbacks[number] = each.callback
         if self._outbox.shared:
-            room = max(0, _MOST_TAKEN - len(self._taken))
-            self._taken.update(numbers[:room])
-        elif self._behind:
+            room = max(0, _MOST_TAKEN - len(self._under_way))
+            self._under_way.update(numbers[:room])
+        elif self._has_more:
             return
         else:
             room = max(0, _MOST_READY - len(self._ready))
-            self._behind = room < len(numbers)
+            self._has_more = room < len(numbers)
         self._ready.extend(
             Stored(number, each.message) for number, each in zip(numbers[:room], queued, strict=False)
         )
         if room and numbers:
-            self._after = self._ready[-1].id
+            self._last_ready = self._ready[-1].id
 
-    def _feed_patiently(self) -> None:
-        """Do `_feed`, and wait where the outbox cannot be read for now."""
+    def _feed_or_wait(self) -> None:
+        """Do `_feed`; where the outbox cannot be read for now, log it once and try again later."""
         try:
             self._feed()
         except OutboxFullError as error:
-            if not self._unread:
+            if not self._read_failed:
                 log.warning("outbox: %s", error)
-            self._unread = True
+            self._read_failed = True
         else:
-            self._unread = False
+            self._read_failed = False
 
     def _feed(self) -> None:
-        """Make ready what is due again, or waits in the outbox."""
-        self._tell_refused()
+        """Make messages ready: those that are due again, else the next ones of the outbox."""
+        self._report_refused()
         now = time.monotonic()
-        # Nothing is taken from where it waits before it is read.
-        due = [number for when, number in list(islice(self._again, _READ_ROWS)) if when <= now]
+        # A number stays in its queue until its row is read.
+        due = [number for when, number in list(islice(self._retries, _READ_ROWS)) if when <= now]
         if due:
             rows = self._outbox.read(sorted(due))
             if len(rows) < len(due):
-                self._lines.drop(set(due) - {row.id for row in rows})
+                self._pending.discard(set(due) - {row.id for row in rows})
             self._ready.extendleft(reversed(rows))
             for _ in due:
-                self._again.popleft()
+                self._retries.popleft()
         if self._ready:
             return
-        if self._behind:
-            rows = self._outbox.after(self._after, _READ_ROWS)
-            self._behind = len(rows) == _READ_ROWS
-            self._after = rows[-1].id if rows else self._after
+        if self._has_more:
+            rows = self._outbox.after(self._last_ready, _READ_ROWS)
+            self._has_more = len(rows) == _READ_ROWS
+            self._last_ready = rows[-1].id if rows else self._last_ready
             self._ready.extend(rows)
-        elif self._outbox.shared and now >= self._look_at and len(self._taken) < _MOST_TAKEN:
-            rows = self._outbox.fresh(sorted(self._taken), _READ_ROWS)
+        elif self._outbox.shared and now >= self._look_at and len(self._under_way) < _MOST_TAKEN:
+            rows = self._outbox.fresh(sorted(self._under_way), _READ_ROWS)
             self._look_at = now if len(rows) == _READ_ROWS else now + _LOOK_S
             self._take(rows)
 
     def _take(self, rows: Sequence[Stored]) -> None:
-        """Take what others added."""
-        self._taken.update(row.id for row in rows)
+        """Take messages that other processes added."""
+        self._under_way.update(row.id for row in rows)
         self._ready.extend(rows)
         with self._lock:
             self.open += len(rows)
 
     def _send(self) -> None:
-        """Hand over what is ready, as far as the client takes it."""
+        """Give ready messages to the client, as far as it has room."""
         self._full = False
         for _ in range(min(len(self._ready), _MOST_BATCH)):
             if self.fatal is not None:
@@ -348,72 +441,72 @@ class Pipeline:
                 return
             stored = self._ready[0]
             if stored.unreadable:
-                self._pass_over(stored)
+                self._skip_unreadable(stored)
             elif not self._hand_over(stored):
                 self._full = True
                 return
             self._ready.popleft()
 
     def _hand_over(self, stored: Stored) -> bool:
-        """Give a message to the client; false: it has no room."""
+        """Give a message to the client; false where it has no room."""
         number, message, _ = stored
         given = False
-        if self._lines.has_turn(message.topic, number):
+        if self._pending.is_first(message.topic, number):
             try:
                 given = self._client.give(message, partial(self.report, number))
             except BufferError:
                 return False
             except KafkaException as error:
-                self._lines.leave(message.topic, number)
+                self._pending.remove(message.topic, number)
                 self.report(number, error.args[0], None)
                 return True
         if given:
-            self._lines.leave(message.topic, number)
+            self._pending.remove(message.topic, number)
             self.counters.sent += 1
         else:
-            self._lines.join(message.topic, number)
-            self._again.append((time.monotonic() + _AGAIN_S, number))
+            self._pending.add(message.topic, number)
+            self._retries.append((time.monotonic() + _AGAIN_S, number))
         return True
 
-    def _tell_refused(self) -> None:
-        """Make the reports of what the broker refused, with all of the message, for the thread that polls next."""
-        told = list(self._no_longer)
+    def _report_refused(self) -> None:
+        """Make the reports of refused messages, headers included, for the thread that polls next."""
+        told = list(self._refused_by_broker)
         errors = dict(told)
         rows = self._outbox.read(sorted(errors)) if errors else []
         for _ in told:
-            self._no_longer.popleft()
+            self._refused_by_broker.popleft()
         for number, message, _ in rows:
-            self._own_reports.append((number, errors[number], self._client.refused(message, errors[number])))
+            self._refusals.append((number, errors[number], self._client.refused(message, errors[number])))
 
-    def _pass_over(self, stored: Stored) -> None:
+    def _skip_unreadable(self, stored: Stored) -> None:
         log.error(
             "outbox: row %s is no message (%s); it stays in the outbox, and is not sent",
             stored.id,
             stored.unreadable,
         )
-        self._lines.drop({stored.id})
+        self._pending.discard({stored.id})
         self.counters.unreadable += 1
         self._refused.append((stored.id, f"unreadable: {stored.unreadable}"))
-        self._settle()
+        self._count_ended()
 
-    def _rest(self) -> None:
-        """Wait until there is something to do."""
+    def _wait(self) -> None:
+        """Wait until there is work."""
         self._wake.clear()
         self._asleep = True
-        if self._trouble is not None or self._unread:
+        if self._write_error is not None or self._read_failed:
             pause_s = _AGAIN_S
-        elif self.queue or self._no_longer or (self._ready and not self._full):
+        elif self.queue or self._refused_by_broker or (self._ready and not self._full):
             pause_s = 0.0
         elif self._full:
             pause_s = _FULL_S
-        elif self._behind:
+        elif self._has_more:
             pause_s = 0.0
-        elif self._batch.removed or self._confirmed or self._refused:
+        elif self._next.removed or self._confirmed or self._refused:
             pause_s = _REMOVE_S
         else:
             pause_s = _IDLE_S
-        if self._again:
-            pause_s = min(pause_s, max(0.0, self._again[0][0] - time.monotonic()))
+        if self._retries:
+            pause_s = min(pause_s, max(0.0, self._retries[0][0] - time.monotonic()))
         if pause_s and not self._ending:
             self._wake.wait(pause_s)
         self._asleep = False

@@ -1,4 +1,4 @@
-"""`DedupProducer`: a `confluent_kafka.Producer` that has key and message on disk before it sends them."""
+"""`DedupProducer`: a `confluent_kafka.Producer` that writes each message with its dedup key to disk before it sends it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk.checks import choice, flag, seconds, text, whole
 from dedup_sdk.errors import ConfigurationError, OutboxError
-from dedup_sdk.inherited import keep_in_children
-from dedup_sdk.producer.handing import ClientSide
+from dedup_sdk.fork_safety import keep_in_children
+from dedup_sdk.producer.client_adapter import ClientAdapter, PartitionChooser
 from dedup_sdk.producer.keys import KeyMaker, ProducerKeys
 from dedup_sdk.producer.outbox import Outbox
 from dedup_sdk.producer.outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs, usable_id
-from dedup_sdk.producer.pipeline import OnRefused, Pipeline
-from dedup_sdk.producer.placing import Places
-from dedup_sdk.producer.queued import Queued
+from dedup_sdk.producer.pipeline import OnRefused, Pipeline, Queued
 from dedup_sdk.producer.settings import OnDelivery, producer_settings
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from dedup_sdk.producer.counters import OutboxCounters
+    from dedup_sdk.producer.outbox import OutboxCounters
 
 log = logging.getLogger("dedup_sdk")
 
@@ -35,7 +33,7 @@ OnDamage = Literal["raise", "set-aside"]
 Headers = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 MOST_WAITING: Final = 1_000_000
 UNKNOWN_TOPIC_S: Final = 30.0
-"""Seconds that a topic may be unknown to the broker before a message without a key is refused, as the client has it for those with one."""
+"""Seconds that a topic may be unknown before a message without a key is refused; the client's own limit for those with one."""
 _SLICE_S: Final = 0.1
 _PAUSE_S: Final = 0.005
 _MOST_PARTITION: Final = 2**31 - 1
@@ -48,24 +46,24 @@ class DedupProducer(Producer):
             producer.produce("orders", value)
             producer.persist()                      # from here on it will be sent, whatever happens to this process
 
-    What was not confirmed when the process died is sent again by the next one with the same key, so that a `DedupConsumer` hides what came
-    twice. A message leaves the outbox when the broker has confirmed it.
+    If the process dies, the next one resends each unconfirmed message with the same key, so that a `DedupConsumer` hides the duplicate. A
+    message leaves the outbox when the broker has confirmed it.
 
     Args:
-        config: as of `confluent_kafka.Producer`.
+        config: as for `confluent_kafka.Producer`.
         outbox: a folder, private to the user and of one producer at a time, or an outbox such as `dedup_adapters.sql_outbox.SqlOutbox`.
         keys: makes the keys; default `ProducerKeys()`.
         id_header: the header that bears the key. A message that has it already keeps it.
-        on_refused: called as ``on_refused(error, message)`` for a message that will not be taken as it is (too large, unknown topic, no
-            right to write): true: it need not be kept. Without it the message stays in the outbox, and is tried again at the next start.
-        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, say so, and begin with an empty one.
-        fsync: whether what is persisted outlives a power cut as well; false: the death of the process only.
+        on_refused: called as ``on_refused(error, message)`` for a message that is never accepted as it is (too large, unknown topic, no
+            right to write); if it returns true, the message is removed. Else it stays in the outbox, and is sent again at the next start.
+        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, log it, and begin with an empty one.
+        fsync: whether persisted messages survive a power cut; false: only the death of the process.
         most_waiting: unconfirmed messages beyond which `produce` raises `BufferError`.
-        lock_wait: seconds to wait for another process that has the outbox.
-        close_timeout: seconds that `close` waits for confirmations; what is not confirmed stays in the outbox.
+        lock_wait: seconds to wait for another process that has the outbox open.
+        close_timeout: seconds that `close` waits for confirmations; unconfirmed messages stay in the outbox.
 
-    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` in one line for an outbox that cannot be used, and
-    what `confluent_kafka.Producer` raises. Of several threads each may call any method. After a fork the child has to make its own.
+    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` for an outbox that cannot be used, and the errors of
+    `confluent_kafka.Producer`. All methods are safe for threads. After a fork the child must make its own producer.
     """
 
     def __init__(
@@ -104,9 +102,9 @@ class DedupProducer(Producer):
         opened.open()
         try:
             super().__init__(settings.client)
-            client = ClientSide(
+            client = ClientAdapter(
                 super().produce,
-                Places(super().list_topics, UNKNOWN_TOPIC_S),
+                PartitionChooser(super().list_topics, UNKNOWN_TOPIC_S),
                 id_header=id_header,
                 scatters_empty_keys=settings.scatters_empty_keys,
             )
@@ -133,11 +131,11 @@ class DedupProducer(Producer):
     ) -> None:
         """Queue a message, as `confluent_kafka.Producer.produce` does; it is sent when it is on disk.
 
-        ``dedup_id`` is its key, if you have a better one than `keys` makes: one that a restarted program would give the same message. The
-        delivery callback is called from `poll` and `flush`, once: when the message is confirmed or refused.
+        ``dedup_id`` is the message's dedup key, if you have a better one than ``keys`` makes: one that your program gives the same message after a
+        restart. The delivery callback is called once, from `poll` or `flush`, when the message is confirmed or refused.
 
-        Raises `BufferError` when too many wait, `OutboxError` when the outbox is lost or the producer closed, `KafkaException` when the client has
-        failed for good.
+        Raises `BufferError` when too many messages wait, `OutboxError` when the outbox has failed or the producer is closed, `KafkaException`
+        after a fatal error of the client.
         """
         pipeline = self._alive()
         if pipeline.fatal is not None:
@@ -169,7 +167,7 @@ class DedupProducer(Producer):
     ) -> int:
         """Queue several messages, as `confluent_kafka.Producer.produce_batch` does; return how many were queued.
 
-        A message that was not has the error in its ``_error``. ``headers`` and ``dedup_id`` are taken as well.
+        A message that was not queued has the error in its ``_error``. A message may also have ``headers`` and ``dedup_id``.
         """
         queued = 0
         for message in messages:
@@ -185,26 +183,26 @@ class DedupProducer(Producer):
         return queued
 
     def persist(self, timeout: float | None = None) -> None:
-        """Return when everything that was queued before is on disk: it will be sent, by this process or the next one.
+        """Return when every message queued before is on disk: it will be sent, by this process or the next one.
 
-        Raises `OutboxError`: the outbox cannot be written (`OutboxFullError`: for now), or ``timeout`` seconds were not enough. The messages stay
-        queued, and are written as soon as that is possible.
+        Raises `OutboxError` when the outbox cannot be written (`OutboxFullError`: for now), or ``timeout`` seconds have passed. The messages
+        stay queued, and are written as soon as possible.
         """
         pipeline = self._alive()
-        mark = pipeline.mark()
-        if not pipeline.await_mark(mark, timeout):
+        barrier = pipeline.barrier()
+        if not pipeline.await_barrier(barrier, timeout):
             raise OutboxError(
-                f"what was queued is not on disk after {timeout} s; call persist() again, or look at the disk"
+                f"the queued messages are not on disk after {timeout} s; call persist() again, or check the disk"
             )
-        if mark.error is not None:
-            raise mark.error
+        if barrier.error is not None:
+            raise barrier.error
 
     def poll(self, timeout: float = -1) -> int:
-        """Call delivery and other callbacks, waiting for one for at most ``timeout`` seconds (-1: for good); return how many reports there were."""
+        """Call delivery and other callbacks; wait for one at most ``timeout`` seconds (-1: no limit). Return the number of reports."""
         pipeline = self._alive()
         until = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            count = pipeline.take_own_reports()
+            count = pipeline.report_refusals()
             left_s = (
                 0.0
                 if count
@@ -217,25 +215,25 @@ class DedupProducer(Producer):
                 return count
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until every message is confirmed or refused, at most ``timeout`` seconds (-1: for good); return how many are not."""
+        """Wait until every message is confirmed or refused, at most ``timeout`` seconds (-1: no limit); return how many are not."""
         pipeline = self._alive()
         until = None if timeout < 0 else time.monotonic() + timeout
         while pipeline.open and pipeline.fatal is None and pipeline.failed is None:
             left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
             if left_s <= 0:
                 break
-            pipeline.take_own_reports()
+            pipeline.report_refusals()
             if not super().flush(left_s):
-                # The client has nothing: it is still being written, or waits for its turn.
+                # The client has none: they are still being written, or wait behind others.
                 time.sleep(_PAUSE_S)
-        pipeline.take_own_reports()
+        pipeline.report_refusals()
         return pipeline.open
 
     def close(self) -> bool:
-        """Wait for confirmations as long as `close_timeout` says, and end; what is not confirmed stays in the outbox for the next producer.
+        """Wait up to ``close_timeout`` seconds for confirmations, and close; unconfirmed messages stay in the outbox for the next producer.
 
-        What could not be written there, because the disk is full or the outbox is lost, is gone with this producer: its callbacks are called
-        with ``_PURGE_QUEUE``, and `OutboxError` is raised.
+        Messages that could not be written to it (the disk is full, or the outbox has failed) are lost with this producer: their callbacks
+        are called with ``_PURGE_QUEUE``, and `OutboxError` is raised.
         """
         if self._closed or self._forked:
             return True
@@ -244,22 +242,22 @@ class DedupProducer(Producer):
         finally:
             self._closed = True
             self._pipeline.end()
-            # What the client still has would hold up its end.
+            # The client would wait for the messages that it still has.
             super().purge()
             super().poll(0)
             done = super().close()
         kept = left - self._pipeline.unwritten
         if kept > 0:
             log.warning(
-                "outbox: %d messages are not confirmed; they stay in the outbox, and are sent by the next producer",
+                "outbox: %d messages are not confirmed; they stay in the outbox, and the next producer sends them",
                 kept,
             )
-        self._pipeline.give_up_unwritten()
+        self._pipeline.report_unwritten()
         return done
 
     @property
     def counters(self) -> OutboxCounters:
-        """What was counted until now."""
+        """The totals so far."""
         return self._pipeline.counters
 
     def __len__(self) -> int:
@@ -276,13 +274,13 @@ class DedupProducer(Producer):
     ) -> None:
         self.close()
 
-    # --- what would go past the outbox -----------------------------------------------------------------------------------
+    # --- not available with an outbox ------------------------------------------------------------------------------------
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> NoReturn:  # noqa: FBT001, FBT002 (the client's signature)
-        """Refused: what is purged would come back from the outbox with the next start."""
+        """Refused: purged messages would come back from the outbox at the next start."""
         del in_queue, in_flight, blocking
         raise OutboxError(
-            "messages of an outbox are not purged; close() leaves what is not confirmed to the next producer"
+            "messages of an outbox cannot be purged; close() leaves unconfirmed messages to the next producer"
         )
 
     # --- inside ----------------------------------------------------------------------------------------------------------
@@ -291,7 +289,7 @@ class DedupProducer(Producer):
         pipeline = self._pipeline
         if self._forked:
             raise OutboxError(
-                "this producer was made before the fork, and its outbox is its parent's; make one in each process"
+                "this producer was made before the fork, and its outbox belongs to the parent; make one in each process"
             )
         if self._closed:
             raise OutboxError("this producer is closed; make another one")
@@ -302,7 +300,7 @@ class DedupProducer(Producer):
     def _own_header(
         self, headers: Headers, dedup_id: str | bytes | None
     ) -> tuple[str | bytes | None, bytes | None]:
-        """Return the key that the headers bear, else the given one, and the other headers packed."""
+        """Return the dedup key from the headers, else the given one, and the other headers packed."""
         given = pairs(headers)
         bearing = [value for name, value in given if name == self._id_header]
         if not bearing:
@@ -318,7 +316,7 @@ class DedupProducer(Producer):
 
 
 def _check(topic: object, partition: object, timestamp: object) -> None:
-    """Raise for what a caller without a type checker may pass, where the caller stands."""
+    """Raise for arguments that a caller without a type checker may pass."""
     if not isinstance(topic, str) or not topic:
         raise TypeError(f"topic={topic!r}: give the topic's name")
     if not isinstance(partition, int) or not -1 <= partition <= _MOST_PARTITION:

@@ -1,10 +1,10 @@
-"""The producer's configuration: what would break a promise is refused, and what one hangs on is set.
+"""The producer's configuration: settings that would break a promise are refused, and settings that one depends on are set.
 
-Set by us unless the user says otherwise:
+Set here unless you set them:
 
-- ``enable.idempotence=true``: what the client itself sends again keeps its place and is not doubled.
-- ``delivery.timeout.ms=0``: the client tries until the broker answers; giving up would only mean that the outbox hands the message over again,
-  behind others.
+- ``enable.idempotence=true``: a message that the client itself resends keeps its position, and is not duplicated.
+- ``delivery.timeout.ms=0``: the client retries until the broker answers. If it gave up, the outbox would send the message again, behind
+  others.
 """
 
 from __future__ import annotations
@@ -17,40 +17,31 @@ from dedup_sdk.errors import ConfigurationError
 
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _CALLBACKS: Final = ("on_delivery", "dr_cb")
-_DEFAULT_PARTITIONER: Final = "consistent_random"
+DEFAULT_PARTITIONER: Final = "consistent_random"
 OnDelivery = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """What is read from the configuration; ``client`` is what librdkafka gets, passwords included."""
+    """The settings read from a configuration; ``client`` is the configuration of librdkafka, passwords included."""
 
     client: dict[str, Any] = field(repr=False)
     on_delivery: OnDelivery | None
     scatters_empty_keys: bool
-    """Whether the client would put an empty key anywhere, as it does without a key."""
+    """Whether the client chooses a random partition for an empty key, as it does without a key."""
 
 
 def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
-    """Read a configuration; raises `ConfigurationError` for what would lose or double messages."""
+    """Read a configuration; raises `ConfigurationError` for a setting that would lose or duplicate messages."""
     client = dict(config)
     if client.get("transactional.id"):
         raise ConfigurationError(
-            "transactional.id: an outbox and a transaction are two ways to the same end; take a plain Producer for transactions"
+            "transactional.id: an outbox and a transaction have the same purpose; use a plain Producer for transactions"
         )
-    for name in ("acks", "request.required.acks"):
-        if str(client.get(name, "all")) not in ("all", "-1"):
-            raise ConfigurationError(
-                f"{name}={client[name]!r} lets the broker lose what it has confirmed, and so what has left the outbox; leave it out"
-            )
+    partitioner = checked_partitioner(client)
     if str(client.get("delivery.report.only.error", "false")).lower() not in ("false", "0"):
         raise ConfigurationError(
-            "delivery.report.only.error=true: without its report a message stays in the outbox for good; leave it out"
-        )
-    partitioner = str(client.get("partitioner", _DEFAULT_PARTITIONER))
-    if partitioner == "random":
-        raise ConfigurationError(
-            "partitioner='random' sends a message again to another partition, where nobody knows it; choose e.g. consistent_random or murmur2_random"
+            "delivery.report.only.error=true: without its delivery report a message stays in the outbox forever; leave it out"
         )
     callbacks = [client.pop(name) for name in _CALLBACKS if client.get(name) is not None]
     client.setdefault("acks" if "request.required.acks" not in client else "request.required.acks", "all")
@@ -60,5 +51,23 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     return ProducerSettings(
         client=client,
         on_delivery=callbacks[0] if callbacks else None,
-        scatters_empty_keys=partitioner == _DEFAULT_PARTITIONER,
+        scatters_empty_keys=partitioner == DEFAULT_PARTITIONER,
     )
+
+
+def checked_partitioner(client: Mapping[str, Any]) -> str:
+    """Return the partitioner of a client's configuration.
+
+    Raises `ConfigurationError` for acknowledgements by which brokers lose confirmed messages, and for a random partitioner.
+    """
+    for name in ("acks", "request.required.acks"):
+        if str(client.get(name, "all")) not in ("all", "-1"):
+            raise ConfigurationError(
+                f"{name}={client[name]!r} lets the brokers lose confirmed messages; leave it out"
+            )
+    partitioner = str(client.get("partitioner", DEFAULT_PARTITIONER))
+    if partitioner == "random":
+        raise ConfigurationError(
+            "partitioner='random' resends a message to another partition, where no consumer knows its ID; choose e.g. consistent_random or murmur2_random"
+        )
+    return partitioner

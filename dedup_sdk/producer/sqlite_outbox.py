@@ -2,10 +2,15 @@
 
     outbox/                mode 0700
       outbox.db            mode 0600
-      outbox.db-wal        what was written last
+      outbox.db-wal        the transactions written last
 
-SQLite's own exclusive lock is kept while it is open, so that a second process is refused by the library. It is one of the process (not
-inherited by a fork), and ends with it.
+SQLite's own exclusive lock is kept while the outbox is open, so that the library refuses a second process. The lock belongs to the process
+(a fork does not inherit it), and ends with it.
+
+SQLite reads its write-ahead log up to the first damaged frame, and does not report the frames behind it; so they are counted here:
+
+    header    magic, version, page size, number, salt 1, salt 2, checksums          32 bytes, big-endian
+    frame     page number, size after a commit (0: none), salt 1, salt 2, checksums  24 bytes, and a page
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import logging
 import os
 import secrets
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,14 +30,35 @@ from typing import Any, Final
 from dedup_sdk.errors import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
 from dedup_sdk.producer.outbox import Step, Stored
 from dedup_sdk.producer.outgoing import Outgoing, why_unusable
-from dedup_sdk.producer.sqlite_log import ends_of_transactions
+
+_LOG_HEADER: Final = struct.Struct(">4I8s8s")
+_LOG_FRAME: Final = struct.Struct(">2I8s8s")
+
+
+def ends_of_transactions(log: Path) -> list[int]:
+    """Return the numbers, from 1, of the frames that end a transaction of this log; frames of an earlier round have other salts."""
+    ends: list[int] = []
+    with log.open("rb") as file:
+        header = file.read(_LOG_HEADER.size)
+        if len(header) < _LOG_HEADER.size:
+            return ends
+        _, _, page_bytes, _, salts, _ = _LOG_HEADER.unpack(header)
+        number = 0
+        while len(frame := file.read(_LOG_FRAME.size)) == _LOG_FRAME.size:
+            number += 1
+            _, size_after, of, _ = _LOG_FRAME.unpack(frame)
+            if of == salts and size_after:
+                ends.append(number)
+            file.seek(page_bytes, 1)
+    return ends
+
 
 log = logging.getLogger("dedup_sdk")
 
 FILE: Final = "outbox.db"
 FORMAT: Final = 1
 _APPLICATION: Final = 0x64647570
-"""Stands in the file's head, so that another database is not taken for an outbox."""
+"""In the file's header, so that no other database is taken for an outbox."""
 _COLUMNS: Final = ", ".join(Outgoing._fields)
 _TABLE: Final = f"""
 CREATE TABLE messages (
@@ -69,10 +96,10 @@ class SqliteOutbox:
     """An outbox in a folder of this machine.
 
     Args:
-        folder: made if it is not there, private to the user.
-        lock_wait_s: how long to wait for another process that has it, seconds.
-        fsync: whether what is persisted also outlives a power cut; false: only the death of the process.
-        set_damage_aside: whether a damaged file is renamed and an empty one takes its place; else that is an error.
+        folder: made if it does not exist, private to the user.
+        lock_wait_s: how long to wait for another process that has it open, seconds.
+        fsync: whether persisted messages survive a power cut; false: only the death of the process.
+        set_damage_aside: whether a damaged file is renamed and an empty one is made; else damage is an error.
     """
 
     shared = False
@@ -82,7 +109,7 @@ class SqliteOutbox:
     ) -> None:
         self.path = folder / FILE
         self.set_aside: Path | None = None
-        """Where a damaged file went when this was opened."""
+        """The new path of a file that was found damaged when this was opened."""
         self._lock_wait_s, self._fsync, self._sets_aside = lock_wait_s, fsync, set_damage_aside
         self._database: sqlite3.Connection | None = None
         self._next_id = 1
@@ -113,7 +140,7 @@ class SqliteOutbox:
                 for reason_of in step.refused:
                     self._run("UPDATE messages SET refused = ? WHERE id = ?", reason_of[::-1])
                 if step.removed:
-                    # One call of the library for all of them: each one gives up the interpreter's lock.
+                    # One call of the library for all of them: each call releases the interpreter's lock.
                     ids = json.dumps(step.removed)
                     self._run("DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?))", (ids,))
                 self._run("COMMIT")
@@ -141,7 +168,7 @@ class SqliteOutbox:
             return self._number("SELECT count(*) FROM messages")
 
     def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
-        """See `Outbox`: nobody else adds messages."""
+        """See `Outbox`: no other process adds messages."""
         del known, most
         return []
 
@@ -152,7 +179,7 @@ class SqliteOutbox:
             self._database = None
 
     def _make(self) -> None:
-        """Make an empty outbox where there is none, whole or not at all: an empty file would be one that was cut off."""
+        """Make an empty outbox where there is none, atomically: an empty file is taken for a truncated one."""
         folder = self.path.parent
         try:
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
@@ -167,7 +194,7 @@ class SqliteOutbox:
                     database.executescript(_TABLE)
                 finally:
                     database.close()
-            # Another process may have made one meanwhile, which is not to be replaced.
+            # Another process may have made one meanwhile, which must not be replaced.
             with suppress(FileExistsError):
                 os.link(made, self.path)
             made.unlink()
@@ -198,7 +225,7 @@ class SqliteOutbox:
                 self.path.with_name(name).chmod(_PRIVATE_FILE)
 
     def _keep_log(self) -> list[int]:
-        """Keep the log of a process that did not end in order, which SQLite removes when it has read what it can; return where transactions end."""
+        """Keep the log of a process that crashed, because SQLite removes it once it was read; return the ends of its transactions."""
         log_file, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(_KEPT_LOG)
         kept.unlink(missing_ok=True)
         if not self._fsync or not log_file.exists():
@@ -207,9 +234,9 @@ class SqliteOutbox:
         return ends_of_transactions(kept)
 
     def _compare_log(self, ends: list[int]) -> None:
-        """Raise `OutboxDamagedError` where transactions lie behind a damaged place of the log, now or at an earlier start.
+        """Raise `OutboxDamagedError` where transactions lie behind a damaged frame of the log, now or at an earlier start.
 
-        The last one alone may be what a power cut interrupted, for which nobody was told that it is on disk.
+        A single one is accepted: a power cut may have interrupted it before anybody was told that it is on disk.
         """
         read = self._run("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         kept = self.path.with_name(_KEPT_LOG)
@@ -219,7 +246,7 @@ class SqliteOutbox:
         damaged = sorted(self.path.parent.glob(f"{FILE}-wal.damaged-*"))
         if not damaged:
             return
-        said = f"outbox {self.path}: its log has a damaged place, and what was written behind it is missing; it is kept as {damaged[-1].name}"
+        said = f"outbox {self.path}: its log is damaged, and the messages behind the damage are missing; it is kept as {damaged[-1].name}"
         if not self._sets_aside:
             raise OutboxDamagedError(
                 f"{said}: move that away, or start with on_damage='set-aside', to go on with the rest"
@@ -230,12 +257,12 @@ class SqliteOutbox:
     def _check(self) -> None:
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
         if application != _APPLICATION:
-            raise OutboxError(f"{self.path} is another database, no outbox; give a folder of its own")
+            raise OutboxError(f"{self.path} is another database, not an outbox; give a folder of its own")
         if version != FORMAT:
             raise OutboxError(
-                f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version that wrote it, and let it send all"
+                f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version that wrote it, and let that send every message"
             )
-        # All of it is read now anyway, to be sent again.
+        # All rows are read now anyway, to be sent again.
         found = " ".join(self._run("PRAGMA quick_check(1)").fetchone()[0].split())
         if found != "ok":
             raise OutboxDamagedError(self._damaged(f"is damaged ({found})"))
@@ -247,7 +274,7 @@ class SqliteOutbox:
         self._next_id = 1 + max(0, self._number("SELECT coalesce(max(id), 0) FROM messages"))
         if self._next_id > _MOST_ID:
             raise OutboxError(
-                f"{self.path} has a message with the number {self._next_id - 1}, which none of ours has; give another folder"
+                f"{self.path} has a message with the number {self._next_id - 1}, which this package never gives; give another folder"
             )
 
     def _rename(self) -> None:
@@ -256,13 +283,13 @@ class SqliteOutbox:
             with suppress(FileNotFoundError):
                 self.path.with_name(FILE + end).rename(f"{self.set_aside}{end}")
         log.error(
-            "outbox: %s was damaged and is now %s; what it had is not sent", self.path, self.set_aside.name
+            "outbox: %s was damaged and is now %s; its messages are not sent", self.path, self.set_aside.name
         )
 
     def _add(self, messages: Sequence[Outgoing]) -> None:
-        """Insert rows, many in one call of the library: each call gives up the interpreter's lock, and may wait to get it back."""
+        """Insert rows, many in one call of the library: each call releases the interpreter's lock, and may wait to get it back."""
         at = 0
-        for rows in _pieces(len(messages)):
+        for rows in _chunks(len(messages)):
             values: list[object] = []
             for number, message in enumerate(messages[at : at + rows], self._next_id):
                 values.append(number)
@@ -292,7 +319,7 @@ class SqliteOutbox:
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Translate what SQLite raises."""
+        """Translate SQLite's errors."""
         try:
             yield
         except sqlite3.Error as error:
@@ -306,15 +333,15 @@ class SqliteOutbox:
                 ) from error
             if kind in _LATER and done == "written":
                 raise OutboxFullError(
-                    f"outbox {self.path} cannot be written ({error}); nothing is sent that is not in it, and it is tried again: make room"
+                    f"outbox {self.path} cannot be written ({error}); it is tried again, and no message is sent before it is written: free some disk space"
                 ) from error
             raise OutboxError(
                 f"outbox {self.path} cannot be {done} ({error}, {name}); check its permissions and disk"
             ) from error
 
 
-def _pieces(rows: int) -> Iterator[int]:
-    """Cut a number of rows into few sizes, so that few statements are prepared."""
+def _chunks(rows: int) -> Iterator[int]:
+    """Split a number of rows into few sizes, so that few statements are prepared."""
     for size in _INSERTS:
         while rows >= size:
             yield size

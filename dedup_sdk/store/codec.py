@@ -10,14 +10,14 @@ Value of a mark (the key is its 16-byte digest)::
 Journal record::
 
     magic        2 bytes  "DJ"
-    format       uint8    8
+    format       uint8    9
     flags        uint8    1: numbers  2: committed  4: since_ms  8: since_number  16: the done ranges are a delta
                           (`dedup_sdk.progress.latest`)  32: leader epoch  64: payloads  128: witness
                           A field without its flag is 0 and means None.
     marks        uint32   n
     done         uint32   d
     era          uint32   e bytes
-    low, high, committed, since_ms, accepted, since_number, newest_ms, floor_number      8 x int64
+    low, high, committed, since_ms, accepted, since_number, newest_ms, floor_number, dropped_to      9 x int64
     epoch        int64
     witness      int64 offset, int64 timestamp, 8 bytes check
     done ranges  d x (int64 start, int64 end)
@@ -46,9 +46,9 @@ from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
 from dedup_sdk.progress import Progress, Witness
 
 MAGIC: Final = b"DJ"
-FORMAT: Final = 8
+FORMAT: Final = 9
 
-_HEADER: Final = struct.Struct("<2sBBIII9q2q8s")
+_HEADER: Final = struct.Struct("<2sBBIII10q2q8s")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _I64: Final = np.dtype("<i8")
@@ -169,7 +169,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
             _HEADER.pack(
                 MAGIC, FORMAT, flags, count, len(progress.done), len(era), progress.low, progress.high, progress.committed or 0,
                 progress.since_ms or 0, progress.accepted, progress.since_number or 0, progress.newest_ms, progress.floor_number,
-                progress.epoch or 0, *seen,
+                progress.dropped_to, progress.epoch or 0, *seen,
             ),
             *[_RANGE.pack(start, end) for start, end in progress.done],
             era,
@@ -221,6 +221,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         since_number,
         newest_ms,
         floor,
+        dropped_to,
         epoch,
         offset,
         timestamp_ms,
@@ -249,6 +250,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         delta=bool(flags & _DELTA),
         witness=Witness(offset, timestamp_ms, check.hex()) if flags & _WITNESS else None,
         floor_number=floor,
+        dropped_to=dropped_to,
     )
     if not any(sizes):
         return progress, Marks(digests, offsets, timestamps, numbers)

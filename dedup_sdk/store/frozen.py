@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 from pathlib import Path
 from typing import Final
 
-from dedup_sdk.errors import StoreLockedError
+from dedup_sdk.errors import StoreCorruptError, StoreLockedError
 
 _ATTEMPTS: Final = 100
 _PAUSE_S: Final = 0.02
 _CURRENT: Final = "CURRENT"
+_MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}")
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
 
@@ -26,7 +28,8 @@ def freeze(database: Path, folder: Path) -> None:
     """Make ``folder`` a copy of a partition's database as it is at one moment, to be read; nobody is disturbed.
 
     It takes the room of the log (32 MB at most) where ``folder`` is on the same disk, else as much as the database.
-    Raises `StoreLockedError` when the database changed at every attempt, OSError when it cannot be read.
+    Raises `StoreLockedError` when the database changed at every attempt, `StoreCorruptError` when it is damaged, OSError when it cannot be
+    read.
     """
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -59,9 +62,14 @@ def _frozen(database: Path, folder: Path) -> bool:
 
 def _list_of_files(database: Path) -> tuple[str, int, list[str]]:
     """The name and size of RocksDB's list of files, and the names of its logs, ascending."""
-    current = (database / _CURRENT).read_text().strip()
+    current = (database / _CURRENT).read_bytes().strip()
+    if not _MANIFEST.fullmatch(current):
+        raise StoreCorruptError(
+            f"store {database} is damaged: {_CURRENT} names {current[:80]!r}, which is no list of files; rebuild it from a snapshot or the topic"
+        )
     logs = sorted((path.name for path in database.glob("*.log")), key=lambda name: (len(name), name))
-    return current, (database / current).stat().st_size, logs
+    name = current.decode()
+    return name, (database / name).stat().st_size, logs
 
 
 def _link(path: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,10 @@ from dedup_sdk.errors import (
     StoreUnavailableError,
 )
 
-_LOCKED = ("while lock file", "lock hold by current process")
+_LOCKED = re.compile(
+    r"while lock file.*resource temporarily unavailable|lock hold by current process", re.DOTALL
+)
+"""Another failure of the system to lock the file, as on some network disks, is no word about another owner."""
 _CORRUPT = (
     "corruption",
     "checksum mismatch",
@@ -46,7 +50,7 @@ def translated(error: Exception, folder: Path) -> Exception:
     lower = text.lower()
     if isinstance(error, DbClosedError):
         return StoreError(f"store {folder} is closed; open it again")
-    if any(sign in lower for sign in _LOCKED):
+    if _LOCKED.search(lower):
         return StoreLockedError(
             f"store {folder} is open in another consumer; stop that one, or give this one another store"
         )

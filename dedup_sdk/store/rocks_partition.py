@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from traceback import clear_frames
 
 import numpy as np
-from rocksdict import Rdict, WriteBatch, WriteOptions
+from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
@@ -337,7 +337,9 @@ class RocksPartition:
                 if has_tables(self._folder):
                     # Before the families are let go of, which would write each of them out: a third of a handover. One that was
                     # never written out is, because a log alone could be torn back to nothing.
-                    self._database.cancel_all_background(False)
+                    with suppress(DbClosedError):
+                        # Closed by a call that was interrupted behind it.
+                        self._database.cancel_all_background(False)
                 merges = self._generations is not None and self._generations.close()
             finally:
                 self._journal = self._generations = None

@@ -40,7 +40,8 @@ def is_writable(folder: Path) -> bool:
         if disk_usage(folder).free < _LEAST_ROOM_BYTES + 2 * logged:
             return False
         with probe.open("wb", buffering=0) as file:
-            file.write(bytes(_PROBE_BYTES))
+            # A disk without room, or a limit of the process, may take a part.
+            whole = file.write(bytes(_PROBE_BYTES)) == _PROBE_BYTES
             os.fsync(file.fileno())
         probe.unlink()
     except FileNotFoundError:
@@ -49,7 +50,7 @@ def is_writable(folder: Path) -> bool:
         with suppress(OSError):
             probe.unlink()
         return False
-    return True
+    return whole
 
 
 def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:

@@ -1,10 +1,10 @@
-"""Brokers and faults for tests: what this package tests itself with, for its users' tests too.
+"""Brokers and faults for tests: this package's own test helpers, for your tests, too.
 
-| name | what it is | up in | needs |
+| name | description | up in | needs |
 |---|---|---|---|
 | `LocalKafka` | a real Kafka broker (KRaft) as a child process | 5 s | Java, or the extra ``[testing]`` |
 | `MockKafka` | librdkafka's mock cluster inside this process | 0.1 s | nothing |
-| `CuttingProxy` | a TCP proxy that cuts connections after the broker has taken a batch | at once | nothing |
+| `CuttingProxy` | a TCP proxy that cuts connections after the broker has written a batch | at once | nothing |
 
     from dedup_sdk.testing import LocalKafka
 
@@ -13,7 +13,7 @@
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
 
 All of them listen on 127.0.0.1 only, and raise `dedup_sdk.errors.KafkaHelperError` with one line that says what to do.
-Names are imported when first asked for, so that importing this package costs nothing.
+Each name is loaded when it is first used, so that importing this package loads nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
 
-_HOMES = {
+_MODULE_OF = {
     "CuttingProxy": "cutting_proxy",
     "LocalKafka": "local_kafka",
     "MockKafka": "mock_kafka",
@@ -38,9 +38,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import the module of a public name when the name is first used."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

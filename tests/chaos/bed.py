@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, Protocol, Self
 
 from docker.errors import DockerException
 
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
-from dedup_sdk.testing.broker_probe import create_topic
+from dedup_sdk.testing.local_kafka import create_topic
 from tests.chaos.forgetful import LOGGER
 from tests.chaos.options import SESSION_MS, Broker
 from tests.support.databases import PostgreSQL
@@ -58,9 +59,18 @@ class Cluster(Protocol):
     def logged(self) -> bytes:
         """Return what it has written into its log since it was made."""
 
+    @property
+    def data(self) -> Path | None:
+        """The folder of its topics and its metadata, to be copied while it is down; None where that is out of reach."""
+
 
 class JarsCluster(LocalKafka):
     """A broker from its jars as a `Cluster`; its log tells what its group coordinators load."""
+
+    @property
+    def data(self) -> Path | None:
+        """See `Cluster`."""
+        return self.log.parent / "data"
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -86,6 +96,7 @@ class ContainerCluster:
         self.resume = self._container.resume
         self.stop = self._container.stop
         self.logged = self._container.logged
+        self.data: Path | None = None
 
     def start(self) -> None:
         """Make the container, or start it again."""

@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Bridge
-from dedup_sdk.kafka.metadata import topic_id_of
 from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.questions import topic_id_of
 from dedup_sdk.rule_fingerprint import log_name, topic_digits
-from dedup_sdk.testing.tethered import Tethered
+from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER, SESSION_MS
 from tests.chaos.sabotage import sabotage
@@ -60,7 +60,7 @@ class BridgedSender(Sender):
         self.folder, self._straight, self._bridged, self._atomic = folder, straight, bridged, atomic
         self._told = {"source": self.topic, "target": topic, "atomic": atomic, "broken": broken}
         self._log = (folder / "bridges.log").open("ab")
-        self._processes: list[Tethered | None] = [None] * BRIDGES
+        self._processes: list[SupervisedChild | None] = [None] * BRIDGES
 
     def start(self) -> None:
         """Begin to send, and to copy."""
@@ -73,7 +73,7 @@ class BridgedSender(Sender):
         folder = self.folder / f"bridge-{number}"
         folder.mkdir(exist_ok=True)
         told = {**self._told, "bootstrap": self._bridged[number]}
-        self._processes[number] = Tethered([sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=folder, output=self._log)  # fmt: skip
+        self._processes[number] = SupervisedChild([sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=folder, output=self._log)  # fmt: skip
 
     def kill_bridge(self, number: int) -> None:
         """SIGKILL."""

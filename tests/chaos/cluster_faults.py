@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Final
 
+from tests.chaos.bad_disk import DISK_FAULTS
 from tests.chaos.options import SESSION_MS
+from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import repeating
 from tests.chaos.stage import Stage
@@ -12,6 +15,9 @@ from tests.chaos.stage import Stage
 _SESSION_S: Final = SESSION_MS / 1000
 _LONGEST_PAUSE_S: Final = 20.0
 _LEAST_ROUNDS: Final = 2
+_SHARE_OF_ALL: Final = 0.3
+_SHARE_KILLED: Final = 0.4
+_REFUSED: Final = ("stays in memory until", "waits for its store")
 
 
 def _broker(stage: Stage) -> None:
@@ -79,6 +85,31 @@ def _disk_full(stage: Stage) -> None:
         stage.about(2.0)
 
 
+def _bad_disk(stage: Stage) -> None:
+    faults = stage.random.sample(DISK_FAULTS, len(DISK_FAULTS))
+    rounds = 0
+    while rounds < _LEAST_ROUNDS or stage.left_s > 0:
+        stage.await_work()
+        at_work = [run for run in stage.crew.alive if run.at_work] or stage.crew.alive
+        chosen = at_work if stage.random.random() < _SHARE_OF_ALL else [stage.random.choice(at_work)]
+        failing = list({run.store: run for run in chosen}.values())
+        with ExitStack() as bad:
+            for run in failing:
+                bad.enter_context(stage.bad_disk(run, faults[rounds % len(faults)]))
+            stage.about(1.5)
+            if stage.random.random() < _SHARE_KILLED:
+                # Its successor begins on a disk that fails.
+                kill_and_start(stage, failing[0], 0.1)
+                stage.about(2.0)
+        if not failing[0].over:
+            stage.about(0.5)
+            # It has in memory what it could not write, and should have written it by now.
+            kill_and_start(stage, failing[0], 0.1)
+        rounds += 1
+    told = [line.text for run in stage.crew.runs for line in run.lines()]
+    stage.faults["store-refused"] += sum(any(sign in text for sign in _REFUSED) for text in told)
+
+
 BROKER: Final = Scenario(
     name="broker",
     summary="the broker is killed (SIGKILL) and started again, and stopped (SIGSTOP) for a while",
@@ -112,6 +143,19 @@ CORRUPTION: Final = Scenario(
     per_second=200.0,
     recent_marks=150,
     recipe=repeating,
+)
+BAD_DISK: Final = Scenario(
+    name="bad-disk",
+    summary="disks fail for a while, some or all calls, with EIO or EROFS; workers are killed then, and after it",
+    play=_bad_disk,
+    broken="believe-a-failed-write",
+    disks=None,
+    recent_marks=600,
+    bad_disks=True,
+    enduring=True,
+    per_second=250.0,
+    work_ms=6.0,
+    short_s=20.0,
 )
 DISK_FULL: Final = Scenario(
     name="disk-full",

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dedup_sdk.testing.tethered import Tethered
+from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.history import Call, Line, Notice
 from tests.chaos.journal import read_counters, read_journal, read_reach
 from tests.chaos.options import REACH_S, WorkerOptions
@@ -37,7 +37,7 @@ class Run:
         self.options = replace(options, journal=str(folder / f"{name}.jsonl"))
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as output:
-            self._process = Tethered(
+            self._process = SupervisedChild(
                 [sys.executable, "-c", _MAIN, self.options.dumps(), str(ROOT)], folder=folder, output=output
             )
         self.over = self.cut_off = False

@@ -19,13 +19,14 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk import Window
 from dedup_sdk.units.unit import UNIT_TIMEOUT_S
+from tests.chaos.bad_disk import may_refuse
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender
-from tests.chaos.forgetful import SAID, is_forgetful
-from tests.chaos.history import EARLIER, History, LogRecord
+from tests.chaos.forgetful import ForgetfulBrokerError, is_forgetful
+from tests.chaos.history import BEFORE_A_RESTORE, EARLIER, Call, History, LogRecord
 from tests.chaos.memory import shared_memory
 from tests.chaos.options import WorkerOptions
-from tests.chaos.oracle import judge, messages
+from tests.chaos.oracle import judge, messages, unhandled
 from tests.chaos.outbox_sender import OutboxSender
 from tests.chaos.report import Report
 from tests.chaos.scenario import Scenario
@@ -47,11 +48,16 @@ _SECOND_LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _LAST_WORDS_S: Final = 0.5
 _LAST_LINES: Final = 40
+_HANGING_S: Final = 120.0
+"""The group keeps the partitions of a member that was killed for its session timeout, 45 s by default where brokers set it (KIP-848)."""
 _AWAY_S: Final = 20.0
 
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
-    """Play a scenario and judge it; ``keep`` is a folder for journals, logs and stores, else they are removed."""
+    """Play a scenario and judge it; ``keep`` is a folder for journals, logs and stores, else they are removed.
+
+    Raises `ForgetfulBrokerError` where something went wrong and the broker itself is the cause.
+    """
     began, logged_bytes = time.monotonic(), len(bed.kafka.logged())
     topic = f"{scenario.name}-{choice.protocol}-{choice.seed}-{uuid.uuid4().hex[:6]}"
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
@@ -59,6 +65,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     bed.kafka.create_topic(topic, scenario.partitions, scenario.topic_config)
     sender = _sender(scenario, choice, bed, topic, folder)
     try:
+        refusing = scenario.bad_disks and choice.mount and may_refuse()
         disks = [folder / f"disk-{host}" for host in range(scenario.hosts)] if scenario.small_disks else []
         with (
             CommitWatch(bed.kafka.bootstrap, topic, topic, scenario.partitions) as watch,
@@ -68,7 +75,8 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         ):
             options = replace(
                 _options(scenario, choice, topic),
-                piped=bool(disks) and not mounted,
+                piped=(bool(disks) and not mounted) or (scenario.bad_disks and not refusing),
+                refused=refusing,
                 database="" if database is None else database.url,
                 memory="" if memory is None else memory.url,
             )
@@ -80,10 +88,10 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             try:
                 history, stuck = _play(scenario, stage)
             except (KafkaException, TimeoutError, RuntimeError) as error:
+                notes = [f"faults until then: {dict(stage.faults)}", *_where_they_stand(stage)]
                 if is_forgetful(bed.kafka.logged()[logged_bytes:]):
-                    error.add_note(SAID)
-                error.add_note(f"faults until then: {dict(stage.faults)}")
-                for line in _where_they_stand(stage):
+                    raise ForgetfulBrokerError(str(error), notes) from error
+                for line in notes:
                     error.add_note(line)
                 raise
             finally:
@@ -94,10 +102,8 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     judgement = judge(history)
-    if judgement.broken() and is_forgetful(bed.kafka.logged()[logged_bytes:]):
-        unjudged = RuntimeError(SAID)
-        unjudged.add_note(f"found: {judgement.broken()}; faults: {dict(stage.faults)}")
-        raise unjudged
+    if (judgement.broken() or stuck) and is_forgetful(bed.kafka.logged()[logged_bytes:]):
+        raise ForgetfulBrokerError(f"{judgement.broken()}; faults: {dict(stage.faults)}", stuck)
     return Report(
         scenario=scenario.name,
         choice=choice,
@@ -107,6 +113,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         rebalances=sum(notice.kind == "assigned" for notice in history.notices),
         seconds=time.monotonic() - began,
         stuck=stuck,
+        ended=stage.faults["ended"] if scenario.enduring else 0,
     )
 
 
@@ -152,6 +159,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         broken=choice.broken,
         kept_offsets=scenario.kept_offsets,
         units=scenario.unit_span > 0,
+        by_key=scenario.by_key,
     )
 
 
@@ -185,15 +193,20 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         stage.sleep(_SECOND_LOOK_S)
         stage.crew.stop()
     calls, notices = stage.handled(), stage.crew.history()[1]
-    calls = [call._replace(partition=_lived(stage, call.partition, call.ended_ns)) for call in calls]
+    calls = [call._replace(partition=_lived_at(stage, call)) for call in calls]
     notices = [
         each._replace(
-            partitions=frozenset(_lived(stage, partition, each.at_ns) for partition in each.partitions)
+            partitions=frozenset(
+                lived
+                for partition in each.partitions
+                for lived in _lives(stage, _lived(stage, partition, each.at_ns), each.at_ns)
+            )
         )
         for each in notices
     ]
     samples = [
-        each._replace(partition=_lived(stage, each.partition, each.at_ns)) for each in stage.watch.samples
+        each._replace(partition=_kept(stage, each.partition, each.offset - 1, each.at_ns))
+        for each in stage.watch.samples
     ]
     log = list(dict.fromkeys([*stage.gone, *_log(stage)]))
     history = History(
@@ -205,6 +218,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         samples=() if scenario.kept_offsets else samples,
         excuses=stage.excuses,
         skips=stage.skips,
+        by_key=stage.by_key,
         settled=settled,
         # What waits for another worker lets those behind it go on.
         ordered=scenario.mode != "workers" and not scenario.memory,
@@ -243,11 +257,12 @@ def _gathered(stage: Stage) -> tuple[str, ...]:
         away = [run for run in waiting if run.idle_s() > _AWAY_S]
         if not waiting:
             break
-        hanging = [run for run in away if run.reaches_broker() is not False]
+        cut_off = [run for run in away if run.reaches_broker() is False]
+        hanging = [run for run in away if run not in cut_off and run.idle_s() > _HANGING_S]
         if hanging:
             said = tuple(f"{run.name}: has had no partition for {run.idle_s():.0f} s" for run in hanging)
             return said + _where_they_stand(stage)
-        for run in away:
+        for run in cut_off:
             stage.kill(run, fault="cut-off")
             stage.start(run.host)
         stage.sleep(_PAUSE_S)
@@ -257,6 +272,24 @@ def _gathered(stage: Stage) -> tuple[str, ...]:
 def _lived(stage: Stage, partition: int, at_ns: int) -> int:
     """Return a partition's number at a moment: those of a topic that was deleted since have numbers of their own."""
     return partition + EARLIER * sum(at_ns < remade_ns for remade_ns in stage.remade_ns)
+
+
+def _kept(stage: Stage, partition: int, offset: int, at_ns: int) -> int:
+    """Return the number of the partition that a record was in at a moment: one that a restore of the broker took away lived elsewhere."""
+    for number, (restored_ns, end) in enumerate(stage.restores, 1):
+        if at_ns < restored_ns and offset >= end.get(partition, 0):
+            return partition + BEFORE_A_RESTORE * number
+    return _lived(stage, partition, at_ns)
+
+
+def _lived_at(stage: Stage, call: Call) -> int:
+    return _kept(stage, call.partition, call.offset, call.ended_ns)
+
+
+def _lives(stage: Stage, partition: int, at_ns: int) -> list[int]:
+    """Return every number of a partition that its owner at a moment handled records of."""
+    later = (number for number, (restored_ns, _) in enumerate(stage.restores, 1) if at_ns < restored_ns)
+    return [partition, *(partition + BEFORE_A_RESTORE * number for number in later)]
 
 
 def _log(stage: Stage) -> list[LogRecord]:
@@ -269,12 +302,8 @@ def _window_ms(scenario: Scenario) -> int:
 
 def _drained(stage: Stage, scenario: Scenario) -> bool:
     """Wait until every message was handled; False when nothing is handled any more before that."""
-    message_of = messages([*stage.gone, *_log(stage)], _window_ms(scenario), everywhere=bool(scenario.memory))
-    open_messages = {
-        message
-        for place, message in message_of.items()
-        if not any(s.partition == place[0] and s.low <= place[1] < s.high for s in stage.skips)
-    }
+    log = [*stage.gone, *_log(stage)]
+    message_of = messages(log, _window_ms(scenario), everywhere=bool(scenario.memory))
     patience_s = _IDLE_BROKEN_S if stage.choice.broken else _IDLE_S
     ends = _ends(stage)
     grown, moved = 0, time.monotonic()
@@ -282,8 +311,8 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
         size = stage.progress()
         if size > grown:
             grown, moved = size, time.monotonic()
-            done = {(_lived(stage, call.partition, call.ended_ns), call.offset) for call in stage.handled()}
-            if open_messages <= {message_of.get(place, place) for place in done}:
+            done = {(_lived_at(stage, call), call.offset) for call in stage.handled()}
+            if not unhandled(log, message_of, done, skips=stage.skips, by_key=stage.by_key):
                 return True
         idle_s = time.monotonic() - moved
         # What is committed to the end will not be delivered any more.

@@ -8,6 +8,7 @@ or when its own load comes to an end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 NOTICED: Final = (
@@ -17,6 +18,15 @@ NOTICED: Final = (
 LOGGER: Final = "org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime"
 """Says the second at the level INFO."""
 SAID: Final = "the broker's group coordinator went to work before it had loaded what it knew"
+
+
+class ForgetfulBrokerError(RuntimeError):
+    """A run went wrong, and its broker says that it has forgotten what the group committed: nobody can judge it."""
+
+    def __init__(self, found: str, notes: Iterable[str] = ()) -> None:
+        super().__init__(SAID)
+        for note in (f"found: {found}", *notes):
+            self.add_note(note)
 
 
 def is_forgetful(logged: bytes) -> bool:

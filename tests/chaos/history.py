@@ -134,7 +134,24 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """An operator, or retention, kept ``[low, high)`` of a partition from being handled."""
+    """An operator, or retention, kept ``[low, high)`` of a partition from being handled.
+
+    ``taken_back``: an operator went back over it later, so that it is to be handled after all.
+    """
+
+    partition: int
+    low: int
+    high: int
+    taken_back: bool = False
+
+    def concerns(self, place: Place) -> bool:
+        """Whether a record lies in it."""
+        return self.partition == place[0] and self.low <= place[1] < self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByKey:
+    """Workers may have taken their key for the ID of the records in ``[low, high)`` of a partition."""
 
     partition: int
     low: int
@@ -156,6 +173,7 @@ class History:
         samples: what was committed, over time.
         excuses: what may have made a handler be called twice.
         skips: what need not be handled.
+        by_key: what may have been hidden for its key.
         given_up: records that became dead letters: committed, and not handled.
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
@@ -177,6 +195,7 @@ class History:
     samples: Sequence[Sample] = ()
     excuses: Sequence[Excuse] = ()
     skips: Sequence[Skip] = ()
+    by_key: Sequence[ByKey] = ()
     given_up: Collection[tuple[int, int]] = ()
     settled: Mapping[int, int] | None = None
     ordered: bool = True
@@ -192,3 +211,8 @@ class History:
 
 EARLIER = 1_000
 """Added to the partitions of a topic that was deleted since, for each time that it was made anew."""
+BEFORE_A_RESTORE = 1_000_000
+"""Added to the partitions of records that the broker lost when a backup of its disk was put back, times the number of that restore.
+
+An ID in such a partition is the same message as in the one that is there now.
+"""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from confluent_kafka import Producer
 
 from dedup_sdk import DeadLetter
+from tests.chaos.group_offsets import await_committed
 from tests.chaos.letters import read_letters
 from tests.chaos.options import SENT_AGAIN_HEADER
 from tests.chaos.process_faults import kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
-from tests.chaos.topic_log import read_log
 
-_PATIENCE_S: Final = 60.0
 _ASK_S: Final = 10.0
 _PARTITIONS: Final = 2
 
@@ -27,7 +25,7 @@ def _dead_letters(stage: Stage) -> None:
         stage.about(1.5)
     stage.sender.pause()
     stage.sender.confirm()
-    _await_the_end(stage)
+    await_committed(stage)
     letters = read_letters(stage.bed.kafka.bootstrap, f"{stage.topic}.dead-letters", _PARTITIONS)
     stage.given_up |= {(letter.partition, letter.offset) for letter, _ in letters}
     stage.faults["given-up"] += len(stage.given_up)
@@ -40,18 +38,6 @@ def _kill_one(stage: Stage) -> None:
     run = stage.some_run()
     if run is not None:
         kill_and_start(stage, run, 0.5)
-
-
-def _await_the_end(stage: Stage) -> None:
-    """Wait until everything that was sent is committed: handled, or given up."""
-    ends = dict.fromkeys(range(stage.watch.partitions), 0)
-    for record in read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions):
-        ends[record.partition] = max(ends[record.partition], record.offset + 1)
-    deadline = time.monotonic() + _PATIENCE_S
-    while any(stage.watch.patiently().get(partition, 0) < end for partition, end in ends.items()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{stage.topic}: not ended within {_PATIENCE_S:g} s: {ends}")
-        stage.sleep(0.2)
 
 
 def _send_back(stage: Stage, messages: list[Any]) -> None:

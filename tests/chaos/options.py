@@ -48,7 +48,9 @@ class WorkerOptions:
         units: whether records may belong to units.
         memory: the URL of the memory that workers share; empty: none.
         on_outage: as of `Shared`.
+        by_key: whether the key is the ID, instead of the header.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
+        refused: whether the disk may fail (see `bad_disk`).
     """
 
     bootstrap: str
@@ -73,7 +75,9 @@ class WorkerOptions:
     memory: str = ""
     on_outage: Literal["deliver", "pause"] = "deliver"
     piped: bool = False
+    refused: bool = False
     units: bool = False
+    by_key: bool = False
 
     def client(self) -> dict[str, Any]:
         """Return the client's configuration."""

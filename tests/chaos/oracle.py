@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.at_risk import HAND_OVER_NS, messages_at_risk
 from tests.chaos.evidence import evidence
-from tests.chaos.history import Call, Forget, History, LogRecord, Place, Rewind, Sample
+from tests.chaos.history import (
+    BEFORE_A_RESTORE,
+    ByKey,
+    Call,
+    Forget,
+    History,
+    LogRecord,
+    Place,
+    Rewind,
+    Sample,
+    Skip,
+)
 
 _EXAMPLES = 3
 
@@ -84,15 +95,17 @@ def judge(history: History) -> Judgement:
         # A call of a record that the log does not have cannot be a message's: it stands for itself.
         place = (call.partition, call.offset)
         calls[message_of.get(place, place)].append(call)
-    skipped = {place for place in message_of if _is_skipped(history, place)}
-    expected = {message for place, message in message_of.items() if place not in skipped}
+    skipped = {place for place in message_of if any(skip.concerns(place) for skip in history.skips)}
+    called = {(call.partition, call.offset) for call in history.calls}
     doubled = {message: len(each) - 1 for message, each in calls.items() if len(each) > 1}
     at_risk = [] if history.exactly else messages_at_risk(history, message_of)
     excused = Counter(message for messages in at_risk for message in messages)
     unexplained = {m: over for m, extra in doubled.items() if (over := extra - excused[m]) > 0}
     regressed = _regressed(history)
     wrong = {
-        "lost": sorted(expected - set(calls)),
+        "lost": sorted(
+            unhandled(history.log, message_of, called, skips=history.skips, by_key=history.by_key)
+        ),
         "unexplained": sorted(unexplained),
         "disordered": _disordered(history, calls) if history.ordered else [],
         "premature": _premature(
@@ -101,6 +114,7 @@ def judge(history: History) -> Judgement:
             calls,
             skipped
             | _given_up(history, message_of)
+            | _hidden_by_key(history.log, called, history.by_key)
             | {(r.partition, r.offset) for r in history.log if r.rejected},
         ),
         "trespassed": [] if history.exactly else _trespassed(history),
@@ -145,7 +159,7 @@ def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = Fal
         place = (record.partition, record.offset)
         message = place
         if record.ident is not None:
-            lane = (-1 if everywhere else record.partition, record.ident)
+            lane = (-1 if everywhere else record.partition % BEFORE_A_RESTORE, record.ident)
             seen = last.get(lane)
             if seen is not None and record.timestamp_ms - seen[1] <= window_ms:
                 message = seen[0]
@@ -154,14 +168,51 @@ def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = Fal
     return found
 
 
+def unhandled(
+    log: Iterable[LogRecord],
+    message_of: Mapping[Place, Place],
+    calls: Collection[Place],
+    *,
+    skips: Sequence[Skip],
+    by_key: Sequence[ByKey],
+) -> set[Place]:
+    """Return the messages that nobody handled, though they were to be: those with a record that nobody skipped for good, nor hid for its key.
+
+    ``calls``: the records that handlers were called with.
+    """
+    final = [skip for skip in skips if not skip.taken_back]
+    hidden = _hidden_by_key(log, calls, by_key)
+    expected = {
+        message
+        for place, message in message_of.items()
+        if place not in hidden and not any(skip.concerns(place) for skip in final)
+    }
+    return expected - {message_of.get(place, place) for place in calls}
+
+
+def _hidden_by_key(log: Iterable[LogRecord], calls: Collection[Place], by_key: Sequence[ByKey]) -> set[Place]:
+    """Return the records that may be hidden because one with their key was handled before them."""
+    if not by_key:
+        return set()
+    handled: set[tuple[int, bytes]] = set()
+    hidden: set[Place] = set()
+    for record in sorted(log, key=lambda each: (each.partition, each.offset)):
+        if record.key is None:
+            continue
+        lane = record.partition, record.key
+        if lane in handled and any(
+            each.partition == record.partition and each.low <= record.offset < each.high for each in by_key
+        ):
+            hidden.add((record.partition, record.offset))
+        if (record.partition, record.offset) in calls:
+            handled.add(lane)
+    return hidden
+
+
 def _given_up(history: History, message_of: Mapping[Place, Place]) -> set[Place]:
     """Return the records of messages that became dead letters: these are ends, so that copies of them are duplicates."""
     given_up = {message_of.get(place, place) for place in history.given_up}
     return {place for place, message in message_of.items() if message in given_up}
-
-
-def _is_skipped(history: History, place: Place) -> bool:
-    return any(skip.partition == place[0] and skip.low <= place[1] < skip.high for skip in history.skips)
 
 
 def _disordered(history: History, calls: Mapping[Place, list[Call]]) -> list[Place]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dedup_sdk import DedupProducer
-from dedup_sdk.testing.tethered import Tethered
+from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER
 from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
@@ -52,7 +52,7 @@ class OutboxSender(Sender):
             "bootstrap": bootstrap, "topic": topic, "folder": str(self.folder), "per_second": per_second, "seed": seed, "broken": broken
         }  # fmt: skip
         self._lives = 0
-        self._process: Tethered | None = None
+        self._process: SupervisedChild | None = None
         self._log = (folder / "outbox.log").open("ab")
         audit(self.folder)
 
@@ -61,7 +61,7 @@ class OutboxSender(Sender):
         told = {**self._told, "first": _LIFE * self._lives}
         self._lives += 1
         self._began().unlink(missing_ok=True)
-        self._process = Tethered(
+        self._process = SupervisedChild(
             [sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=self.folder, output=self._log
         )
 

@@ -23,6 +23,7 @@ class Report:
         seconds: how long it took.
         stuck: where the workers stood, where messages were left and nothing was handled any more, where one had no partition for
             long, or where one did not end in order.
+        ended: workers that ended by themselves, where none may.
     """
 
     scenario: str
@@ -33,12 +34,14 @@ class Report:
     rebalances: int
     seconds: float
     stuck: tuple[str, ...] = ()
+    ended: int = 0
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
     def broken(self) -> dict[str, int]:
         """The promises that were broken, with how often."""
-        return self.judgement.broken()
+        ended = {"ended": self.ended} if self.ended else {}
+        return {**self.judgement.broken(), **ended}
 
     def as_dict(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
@@ -64,6 +67,7 @@ class Report:
             "unsent": judged.unsent,
             "unpersisted": judged.unpersisted,
             "recopied": judged.recopied,
+            "ended": self.ended,
             "faults": self.faults,
             "rebalances": self.rebalances,
             "seconds": round(self.seconds, 1),

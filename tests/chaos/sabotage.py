@@ -5,8 +5,9 @@ Each is what a naive consumer does. The oracle has to notice; a check that canno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,14 +19,16 @@ from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
 from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk.errors import SnapshotError, StoreUnavailableError
 from dedup_sdk.ids import redrive, spec
 from dedup_sdk.ids.digest import Column
-from dedup_sdk.kafka import commits, readers, recovery
+from dedup_sdk.kafka import assignment, commits, log_check, reader, recovery
+from dedup_sdk.kafka.assignment import Starts
+from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.holdings import Holdings
-from dedup_sdk.kafka.placement import Placement
+from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.unit_lane import UnitLane
+from dedup_sdk.store.rocks_partition import RocksPartition
 from tests.support.outbox_worker import send_before_persist
 
 
@@ -68,9 +71,7 @@ def _skip_tail_replay() -> None:
     """A store that is behind, or new, is taken for complete."""
 
     def make(_: Any) -> Any:
-        def nothing(
-            _assigned: Any, held: Any, plan: Any, *_others: Any, **_named: Any
-        ) -> Generator[None, None, None]:
+        def nothing(_at: Any, held: Any, plan: Any, *_others: Any) -> Generator[None, None, None]:
             held.fold([], np.empty(0, np.int64), [], plan.replay_to)
             yield
 
@@ -81,12 +82,12 @@ def _skip_tail_replay() -> None:
 
 def _ignore_lost() -> None:
     """A member that was thrown out goes on with what it has."""
-    _replace(Placement, "_lose", lambda _: lambda _self, _partitions: None)
+    _replace(AssignmentApi, "lose", lambda _: lambda _self, _partitions: None)
 
 
 def _revoke_without_commit() -> None:
     """Partitions that go in order are let go as if they were lost."""
-    _replace(Holdings, "give_back", lambda _: Holdings.lose)
+    _replace(Session, "give_back", lambda _: Session.lose)
 
 
 def _start_at_the_end() -> None:
@@ -102,7 +103,7 @@ def _replay_uncommitted() -> None:
     def make(settings: Any) -> Any:
         return lambda chosen: {**settings(chosen), "isolation.level": "read_uncommitted"}
 
-    _replace(readers, "reader_settings", make)
+    _replace(reader, "reader_settings", make)
 
 
 def _believe_the_future() -> None:
@@ -134,6 +135,44 @@ def _low_never_rises() -> None:
     _replace(recovery, "plan_start", make)
 
 
+def _believe_any_text() -> None:
+    """The text beside a commit is believed, whatever offset it was written for."""
+
+    def make(parse: Any) -> Any:
+        def believed(text: str | None, *, committed: int) -> Any:
+            moved = re.sub(r"\bat=\d+", f"at={committed}", text or "").partition(" done=")[0]
+            return parse(moved, committed=committed)
+
+        return believed
+
+    _replace(assignment, "parse_metadata", make)
+
+
+def _believe_another_rule() -> None:
+    """What a group processed by another ID spec counts as processed by this one."""
+
+    def make(without: Any) -> Any:
+        def believed(assigned: Any, start: Any, *others: Any) -> Any:
+            # The rule itself is noted there.
+            without(assigned, start, *others)
+            return start
+
+        return believed
+
+    _replace(recovery, "_without_another_rule", make)
+
+
+def _believe_the_old_log() -> None:
+    """Every log, and every record in it, counts as the one that was completed."""
+
+    def same(*_: Any, **_named: Any) -> Generator[None, None, bool]:
+        yield from ()
+        return False
+
+    _replace(log_check, "_is_another", lambda _: same)
+    _replace(Partition, "contradiction", lambda _: lambda *_: None)
+
+
 def _overlook_the_redrive() -> None:
     """A dead letter that is sent back is a duplicate of the message that failed."""
     _replace(redrive, "redriven_keys", lambda _: lambda *_: {})
@@ -144,7 +183,7 @@ def _go_on_where_it_was() -> None:
     left: dict[tuple[str, int], int] = {}
 
     def noting(end: Any) -> Any:
-        def ended(self: Holdings, assigned: Any, **named: Any) -> None:
+        def ended(self: Session, assigned: Any, **named: Any) -> None:
             if assigned.held is not None and assigned.held.started:
                 left[assigned.topic, assigned.partition] = assigned.held.lane.high
             end(self, assigned, **named)
@@ -152,24 +191,24 @@ def _go_on_where_it_was() -> None:
         return ended
 
     def returning(start: Any) -> Any:
-        def started(self: Holdings, wanted: TopicPartition, committed: TopicPartition) -> Any:
+        def started(self: Starts, wanted: TopicPartition, committed: TopicPartition) -> Any:
             if committed.offset >= 0:
                 committed.offset = left.get((wanted.topic, wanted.partition), 0)
             return start(self, wanted, committed)
 
         return started
 
-    _replace(Holdings, "_end", noting)
-    _replace(Holdings, "_start", returning)
+    _replace(Session, "_end", noting)
+    _replace(Starts, "start", returning)
 
 
 def _empty_after_damage() -> None:
     """The empty store that takes the place of a damaged one is taken for complete."""
 
     def make(replay: Any) -> Any:
-        def replayed(assigned: Any, held: Any, plan: Any, *others: Any, **named: Any) -> Any:
-            if not assigned.set_aside:
-                return replay(assigned, held, plan, *others, **named)
+        def replayed(at: Any, held: Any, plan: Any, *others: Any) -> Any:
+            if not at.set_aside:
+                return replay(at, held, plan, *others)
             held.fold([], np.empty(0, np.int64), [], plan.replay_to)
             return iter(())
 
@@ -194,6 +233,19 @@ def _forget_what_was_refused() -> None:
         return believed
 
     _replace(Durable, "_choke", make)
+
+
+def _believe_a_failed_write() -> None:
+    """A step that the disk refused counts as written."""
+
+    def make(append: Any) -> Any:
+        def believed(self: RocksPartition, *step: Any) -> None:
+            with suppress(StoreUnavailableError):
+                append(self, *step)
+
+        return believed
+
+    _replace(RocksPartition, "append", make)
 
 
 def _trim_without_room() -> None:
@@ -307,10 +359,14 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "believe-the-future": _believe_the_future,
     "shorten-ids": _shorten_ids,
     "low-never-rises": _low_never_rises,
+    "believe-any-text": _believe_any_text,
+    "believe-another-rule": _believe_another_rule,
+    "believe-the-old-log": _believe_the_old_log,
     "overlook-the-redrive": _overlook_the_redrive,
     "go-on-where-it-was": _go_on_where_it_was,
     "empty-after-damage": _empty_after_damage,
     "forget-what-was-refused": _forget_what_was_refused,
+    "believe-a-failed-write": _believe_a_failed_write,
     "trim-without-room": _trim_without_room,
     "install-unchecked": _install_unchecked,
     "remember-what-was-rejected": _remember_what_was_rejected,

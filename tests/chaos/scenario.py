@@ -26,6 +26,7 @@ class Scenario:
         short_s: seconds that a short run gives it.
         protocols: where it applies.
         small_disks: whether each host's disk is a small one of its own, mounted where that is allowed.
+        bad_disks: whether disks may fail.
         on_full_disk: as of `DedupConsumer`.
         skew_ms: how far the timestamps of what is sent again may be off.
         outbox: whether what is sent goes through the outbox of a producer in a process of its own.
@@ -34,7 +35,10 @@ class Scenario:
         kept_offsets: whether the offsets are there, too.
         unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
         memory: where workers share a memory, and what is sent again goes to any partition; empty: nowhere.
+        by_key: whether workers take the key for the ID at first; messages have both.
+        enduring: whether no worker may end by itself.
         topic_config: settings of the topic.
+        copies_the_disk: whether the broker's disk is copied, which is out of reach in a container.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Scenario:
     short_s: float = 10.0
     protocols: tuple[Protocol, ...] = PROTOCOLS
     small_disks: bool = False
+    bad_disks: bool = False
     on_full_disk: Literal["pause", "unverified"] = "pause"
     skew_ms: int = 0
     outbox: bool = False
@@ -64,4 +69,7 @@ class Scenario:
     database: bool = False
     kept_offsets: bool = False
     unit_span: int = 0
+    by_key: bool = False
+    enduring: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)
+    copies_the_disk: bool = False

@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +21,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.store.paths import list_partitions
+from tests.chaos.bad_disk import DiskFault, make_bad, make_good
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
 from tests.chaos.damage import flip_bytes
-from tests.chaos.history import Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
+from tests.chaos.history import ByKey, Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.memory import Memory
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.sender import Sender
@@ -54,7 +55,7 @@ class Choice:
     protocol: Protocol = "classic"
     broken: str = ""
     mount: bool = True
-    """Whether small disks may be mounted; else processes may write no more for a while."""
+    """Whether small disks may be mounted, and calls be refused; else processes may write no more for a while."""
 
 
 class Stage:
@@ -96,15 +97,19 @@ class Stage:
         self.faults: Counter[str] = Counter()
         self.excuses: list[Excuse] = []
         self.skips: list[Skip] = []
+        self.by_key: list[ByKey] = []
         self.gone: list[LogRecord] = []
         """Records that the log had and has no more."""
         self.given_up: set[tuple[int, int]] = set()
         """Records that were given up: committed, and not handled as they were."""
         self.remade_ns: list[int] = []
         """When the topic was deleted, and made anew."""
+        self.restores: list[tuple[int, dict[int, int]]] = []
+        """When a backup of the broker's disk was put back, and where the log of each partition ends in it."""
         self.resting: set[int] = set()
         """Hosts whose worker is not started again when it falls."""
-        self._options, self._proxied = options, proxied
+        self.options, self._proxied = options, proxied
+        self._stores = ""
         self._set_aside: set[Path] = set()
         self.admin = AdminClient({"bootstrap.servers": bed.kafka.bootstrap, "log_level": 0})
         self._until = 0.0
@@ -148,9 +153,9 @@ class Stage:
             else self.bed.kafka.bootstrap
         )
         options = replace(
-            self._options,
+            self.options,
             bootstrap=address,
-            store=str(self.folder / f"disk-{disk}"),
+            store=str(self.folder / f"disk-{disk}{self._stores}"),
             seed=self.choice.seed * 1_000 + len(self.crew.runs),
             **changes,
         )
@@ -158,7 +163,11 @@ class Stage:
 
     def equip(self, **changes: Any) -> None:
         """Start workers with other options from now on."""
-        self._options = replace(self._options, **changes)
+        self.options = replace(self.options, **changes)
+
+    def take_new_stores(self) -> None:
+        """Start workers with store folders of their own from now on: that of each host is left behind."""
+        self._stores += "-new"
 
     def lift_fallen(self) -> None:
         """Do what a supervisor does with workers that ended by an error: look, and start them again."""
@@ -281,11 +290,13 @@ class Stage:
         for run in self.crew.alive:
             self.suspect(run, since_ns, committed)
 
-    def restart_broker(self, seconds: float) -> None:
+    def restart_broker(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         """SIGKILL, and a start after some time."""
         self._await_coordinator()
         at_ns, committed = time.monotonic_ns(), self._committed()
         self.bed.kafka.kill()
+        if meanwhile is not None:
+            meanwhile()
         self._sleep_blind(seconds)
         self.bed.kafka.start()
         self.faults["broker-kill"] += 1
@@ -347,27 +358,49 @@ class Stage:
     @contextmanager
     def full_disk(self, run: Run) -> Iterator[None]:
         """Leave no room on a worker's disk while the block runs."""
+        with self._no_writes(run, lambda: fill(run.store), lambda: make_room(run.store)):
+            self.faults["disk-full"] += 1
+            yield
+
+    @contextmanager
+    def bad_disk(self, run: Run, fault: DiskFault) -> Iterator[None]:
+        """Let a worker's disk fail while the block runs, also for those that are started on it then."""
         at_ns = time.monotonic_ns()
-        if self._options.piped:
+        with self._no_writes(run, lambda: make_bad(run.store, fault), lambda: make_good(run.store)):
+            self.faults[f"disk-{fault.name}"] += 1
+            yield
+        until_ns = time.monotonic_ns()
+        for each in self.crew.alive if fault.refuses_reads else []:
+            went_ns = [notice.at_ns for notice in each.journal()[1] if notice.kind != "assigned"]
+            if each.store == run.store and any(at_ns < when < until_ns for when in went_ns):
+                # A look-up that was refused had it open its stores again: until then it has nothing to commit.
+                self.excuses.append(Outage(run=each.name, at_ns=at_ns, until_ns=until_ns))
+
+    @contextmanager
+    def _no_writes(self, run: Run, begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
+        """Have the disk fail, or, where that cannot be done here, the process write no more."""
+        at_ns, ended = time.monotonic_ns(), {each.name for each in self.crew.runs} - self._names_alive()
+        if self.options.piped:
             forbid_writing(run.pid)
         else:
-            fill(run.store)
-        self.faults["disk-full"] += 1
+            begin()
         try:
             yield
         finally:
-            if not self._options.piped:
-                make_room(run.store)
+            if not self.options.piped:
+                end()
             elif not run.over and run.exit_status is None:
                 allow_writing(run.pid)
-            # What was read before there was room may be refused a little later.
+            # What was read before the disk was well may be refused a little later.
             self.sleep(1.0)
             until_ns = time.monotonic_ns()
             # Who lives on keeps in memory what could not be written: it owes nothing to the outage.
-            concerned = [
-                each.name for each in self.crew.runs if each.host == run.host and each not in self.crew.alive
-            ]
+            on_it = {each.name for each in self.crew.runs if each.store == run.store}
+            concerned = sorted(on_it - ended - self._names_alive())
             self.excuses += [Outage(run=name, at_ns=at_ns, until_ns=until_ns) for name in concerned]
+
+    def _names_alive(self) -> set[str]:
+        return {run.name for run in self.crew.alive}
 
     def damage(self, run: Run) -> None:
         """Flip bytes in one of a dead worker's files."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.chaos.bridge_faults import BRIDGE
 from tests.chaos.cluster_faults import (
+    BAD_DISK,
     BROKER,
     CORRUPTION,
     DISK_FULL,
@@ -16,8 +17,11 @@ from tests.chaos.cluster_faults import (
 from tests.chaos.inbox_faults import INBOX, INBOX_OFFSETS
 from tests.chaos.letter_faults import DEAD_LETTERS
 from tests.chaos.memory_faults import SHARED, SHARED_SQL
+from tests.chaos.operator_faults import OPERATOR
 from tests.chaos.outbox_faults import OUTBOX
 from tests.chaos.process_faults import KILL, SLOW_HANDLER, STORM, ZOMBIE
+from tests.chaos.restore_faults import RESTORED_BROKER
+from tests.chaos.rule_faults import SPEC_CHANGE
 from tests.chaos.scenario import Scenario
 from tests.chaos.snapshot_faults import SNAPSHOTS
 from tests.chaos.soak import SOAK
@@ -36,10 +40,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         STORE_DELETED,
         CORRUPTION,
         SNAPSHOTS,
+        BAD_DISK,
         DISK_FULL,
         DISK_FULL_UNVERIFIED,
         DEAD_LETTERS,
         TOPIC_CHANGES,
+        OPERATOR,
+        SPEC_CHANGE,
+        RESTORED_BROKER,
         PARTITIONS_ADDED,
         TRANSACTIONS,
         CLOCK,

@@ -6,7 +6,9 @@ import pytest
 
 from tests.chaos.at_risk import IMPLICIT_BATCH_RECORDS
 from tests.chaos.history import (
+    BEFORE_A_RESTORE,
     Away,
+    ByKey,
     Call,
     Crash,
     Forget,
@@ -51,6 +53,28 @@ def test_each_message_once_is_all_that_is_promised() -> None:
     records = log("x", "y", "x", None, None)
     calls = [call(0, 10), call(1, 11), call(3, 12), call(4, 13)]
     assert broken(records, calls, samples=[Sample(20 * _MS, 0, 5)], settled={0: 5}) == {}
+
+
+@pytest.mark.parametrize(("taken_back", "found"), [(False, {}), (True, {"lost": 1})])
+def test_what_an_operator_skipped_and_went_back_over_is_to_be_handled(
+    *, taken_back: bool, found: dict[str, int]
+) -> None:
+    """It was committed before, which is no fault of anybody's."""
+    skip = Skip(partition=0, low=0, high=2, taken_back=taken_back)
+    samples = [Sample(5 * _MS, 0, 2), Sample(20 * _MS, 0, 3)]
+    assert broken(log("x", "y", "z"), [call(0, 10), call(2, 11)], samples=samples, skips=[skip]) == found
+
+
+def test_what_was_hidden_for_its_key_is_lost_where_only_its_id_counts() -> None:
+    """Behind the change of the ID spec nothing is hidden for its key, nor before one with that key was handled."""
+    records = log("x", "y", "y", key=b"k")
+    to_the_change = [ByKey(partition=0, low=0, high=2)]
+    samples = [Sample(5 * _MS, 0, 0), Sample(20 * _MS, 0, 3)]
+    assert broken(records[:2], [call(0, 10)], by_key=to_the_change, samples=samples) == {}
+    assert broken(records[:2], [call(1, 10)], by_key=to_the_change) == {"lost": 1}
+    assert broken(records[:2], [call(0, 10)]) == {"lost": 1}
+    assert broken(records, [call(0, 10)], by_key=to_the_change) == {"lost": 1}
+    assert broken(records, [call(0, 10), call(2, 11)], by_key=to_the_change, samples=samples) == {}
 
 
 def test_a_message_that_nobody_handled_is_lost() -> None:
@@ -221,6 +245,18 @@ def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
     rewind = Rewind(partition=0, low=1, high=2)
     assert broken(records, calls, excuses=[rewind]) == {}
     assert broken(records, [*calls, call(0, 21)], excuses=[rewind]) == {"unexplained": 1}
+
+
+def test_what_a_restored_broker_lost_is_the_same_message_when_it_is_sent_again() -> None:
+    """It need not be handled again, and may be, once; what is new at its offset is a message of its own."""
+    lost = log("x", partition=BEFORE_A_RESTORE)
+    before, other = call(0, 10, partition=BEFORE_A_RESTORE), log("y", "x")
+    assert broken([*lost, *other], [before, call(0, 20)]) == {}
+    assert broken([*lost, *other], [before]) == {"lost": 1}
+    again = [before, call(0, 20), call(1, 21)]
+    assert broken([*lost, *other], again) == {"unexplained": 1}
+    restored = Rewind(partition=BEFORE_A_RESTORE, low=0, high=1)
+    assert broken([*lost, *other], again, excuses=[restored]) == {}
 
 
 def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:

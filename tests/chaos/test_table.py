@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos import command
 from tests.chaos.crew import ROOT
+from tests.chaos.forgetful import ForgetfulBrokerError
 from tests.chaos.history import History
 from tests.chaos.oracle import judge
 from tests.chaos.report import Report
@@ -54,29 +55,73 @@ def test_a_report_says_whether_promises_were_kept() -> None:
     assert (total["faults"], total["promises_kept"]) == ({"kill": 4}, True)
 
 
-@pytest.mark.parametrize(
-    ("found", "stuck", "doubt"),
-    [
-        ({}, (), False),
-        ({"unexplained": 1}, (), True),
-        ({"regressed": 2}, (), True),
-        ({}, ("a worker hangs",), True),
-        ({"lost": 1}, (), False),
-        ({"lost": 1, "unexplained": 3}, (), False),
-        ({"premature": 1, "unexplained": 1}, (), False),
-    ],
-)
-def test_only_what_a_busy_machine_may_have_made_is_in_doubt(
-    found: dict[str, Any], stuck: tuple[str, ...], *, doubt: bool
-) -> None:
-    """A lost message, or one that was committed too early, is never played again until it goes well."""
-    fine = judge(History(log=[], calls=[], window_ms=1))
+def test_a_worker_that_ends_by_itself_breaks_a_promise() -> None:
+    """Where none may end, one that does is a failure."""
     report = Report(
+        scenario="bad-disk", choice=Choice(seed=7, seconds=1), judgement=judge(History(log=[], calls=[], window_ms=1)),
+        faults={"disk-dead": 1}, resent=0, rebalances=1, seconds=1.0, ended=1,
+    )  # fmt: skip
+    assert report.broken == {"ended": 1}
+
+
+ASKED = ["--scenario", "kill", "--protocol", "classic"]
+
+
+def played_by(monkeypatch: pytest.MonkeyPatch, *outcomes: Report | Exception) -> list[int]:
+    """Have the command get these outcomes one after the other, without a broker; return a list that gets an entry for each."""
+    played: list[int] = []
+
+    def direct(*_: Any, **_named: Any) -> Report:
+        outcome = outcomes[len(played)]
+        played.append(len(played))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(command, "direct", direct)
+    monkeypatch.setattr(command, "start_bed", lambda *_: None)
+    return played
+
+
+def report_of(stuck: tuple[str, ...] = (), **found: Any) -> Report:
+    """A report of what was found."""
+    fine = judge(History(log=[], calls=[], window_ms=1))
+    return Report(
         scenario="kill", choice=Choice(seed=7, seconds=1), judgement=replace(fine, **found), faults={}, resent=0,
         rebalances=1, seconds=1.0, stuck=stuck,
     )  # fmt: skip
-    assert command.in_doubt(report) is doubt
-    assert command.in_doubt(None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (report_of(), 0),
+        (report_of(unexplained=1), 1),
+        (report_of(regressed=2), 1),
+        (report_of(lost=1), 1),
+        (report_of(("a worker hangs",)), 2),
+        (TimeoutError("nothing was committed"), 2),
+    ],
+)
+def test_what_goes_wrong_is_not_played_again(
+    monkeypatch: pytest.MonkeyPatch, outcome: Report | Exception, status: int
+) -> None:
+    """A promise that is broken now and then is broken, and a worker that hangs now and then hangs."""
+    played = played_by(monkeypatch, outcome)
+    assert command.main(ASKED) == status
+    assert len(played) == 1
+
+
+def test_only_a_broker_that_forgot_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody can judge by it; another one gets one chance, and what was found is printed."""
+    played = played_by(monkeypatch, ForgetfulBrokerError("{'regressed': 6}"), report_of())
+    assert command.main(ASKED) == 0
+    assert len(played) == 2
+    assert "found: {'regressed': 6}" in capsys.readouterr().err
+    played_by(monkeypatch, *[ForgetfulBrokerError("{}")] * 2)
+    assert command.main(ASKED) == 2
 
 
 def test_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,19 @@ import random
 import time
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from tests.chaos.group_offsets import (
+    ASK_S,
+    PATIENCE_S,
+    await_committed,
+    ends,
+    produce,
+    send_apart,
+    set_offsets,
+    start_all,
+)
 from tests.chaos.history import EARLIER, Forget, Rewind, Skip
 from tests.chaos.options import ID_HEADER
 from tests.chaos.scenario import Scenario
@@ -17,8 +27,6 @@ from tests.chaos.stage import Stage
 from tests.chaos.topic_log import read_log
 from tests.support.producing import Outgoing
 
-_ASK_S: Final = 10.0
-_PATIENCE_S: Final = 20.0
 _HOUR_MS: Final = 3_600_000
 _YEAR_MS: Final = 365 * 24 * _HOUR_MS
 _SKIPPED: Final = 40
@@ -31,37 +39,6 @@ _TRANSACTION_MS: Final = 3_000
 # --- offsets and records -------------------------------------------------------------------------------------------
 
 
-def _set_offsets(stage: Stage, offsets: dict[int, int]) -> None:
-    """Set the group's offsets as the plain reset tool does: without metadata. The group must be empty."""
-    wanted = [TopicPartition(stage.topic, partition, offset) for partition, offset in offsets.items()]
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        request = [ConsumerGroupTopicPartitions(stage.topic, wanted)]
-        answer = stage.admin.alter_consumer_group_offsets(request, request_timeout=_ASK_S)
-        try:
-            for future in answer.values():
-                future.result()
-        except KafkaException:
-            # Its last member may not be gone for the coordinator yet.
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-
-
-def _start_all(stage: Stage) -> None:
-    for host in range(3):
-        stage.start(host)
-
-
-def _ends(stage: Stage) -> dict[int, int]:
-    ends = dict.fromkeys(range(stage.watch.partitions), 0)
-    for record in read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions):
-        ends[record.partition] = max(ends[record.partition], record.offset + 1)
-    return ends
-
-
 def _set_back(stage: Stage) -> None:
     stage.stop_all()
     committed = stage.watch.patiently()
@@ -69,63 +46,40 @@ def _set_back(stage: Stage) -> None:
         partition: offset - stage.random.randint(0, min(offset, 60))
         for partition, offset in committed.items()
     }
-    _set_offsets(stage, back)
+    set_offsets(stage, back)
     stage.faults["offsets-back"] += 1
     for partition, offset in back.items():
         stage.excuses.append(Rewind(partition=partition, low=offset, high=committed[partition]))
         stage.excuses.append(Forget(partition=partition, offset=offset))
-    _start_all(stage)
+    start_all(stage)
 
 
 def _set_forward(stage: Stage) -> None:
     """Jump over what was sent meanwhile; what is sent again of that was never handled."""
     stage.stop_all()
     idents = [b"skipped-%d-%d" % (len(stage.skips), number) for number in range(_SKIPPED)]
-    _send(stage, idents)
+    send_apart(stage, idents)
     stage.sleep(1.5)
-    committed, ahead = stage.watch.patiently(), _ends(stage)
-    _set_offsets(stage, ahead)
+    committed, ahead = stage.watch.patiently(), ends(stage)
+    set_offsets(stage, ahead)
     stage.faults["offsets-forward"] += 1
     for partition, offset in ahead.items():
         stage.skips.append(Skip(partition=partition, low=committed.get(partition, 0), high=offset))
         stage.excuses.append(Forget(partition=partition, offset=offset))
-    _start_all(stage)
+    start_all(stage)
     # Their partitions are taken, and the first of what lies behind the jump is handled by then.
     stage.sleep(4.0)
-    _send(stage, idents)
-
-
-def _send(stage: Stage, idents: list[bytes]) -> None:
-    """Send messages of their own, each to the partition that its number says."""
-    producer = Producer({"bootstrap.servers": stage.bed.kafka.bootstrap, "log_level": 0})
-    _produce(producer, stage, idents, b"apart")
-    producer.flush(_ASK_S)
-
-
-def _produce(producer: Producer, stage: Stage, idents: list[bytes], value: bytes) -> None:
-    for number, ident in enumerate(idents):
-        partition = number % stage.watch.partitions
-        producer.produce(
-            stage.topic,
-            value=value,
-            key=b"%s%d" % (value, partition),
-            partition=partition,
-            headers=[(ID_HEADER, ident)],
-        )
+    send_apart(stage, idents)
 
 
 def _make_anew(stage: Stage) -> None:
     """Delete the topic and make it again, while workers and sender go on. Everything in it was handled before."""
     per_second = stage.sender.pause()
     stage.sender.confirm()
-    ends, deadline = _ends(stage), time.monotonic() + _PATIENCE_S
-    while any(stage.watch.patiently().get(partition, 0) < end for partition, end in ends.items()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{stage.topic}: not handled within {_PATIENCE_S:g} s: {ends}")
-        stage.sleep(0.2)
+    await_committed(stage)
     records = read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
     stage.gone += [record._replace(partition=record.partition + EARLIER) for record in records]
-    for future in stage.admin.delete_topics([stage.topic], request_timeout=_ASK_S).values():
+    for future in stage.admin.delete_topics([stage.topic], request_timeout=ASK_S).values():
         future.result()
     stage.faults["topic-recreated"] += 1
     time.sleep(1.0)
@@ -140,7 +94,7 @@ def _truncate(stage: Stage) -> None:
     stage.gone += read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
     committed = stage.watch.patiently()
     wanted = [TopicPartition(stage.topic, partition, offset // 2) for partition, offset in committed.items()]
-    for future in stage.admin.delete_records(wanted, request_timeout=_ASK_S).values():
+    for future in stage.admin.delete_records(wanted, request_timeout=ASK_S).values():
         future.result()
     stage.faults["records-deleted"] += 1
     for place in wanted:
@@ -155,10 +109,10 @@ def _truncate(stage: Stage) -> None:
 def _delete_offsets(stage: Stage) -> None:
     stage.stop_all()
     committed = stage.watch.patiently()
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            for future in stage.admin.delete_consumer_groups([stage.topic], request_timeout=_ASK_S).values():
+            for future in stage.admin.delete_consumer_groups([stage.topic], request_timeout=ASK_S).values():
                 future.result()
         except KafkaException:
             if time.monotonic() > deadline:
@@ -169,7 +123,7 @@ def _delete_offsets(stage: Stage) -> None:
     stage.faults["offsets-deleted"] += 1
     for partition, offset in committed.items():
         stage.excuses.append(Rewind(partition=partition, low=0, high=offset))
-    _start_all(stage)
+    start_all(stage)
 
 
 def _topic_changes(stage: Stage) -> None:
@@ -201,14 +155,14 @@ def _send_in_transaction(stage: Stage, name: str, idents: list[bytes], end: str)
         "transaction.timeout.ms": _TRANSACTION_MS,
         "log_level": 0,
     })  # fmt: skip
-    producer.init_transactions(_ASK_S)
+    producer.init_transactions(ASK_S)
     producer.begin_transaction()
-    _produce(producer, stage, idents, b"transaction")
-    producer.flush(_ASK_S)
+    produce(producer, stage, idents, b"transaction")
+    producer.flush(ASK_S)
     if end == "commit":
-        producer.commit_transaction(_ASK_S)
+        producer.commit_transaction(ASK_S)
     elif end == "abort":
-        producer.abort_transaction(_ASK_S)
+        producer.abort_transaction(ASK_S)
     stage.faults[f"transaction-{end}"] += 1
     return producer
 

@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header, key
+from tests.chaos.bad_disk import be_refused
 from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal
 from tests.chaos.memory import shared_of
@@ -44,6 +46,15 @@ _LEAVING_SHARE = 0.5
 """How many of the interruptions end the consumer, so that another one is made."""
 _ON_ITS_WAY = frozenset({"_next", "poll", "__iter__", "_iterate"})
 _A_MOMENT_S = 0.001
+
+
+def strategy_of(options: WorkerOptions) -> Lookup:
+    """Return how a worker looks for duplicates."""
+    return Lookup(
+        id=key() if options.by_key else header(ID_HEADER),
+        window=Window.parse(options.window),
+        unit=header(UNIT_HEADER) if options.units else None,
+    )
 
 
 class RefusedCommits(logging.Handler):
@@ -77,11 +88,7 @@ class Worker:
         options = self._options
         return DedupConsumer(
             options.client(),
-            dedup=Lookup(
-                id=header(ID_HEADER),
-                window=Window.parse(options.window),
-                unit=header(UNIT_HEADER) if options.units else None,
-            ),
+            dedup=strategy_of(options),
             store=options.store,
             snapshot=options.snapshot or None,
             completion="explicit" if options.mode == "workers" else "on-next-call",
@@ -282,6 +289,8 @@ def main(argument: str) -> int:
     output.setFormatter(Stamped("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
     sabotage(options.broken)
+    if options.refused:
+        be_refused(Path(options.store))
     try:
         Worker(options).run()
     except DedupError as error:

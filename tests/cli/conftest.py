@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pytest
 
-from dedup_sdk.cli.handler import run
+from dedup_sdk.cli.app import run
 from dedup_sdk.ids import digest_parts
 from dedup_sdk.marks import Marks
 from dedup_sdk.progress import Progress

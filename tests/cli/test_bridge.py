@@ -40,7 +40,7 @@ def ends() -> Iterator[tuple[MockKafka, MockKafka]]:
         ([*NOBODY, "--rekey-by-id", "--partitions", "same"], "choose one"),
         ([*NOBODY, "--to-config", "sasl.password"], "not NAME=VALUE"),
         ([*NOBODY, "--to-config", "no.such.thing=hunter2"], "the client refuses its settings"),
-        ([*NOBODY, "--to-config", "acks=1"], "acks='1' lets the target lose"),
+        ([*NOBODY, "--to-config", "acks=1"], "acks='1' lets the brokers lose"),
         ([*NOBODY, "--transactions", "maybe"], "--transactions"),
         (["--from", "", "--to", "b:1"], "--from is empty"),
         (["--from", "no/such.properties", "--to", "b:1"], "--from cannot be read"),

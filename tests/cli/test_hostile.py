@@ -37,7 +37,7 @@ def put(store: Path, key: bytes, value: bytes) -> None:
 def identity(**changes: object) -> bytes:
     """The stored identity of the stores of these tests, changed."""
     content = {
-        "format": 2, "cluster": "c1", "group": "billing", "topic": "orders", "partition": 0, "topic_id": "",
+        "format": 3, "cluster": "c1", "group": "billing", "topic": "orders", "partition": 0, "topic_id": "",
         "id_spec": "header:dedup-id", "digest": "sha256-16", "isolation": "read_committed", "window": "7d", "numbered": False,
     }  # fmt: skip
     return json.dumps(content | changes).encode()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk.cli.snapshot_list import age
+from dedup_sdk.cli.snapshots import age
 from dedup_sdk.ids import digest_one
 from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.store.manifest import Gap, read_manifest, write_manifest

@@ -37,7 +37,7 @@ def test_wrong_usage_is_one_line(dedup: Dedup, arguments: list[str], said: str) 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("acks=all", "has no delivery.timeout.ms"), ("delivery.timeout.ms=0", "no length of time that ends"),
+    [("acks=all", "has no delivery.timeout.ms"), ("delivery.timeout.ms=0", "is no time limit"),
      ("delivery.timeout.ms=soon", "is not a window"), (f"message.timeout.ms={'9' * 5000}", "is not a window")],
 )  # fmt: skip
 def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content: str, said: str) -> None:
@@ -52,7 +52,7 @@ def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content
 
 def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was asked for."""
-    monkeypatch.setattr("dedup_sdk.kafka.window_question.ASK_S", 0.5)
+    monkeypatch.setattr("dedup_sdk.kafka.window_check.ASK_S", 0.5)
     done = dedup("window-check", *NOBODY, "--window", "7d")
     assert (done.status, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()

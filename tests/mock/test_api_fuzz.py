@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk.kafka import commits
-from dedup_sdk.kafka.completing import Completing
-from dedup_sdk.kafka.handout import HandOut
+from dedup_sdk.kafka.delivery import Delivery
+from dedup_sdk.kafka.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
 from tests.support.walking.oracle import BrokenPromiseError
 from tests.support.walking.player import Player
@@ -66,17 +66,17 @@ def test_no_order_of_calls_breaks_a_promise(share: int, tmp_path: Path) -> None:
 
 def complete_when_handed_out(patch: pytest.MonkeyPatch) -> None:
     """What the application has counts as done."""
-    take = HandOut.take
+    take = Delivery.take
 
-    def take_and_end(self: HandOut, count: int) -> list[Any]:
+    def take_and_end(self: Delivery, count: int) -> list[Any]:
         out = take(self, count)
         for message in out:
-            partition = None if message.error() else self._partition_of(message.topic(), message.partition())
+            partition = None if message.error() else self.partition_of(message.topic(), message.partition())
             if partition is not None:
                 partition.complete([message.offset()])
         return out
 
-    patch.setattr(HandOut, "take", take_and_end)
+    patch.setattr(Delivery, "take", take_and_end)
 
 
 def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
@@ -94,20 +94,20 @@ def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_releases(patch: pytest.MonkeyPatch) -> None:
     """What is handed back counts as done."""
-    patch.setattr(Completing, "release", lambda self, message: self.complete(message))
+    patch.setattr(FetchLoop, "release", lambda self, message: self.complete([message]))
 
 
 def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
     """A message stays with the application, and comes again too."""
-    take = HandOut.take
+    take = Delivery.take
 
-    def take_twice(self: HandOut, count: int) -> list[Any]:
+    def take_twice(self: Delivery, count: int) -> list[Any]:
         out = take(self, count)
         again = [m for m in out if m.error() is None and m not in self._apart_handed]
         self.apart.extend(m for m in again if self.take_out(m))
         return out
 
-    patch.setattr(HandOut, "take", take_twice)
+    patch.setattr(Delivery, "take", take_twice)
 
 
 @pytest.mark.slow

@@ -57,6 +57,17 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@contextmanager
+def no_file_grows() -> Iterator[None]:
+    """Let no file of this process grow: a write is cut short, and the next one refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 class Failing:
     """A column family of a database whose disk fails."""
 
@@ -98,6 +109,23 @@ def test_a_disk_that_begins_to_fail(
     assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)
     send(*BEFORE, *DURING, "after")
     assert values(poll_quiet(make("orders", store=tmp_path))) == ["after"]
+
+
+def test_a_disk_that_takes_a_part_of_a_write(
+    make: Make, send: Send, kafka: MockKafka, tmp_path: Path
+) -> None:
+    """It is no disk that can be written again: what is completed stays in memory, and is committed when the consumer ends."""
+    consumer = make("orders", store=tmp_path)
+    send(*BEFORE)
+    seen = values(poll_some(consumer, len(BEFORE)))
+    seen += values(poll_quiet(consumer))
+    send(*DURING)
+    with no_file_grows():
+        seen += values(wait_for(consumer, waits(consumer), "the disk to refuse"))
+        seen += values(poll_quiet(consumer, 2.0))
+        consumer.close()
+    assert len(seen) > len(BEFORE)
+    assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)
 
 
 def test_a_consumer_that_starts_on_a_read_only_disk_waits(make: Make, send: Send, disk: SmallDisk) -> None:

@@ -161,7 +161,9 @@ def test_patterns_and_new_names(kafka: MockKafka, there: MockKafka) -> None:
 def test_a_bridge_into_itself_is_refused(kafka: MockKafka, topics: list[str], rename: str) -> None:
     """Whatever it would read again: one cluster is told by its ID, not by its address."""
     kafka.create_topic("copy.orders")
-    with pytest.raises(BridgeError, match=r"which this bridge reads as well: its records would go round"):
+    with pytest.raises(
+        BridgeError, match=r"which this bridge reads as well: its records would be copied in a loop"
+    ):
         copy_all(kafka.bootstrap, f"{kafka.bootstrap},{kafka.bootstrap}", *topics, rename=rename)
 
 
@@ -172,14 +174,14 @@ def test_two_clusters_with_one_id_are_told_apart_by_a_topic(
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     monkeypatch.setattr(Source, "cluster_id", lambda _: "c")
     monkeypatch.setattr(Target, "cluster_id", lambda _: "c")
-    monkeypatch.setattr("dedup_sdk.bridge.topic_logs._MOCK", "c")
-    with pytest.raises(BridgeError, match=r"records would go round"):
+    monkeypatch.setattr("dedup_sdk.bridge.source_log._MOCK", "c")
+    with pytest.raises(BridgeError, match=r"records would be copied in a loop"):
         copy_all(kafka.bootstrap, there.bootstrap)
     monkeypatch.setattr("dedup_sdk.bridge.bridge.has_topic_ids", lambda _: True)
-    monkeypatch.setattr("dedup_sdk.bridge.bridge.topic_that_tells_apart", lambda *_: "orders")
+    monkeypatch.setattr("dedup_sdk.bridge.bridge.differing_topic", lambda *_: "orders")
     assert copy_all(kafka.bootstrap, there.bootstrap).copied == 2
     assert copy_all(kafka.bootstrap, there.bootstrap).copied == 0
-    assert "topic orders tells that they are two clusters" in caplog.text
+    assert "topic orders differs, so that they are treated as two clusters" in caplog.text
 
 
 def test_a_topic_that_is_missing_is_named(kafka: MockKafka, there: MockKafka) -> None:
@@ -230,7 +232,7 @@ def test_what_the_target_refuses_for_all_is_no_reason_to_leave_it_out(
     """No right to write, a topic that is gone: the bridge ends, and nothing is passed over."""
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     there.push_errors("Produce", KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)
-    with pytest.raises(BridgeError, match=r"^the target does not take records: .*authorization"):
+    with pytest.raises(BridgeError, match=r"^the target refuses records: .*authorization"):
         copy_all(kafka.bootstrap, there.bootstrap, transactions="never", on_refused="skip")
     assert copy_all(kafka.bootstrap, there.bootstrap).copied == 2
 

@@ -35,7 +35,7 @@ def test_a_commit_that_waited_does_not_set_a_transaction_s_back(
 
     monkeypatch.setattr("dedup_sdk.bridge.source.Consumer", Refusing)
     config = {"bootstrap.servers": kafka.bootstrap, **QUICK}
-    source = Source(source_settings(config, "g", told_of_ends=True), ["orders"], BridgeCounters())
+    source = Source(source_settings(config, "g", reports_ends=True), ["orders"], BridgeCounters())
     try:
         source.copied({PLACE: 5}, committed=False)
         assert commits == [[5]]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.commit_text import CommitMetadata
 from tests.support.consuming import (
     PATIENCE_S,
     committed,
@@ -331,14 +331,15 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 2)
-    real = consumer._listen
+    real = consumer._fetcher.listen
 
     def listen(wait_s: float) -> None:
         consumer.commit(asynchronous=False)
         real(wait_s)
 
-    monkeypatch.setattr(consumer, "_listen", listen)
-    consumer._tidy_at = consumer._heard_at = 0.0
+    monkeypatch.setattr(consumer._fetcher, "listen", listen)
+    consumer._loop._heard_at = 0.0
+    consumer._interruption.look_soon()
 
     assert values(poll_some(consumer, 1)) == ["c"]
     assert offset_of(kafka) == 2

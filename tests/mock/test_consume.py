@@ -44,8 +44,8 @@ def test_consume_waits_for_the_number_or_the_time(make: Make, send: Send) -> Non
     finally:
         trickling.join()
     send("d")
-    while not consumer._fetched:
-        consumer._listen(0.1)
+    while not consumer._fetcher.messages:
+        consumer._fetcher.listen(0.1)
     assert values(consumer.consume(3, 0.5)) == ["d"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from dedup_sdk import MemoryStore
 
 LEADER, COORDINATOR = 1, 2
+PATIENCE_S = 15.0
+"""A few revoke deadlines, and half of the session timeout."""
 CONFIG = {"group.protocol": "consumer", "auto.commit.interval.ms": 100, "fetch.wait.max.ms": 50}
 
 
@@ -58,3 +61,31 @@ def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore
         assert [tp.partition for tp in lost] == ([0] if put_out else [])
         assert consumer.counters.verdicts["redelivered"] == (3 if put_out else 0)
         consumer.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("static", [False, True])
+def test_a_close_without_the_coordinator_is_bounded(
+    memory: MemoryStore, *, protocol: str, static: bool
+) -> None:
+    """It ends within some revoke deadlines, not after the session timeout; what was completed is in the store and not handled again."""
+    config = {
+        "group.protocol": protocol,
+        "fetch.wait.max.ms": 50,
+        **({"session.timeout.ms": 30_000} if protocol == "classic" else {}),
+        **({"group.instance.id": "one"} if static else {}),
+    }
+    with MockKafka(brokers=2) as kafka:
+        kafka.create_topic("orders")
+        kafka.set_leader("orders", 0, LEADER)
+        kafka.set_coordinator("g", COORDINATOR)
+        send(kafka, "a", "b")
+        consumer = make_consumer(kafka.bootstrap, "g", memory, config, revoke_deadline=1.0)
+        consumer.subscribe(["orders"])
+        assert values(poll_some(consumer, 2)) == ["a", "b"]
+        kafka.set_broker_down(COORDINATOR)
+        closing = threading.Thread(target=consumer.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive()
+        kafka.set_broker_up(COORDINATOR)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import intake
+from dedup_sdk.kafka import loop as fetch_loop
 from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send) 
 
 def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a commit that does not come is written when it has become too much."""
-    monkeypatch.setattr(intake, "MOST_UNWRITTEN", 10)
+    monkeypatch.setattr(fetch_loop, "MOST_UNWRITTEN", 10)
     send(*map(str, range(25)))
     consumer = make("orders", durability="commit", config={"auto.commit.interval.ms": 600_000})
     held = None

@@ -91,7 +91,7 @@ def test_a_child_waits_for_no_lock_of_its_parent(make: Make, send: Send) -> None
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with consumer._lock:
+        with consumer._access.lock:
             held.set()
             over.wait()
 

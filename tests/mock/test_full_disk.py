@@ -84,7 +84,9 @@ def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: Smal
     disk.fill()
     consumer = make("orders", store=disk.path / "store")
     send("a", "b")
-    wait_for(consumer, lambda: any(a.no_store for a in consumer._session.assigned.values()), "the wait")
+    wait_for(
+        consumer, lambda: any(a.waits_for == "store" for a in consumer._session.assigned.values()), "the wait"
+    )
     assert consumer.poll(0.5) is None
     disk.make_room()
     assert values(poll_some(consumer, 2)) == ["a", "b"]

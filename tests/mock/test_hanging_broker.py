@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import reader, readers, replay, session
+from dedup_sdk.kafka import reader, recovery, recovery_loop
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.commit_text import parse_metadata
 from dedup_sdk.kafka.questions import Asked, Questions
-from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import (
     PATIENCE_S,
     commit_plainly,
     commit_text,
+    committed,
     make_consumer,
     poll_some,
     values,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 HUNG_MS = 30_000
+ANSWERED_MS = 4_000
 HUNG = 4
 """Partitions whose leader hangs: 1 to 4; 0 is led by the other broker."""
 RECORDS = 2_000
@@ -109,27 +113,17 @@ def test_the_partitions_of_other_brokers_go_on(
     )
 
 
-def test_a_reader_that_meets_the_broker_that_hangs_first_goes_on_to_the_others(
-    two_brokers: MockKafka,
-) -> None:
-    """It met nobody in the time that it was given; the next question is its own, and not that of one that may meet the same broker first."""
-    two_brokers.set_rtt(HUNG_MS, 2)
-    own = Readers(
-        client_settings({"bootstrap.servers": two_brokers.bootstrap, "group.id": "g", "log_level": 0})
-    )
-    own.answer_s = 0.5
-    met_nobody = None
-    for _ in range(40):
-        with closing(TailReader(own, "orders", 0)) as first:
-            try:
-                first.bounds()
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError._ALL_BROKERS_DOWN:
-                    met_nobody = first._consumer
-                    break
-        # It met the other one first, as every second one does.
-        own.close()
-    assert met_nobody is not None
+def test_a_reader_that_has_met_no_broker_is_kept(two_brokers: MockKafka) -> None:
+    """It was told nothing that could be wrong: the next question is its own, and is answered when the broker that it met first is back."""
+    two_brokers.set_rtt(ANSWERED_MS, 2)
+    # Of two addresses the client would take one by chance.
+    of_the_hanging_one = two_brokers.bootstrap.split(",")[1]
+    own = Readers(client_settings({"bootstrap.servers": of_the_hanging_one, "group.id": "g", "log_level": 0}))
+    own.answer_s = ANSWERED_MS / 1000 / 8
+    with closing(TailReader(own, "orders", 0)) as first:
+        with pytest.raises(KafkaException, match="_ALL_BROKERS_DOWN"):
+            first.bounds()
+        met_nobody = first._consumer
     own.answer_s = PATIENCE_S
     with closing(TailReader(own, "orders", 0)) as again:
         assert again._consumer is met_nobody
@@ -178,8 +172,6 @@ class Described:
 
 def heard_of_it_late(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
     """Have a broker say so many times that it does not know the topic."""
-    from concurrent.futures import Future
-
     left = [KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))] * answers
 
     def describe(_: Questions, topics: Any) -> dict[str, Asked]:
@@ -203,11 +195,52 @@ def test_a_topic_that_a_broker_has_not_heard_of_yet_is_waited_for(
     assert values(poll_some(make("orders"), 2)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("question", ["cluster", "topic"])
+def test_a_question_that_fails_is_asked_again_before_the_first_commit(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """Until it is known which log this is nothing is committed; the first text names cluster and topic."""
+    refusals = [KafkaException(KafkaError(KafkaError._TRANSPORT))] * 2
+    seen_before_the_answer: list[int] = []
+
+    def refuse() -> None:
+        if refusals:
+            seen_before_the_answer.append(committed(kafka.bootstrap, "g", "orders").offset)
+            raise refusals.pop()
+
+    def describe(_: Questions, topics: Any) -> dict[str, Asked]:
+        future: Future[Any] = Future()
+        try:
+            if question == "topic":
+                refuse()
+        except KafkaException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(Described())
+        return dict.fromkeys(topics, Asked(future, cast("Any", None)))
+
+    def cluster_id(_: Client) -> str:
+        if question == "cluster":
+            refuse()
+        return "a cluster with topic IDs"
+
+    monkeypatch.setattr(Questions, "describe", describe)
+    monkeypatch.setattr(Client, "cluster_id", cluster_id)
+    send("a", "b")
+    # What a new group commits at once is its first commit.
+    assert values(poll_some(make("orders"), 1)) == ["a"]
+    now = committed(kafka.bootstrap, "g", "orders")
+    metadata = parse_metadata(now.metadata, committed=now.offset)
+    assert metadata is not None
+    assert metadata.log == log_name("a cluster with topic IDs", Described.topic_id)
+    assert seen_before_the_answer == [OFFSET_INVALID] * 2
+
+
 def test_a_topic_that_no_broker_knows_is_an_error(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
     heard_of_it_late(monkeypatch, 1_000)
     send("a")
     with pytest.raises(RecoveryError, match=r"topic 'orders' is unknown to the broker: .*; does it exist"):
@@ -245,8 +278,8 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
 ) -> None:
     """It ends no loop and takes no place from others, says that it waits, and goes on when something comes."""
     monkeypatch.setattr(reader, "SILENCE_S", 0.3)
-    monkeypatch.setattr(replay, "SILENT_S", 0.1)
-    monkeypatch.setattr(session, "AT_ONCE", 1)
+    monkeypatch.setattr(recovery, "SILENT_S", 0.1)
+    monkeypatch.setattr(recovery_loop, "AT_ONCE", 1)
     for number in (0, 1):
         send(*"abc", topic="pairs", partition=number)
         commit_plainly(kafka.bootstrap, "g", "pairs", 3, partition=number, metadata=commit_text(3))
@@ -264,8 +297,8 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
         yield
         return 0
 
-    monkeypatch.setattr(readers, "Consumer", Silent)
-    monkeypatch.setattr(replay, "_one_window_back", at_the_beginning)
+    monkeypatch.setattr(reader, "Consumer", Silent)
+    monkeypatch.setattr(recovery, "_one_window_back", at_the_beginning)
     consumer = make("pairs")
     assert values(poll_some(consumer, 1)) == ["new-1"]
     wait_for(consumer, lambda: "nothing came from offset" in caplog.text, "the line in the log")

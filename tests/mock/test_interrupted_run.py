@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.kafka.crew import Crew
+from dedup_sdk.runner.runner import Runner
+from dedup_sdk.runner.tasks import Tasks
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
@@ -21,18 +22,18 @@ def test_a_message_that_no_worker_has_taken_comes_again(
 ) -> None:
     """It was taken out of the queue, and is nobody's: whatever follows does not complete it."""
     send(*"abcdef")
-    real, calls, handled = Crew.take, list[Any](), list[str]()
+    real, calls, handled = Runner._take, list[Any](), list[str]()
 
-    def take(crew: Crew, message: Any) -> None:
+    def take(runner: Runner, message: Any) -> None:
         calls.append(message)
         if len(calls) == 3:
             raise Interrupted
-        real(crew, message)
+        real(runner, message)
 
     def handle(message: Any) -> None:
         handled.append(message.value().decode())
 
-    monkeypatch.setattr(Crew, "take", take)
+    monkeypatch.setattr(Runner, "_take", take)
     with make("orders") as consumer:
         with pytest.raises(Interrupted):
             consumer.run(handle)
@@ -49,17 +50,17 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
 ) -> None:
     """The winding up is interrupted where they are in no queue."""
     send(*"abcdef")
-    real, raised, handled = Crew.withdraw, list[int](), list[str]()
-    take, taken, all_taken = Crew.take, list[Any](), threading.Event()
+    real, raised, handled = Tasks.withdraw, list[int](), list[str]()
+    take, taken, all_taken = Runner._take, list[Any](), threading.Event()
 
-    def noted(crew: Crew, message: Any) -> None:
-        take(crew, message)
+    def noted(runner: Runner, message: Any) -> None:
+        take(runner, message)
         taken.append(message)
         if len(taken) == 6:
             all_taken.set()
 
-    def withdraw(crew: Crew, partitions: Any = None) -> Any:
-        withdrawn = real(crew, partitions)
+    def withdraw(tasks: Tasks, partitions: Any = None) -> Any:
+        withdrawn = real(tasks, partitions)
         if withdrawn and not raised:
             raised.append(1)
             raise Interrupted
@@ -71,8 +72,8 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
             assert all_taken.wait(PATIENCE_S)
             consumer.stop()
 
-    monkeypatch.setattr(Crew, "take", noted)
-    monkeypatch.setattr(Crew, "withdraw", withdraw)
+    monkeypatch.setattr(Runner, "_take", noted)
+    monkeypatch.setattr(Tasks, "withdraw", withdraw)
     consumer = make("orders")
     with pytest.raises(Interrupted):
         consumer.run(handle)

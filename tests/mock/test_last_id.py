@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, key, orders
-from dedup_sdk.cli.handler import run
+from dedup_sdk.cli.app import run
 from tests.support.consuming import poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_the_last_one_can_be_looked_up(
     assert run(looked) == 0
     assert capsys.readouterr().out.endswith(", last ID 9\n")
     assert run([*looked, "9"]) == 2
-    assert "each partition is one lane" in capsys.readouterr().err
+    assert "each partition is one source" in capsys.readouterr().err
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None:

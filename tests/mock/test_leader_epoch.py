@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk.cli.handler import run
+from dedup_sdk.cli.app import run
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from tests.support.consuming import (

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import s3fs
 
-from dedup_sdk.cli.handler import run
+from dedup_sdk.cli.app import run
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.snapshot_copy import publish_snapshot
 from tests.support.consuming import poll_quiet, poll_some, values

@@ -16,7 +16,7 @@ import pytest
 from dedup_sdk import ConfigurationError
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreLockedError
-from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.assignment import State
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for

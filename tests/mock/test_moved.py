@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from dedup_sdk.kafka.intake import Doubt
 from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
 @contextmanager
 def in_a_callback_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
     """As if another thread were in a rebalance callback: what is to be done is noted."""
-    consumer._turns._inside, consumer._turns._calls_back = -1, True
+    consumer._access._inside, consumer._access._calls_back = -1, True
     try:
         yield
     finally:
-        consumer._turns._inside, consumer._turns._calls_back = None, False
+        consumer._access._inside, consumer._access._calls_back = None, False
 
 
 def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *, partition: int = 0) -> None:
@@ -58,7 +57,7 @@ def listen_until(consumer: DedupConsumer, condition: Any) -> None:
     """Let the client work as the polls of a slow handler do, which is when messages lie about fetched and not judged."""
     until = monotonic() + PATIENCE_S
     while not condition():
-        consumer._listen(0.1)
+        consumer._fetcher.listen(0.1)
         assert monotonic() < until, "it did not come to that"
 
 
@@ -141,12 +140,12 @@ def stopped(make: Make, send: Send, kafka: MockKafka) -> DedupConsumer:
     consumer.assign([TopicPartition("orders", 0, 0)])
     poll_until_some_wait(consumer, 1)
     send(*numbers(10, 14))
-    listen_until(consumer, lambda: consumer._fetched)
+    listen_until(consumer, lambda: consumer._fetcher.messages)
     # As long as the queue of the client is full it asks for nothing.
     Consumer.pause(consumer, [ORDERS])
     send_beyond_retention(kafka, "orders", 14, 110)
     Consumer.resume(consumer, [ORDERS])
-    listen_until(consumer, lambda: any(message.error() is not None for message in consumer._fetched))
+    listen_until(consumer, lambda: any(message.error() is not None for message in consumer._fetcher.messages))
     return consumer
 
 
@@ -180,28 +179,25 @@ def test_a_stopped_partition_can_be_paused(stopped: DedupConsumer) -> None:
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
 
 
-@pytest.mark.parametrize("doubt", [Doubt.FETCHED, Doubt.LANES])
-def test_an_interruption_does_not_forget_that_a_partition_stopped(
-    stopped: DedupConsumer, doubt: Doubt
-) -> None:
+def test_an_interruption_does_not_forget_that_a_partition_stopped(stopped: DedupConsumer) -> None:
     """What an interrupted poll dropped of the client's news is found out again."""
     low = first_left(stopped)
-    stopped._torn, stopped._tidy_at = doubt, 0.0
+    stopped._interruption.note()
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
 
 
 def test_a_stop_that_nobody_heard_of_is_found_out(stopped: DedupConsumer) -> None:
     """An interruption in the client's own call takes the news with it."""
     low = first_left(stopped)
-    stopped._fetched = []
-    stopped._torn = Doubt.FETCHED
+    stopped._fetcher.rest([])
+    stopped._interruption.note()
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
 
 
 def test_a_partition_can_be_moved_whose_stop_nobody_heard_of(stopped: DedupConsumer) -> None:
     """The news may still be on its way."""
     first_left(stopped)
-    stopped._fetched = []
+    stopped._fetcher.rest([])
     stopped.seek(TopicPartition("orders", 0, 105))
     assert values(poll_quiet(stopped)) == numbers(105, 110)
 
@@ -220,7 +216,7 @@ def both_stopped(make: Make, send: Send, kafka: MockKafka, request: pytest.Fixtu
     for partition in range(2):
         send_beyond_retention(kafka, "pairs", 10, 110, partition=partition)
     Consumer.resume(consumer, PAIRS)
-    listen_until(consumer, lambda: {m.partition() for m in consumer._fetched if m.error()} == {0, 1})
+    listen_until(consumer, lambda: {m.partition() for m in consumer._fetcher.messages if m.error()} == {0, 1})
     return consumer
 
 
@@ -245,7 +241,7 @@ def test_a_partition_that_reads_again_counts_as_stopped_no_more(
     got = both_read_on(both_stopped) + values(poll_quiet(both_stopped))
     for partition in range(2):
         send(*numbers(110, 115), topic="pairs", partition=partition)
-    listen_until(both_stopped, lambda: {m.partition() for m in both_stopped._fetched} == {0, 1})
+    listen_until(both_stopped, lambda: {m.partition() for m in both_stopped._fetcher.messages} == {0, 1})
     both_stopped.pause(PAIRS)
     both_stopped.resume(PAIRS)
     got += values(poll_quiet(both_stopped))
@@ -262,15 +258,14 @@ def test_what_is_read_again_beside_a_stopped_partition_comes_once(
     Consumer.pause(consumer, [TopicPartition("pairs", 0)])
     send_beyond_retention(kafka, "pairs", 10, 110)
     Consumer.resume(consumer, [TopicPartition("pairs", 0)])
-    listen_until(consumer, lambda: consumer._fetched)
-    together = consumer._session._activate_together
+    listen_until(consumer, lambda: consumer._fetcher.messages)
+    together = consumer._session._recoveries._together
 
-    def when_something_is_fetched(finished: list[Any]) -> None:
-        if consumer._fetched:
-            together(finished)
+    def when_something_is_fetched(begun: list[Any]) -> list[Any]:
+        return together(begun) if consumer._fetcher.messages else []
 
     # A recovery takes as long as it takes.
-    monkeypatch.setattr(consumer._session, "_activate_together", when_something_is_fetched)
+    monkeypatch.setattr(consumer._session._recoveries, "_together", when_something_is_fetched)
     sent = [f"other-{number}" for number in range(40)]
     until = monotonic() + PATIENCE_S
     for each in sent:

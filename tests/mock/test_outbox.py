@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dedup_sdk import DedupProducer, OutboxDamagedError, OutboxError, OutboxFullError, ProducerKey
-from dedup_sdk.producer.placing import Places
+from dedup_sdk.producer.client_adapter import PartitionChooser
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.outboxes import GatedOutbox, make_producer, poll_until, records, stored
 
@@ -96,12 +96,12 @@ def test_nothing_overtakes_a_message_whose_partition_is_not_known_yet(
     kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the broker does not say how many there are; others of its topic wait behind it, those of another one do not."""
-    known, place = threading.Event(), Places.place
+    known, choose = threading.Event(), PartitionChooser.choose
 
-    def patient(self: Places, topic: str, dedup_id: bytes) -> int | None:
-        return place(self, topic, dedup_id) if known.is_set() or topic != "pairs" else None
+    def patient(self: PartitionChooser, topic: str, dedup_id: bytes) -> int | None:
+        return choose(self, topic, dedup_id) if known.is_set() or topic != "pairs" else None
 
-    monkeypatch.setattr(Places, "place", patient)
+    monkeypatch.setattr(PartitionChooser, "choose", patient)
     with make_producer(kafka.bootstrap, tmp_path / "outbox") as producer:
         for number in range(20):
             partition = [-1, number // 2 % 2][number % 2]
@@ -405,7 +405,7 @@ def test_nothing_is_purged(kafka: MockKafka, tmp_path: Path) -> None:
     """It would come back with the next start."""
     with (
         make_producer(kafka.bootstrap, tmp_path / "outbox") as producer,
-        pytest.raises(OutboxError, match="not purged"),
+        pytest.raises(OutboxError, match="cannot be purged"),
     ):
         producer.purge()
 

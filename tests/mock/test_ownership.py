@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import session
-from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka import recovery_loop
+from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
-    from dedup_sdk.kafka.assigned import Assigned
+    from dedup_sdk.kafka.assignment import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -59,7 +59,7 @@ def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafk
     send("a", "b")
     consumer = by_hand(make)
     message = poll_some(consumer, 1)[0]
-    held = consumer._partition_of("orders", 0)
+    held = consumer._engine.partitions.get(("orders", 0))
     assert held is not None
     consumer._session.lose([HERE])
 
@@ -153,7 +153,7 @@ def test_many_partitions_come_up_to_date_together(
         wait_for(first, lambda: len(active(first)) == 32, "all partitions of a new group")
     asked: list[int] = []
     groups: list[int] = []
-    wake, activate = Client.wake, Session._activate
+    wake, activate = Client.wake, Session._begin_to_deliver
 
     def counted_wake(client: Client, partitions: list[TopicPartition]) -> None:
         asked.append(len(partitions))
@@ -164,9 +164,9 @@ def test_many_partitions_come_up_to_date_together(
         activate(session, finished)
 
     # However long the recoveries of a slow machine take.
-    monkeypatch.setattr(session, "TOGETHER_S", PATIENCE_S)
+    monkeypatch.setattr(recovery_loop, "TOGETHER_S", PATIENCE_S)
     monkeypatch.setattr(Client, "wake", counted_wake)
-    monkeypatch.setattr(Session, "_activate", counted_activate)
+    monkeypatch.setattr(Session, "_begin_to_deliver", counted_activate)
     second = make("many")
     wait_for(second, lambda: len(active(second)) == 32, "all partitions of a group that is known")
 

@@ -42,10 +42,10 @@ def test_what_was_fetched_and_not_judged_comes_after_resume(make: Make, send: Se
     send("a", "b")
     consumer = make("orders", config={"enable.partition.eof": True})
     poll_some(consumer, 3)
-    consumer._fetched = []
+    consumer._fetcher.rest([])
     send("c", "d")
-    while not consumer._fetched:
-        consumer._listen(0.1)
+    while not consumer._fetcher.messages:
+        consumer._fetcher.listen(0.1)
     consumer.pause(ORDERS)
     assert [m for m in poll_quiet(consumer) if m.error() is None] == []
     consumer.resume(ORDERS)
@@ -74,7 +74,7 @@ def test_a_pause_during_recovery_stays(make: Make, send: Send) -> None:
     send("a", "b")
     consumer = make("orders")
     while not consumer._session.recovering:
-        consumer._listen(0.05)
+        consumer._fetcher.listen(0.05)
     consumer.pause(ORDERS)
     assert poll_quiet(consumer) == []
     consumer.resume(ORDERS)
@@ -173,11 +173,11 @@ def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, 
 @contextmanager
 def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
     """As if another thread were inside the client: what it is to hear of is put off."""
-    consumer._turns._inside = -1
+    consumer._access._inside = -1
     try:
         yield
     finally:
-        consumer._turns._inside = None
+        consumer._access._inside = None
 
 
 def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, send: Send) -> None:
@@ -215,14 +215,15 @@ def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(make: Make, sen
     consumer = make("orders")
     poll_some(consumer, 20)
     send(*numbers(20, 40))
-    consumer._read_again()
+    consumer._fetcher._catch_up()
+    began = consumer._fetcher._generation
     fetched: list[Any] = []
     while not fetched:
         fetched = Consumer.consume(consumer, 1, 0.2)
     with busy_elsewhere(consumer):
         consumer.pause(ORDERS)
         consumer.resume(ORDERS)
-    consumer._keep(fetched)
+    consumer._fetcher.keep(fetched, began)
     consumer.pause(ORDERS)
     assert values(poll_quiet(consumer)) == []
 
@@ -235,7 +236,7 @@ def test_nothing_is_kept_of_a_partition_before_it_is_read_again(make: Make, send
     send(*numbers(0, 20))
     consumer = make("orders")
     first = poll_some(consumer, 1)
-    consumer._dropped = {("orders", 0)}
-    consumer._keep(first)
+    consumer._fetcher.read_again([("orders", 0)])
+    consumer._fetcher.keep(first, consumer._fetcher._generation)
 
-    assert consumer._fetched == []
+    assert consumer._fetcher.messages == []

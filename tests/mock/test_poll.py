@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from dedup_sdk.kafka import intake
+from dedup_sdk.kafka import loop as fetch_loop
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_what_was_handed_out_is_completed_by_asking_for_more(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while a batch is not through: slow handlers do not wait for its end to be remembered."""
-    monkeypatch.setattr(intake, "TIDY_S", 0.0)
+    monkeypatch.setattr(fetch_loop, "UPKEEP_S", 0.0)
     send("a", "b", "c", "d")
     consumer = make("orders")
 

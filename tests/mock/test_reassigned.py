@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk.runner.runner import Runner
 from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -126,14 +127,13 @@ def test_handlers_of_lost_partitions_are_not_waited_for(
     send("a")
     consumer, gone, go_on = make(), Callback(assign_others), threading.Event()
     waited: list[tuple[str, int]] = []
-    leave = consumer._leave
+    leave = Runner.leave
 
-    def noted(partitions: Any, patience_s: float) -> None:
-        partitions = list(partitions)
-        waited.extend((tp.topic, tp.partition) for tp in partitions if gone.calls and patience_s > 0)
-        leave(partitions, 0)
+    def noted(runner: Runner, partitions: Any, *, waits: bool) -> None:
+        waited.extend(partitions if gone.calls and waits else ())
+        leave(runner, partitions, waits=False)
 
-    monkeypatch.setattr(consumer, "_leave", noted)
+    monkeypatch.setattr(Runner, "leave", noted)
     consumer.subscribe(["orders"], on_lost=gone)
     handled: list[str] = []
 

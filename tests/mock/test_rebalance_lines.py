@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent
-from dedup_sdk.kafka import replay_watch
+from dedup_sdk.kafka import recovery
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
@@ -63,7 +63,7 @@ def test_a_recovery_is_told_from_its_beginning_to_its_end(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Observers hear of a replay, and the status says how far it is, at which rate, and for how long still."""
-    monkeypatch.setattr(replay_watch, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(recovery, "TELL_EVERY_S", 0.0)
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)

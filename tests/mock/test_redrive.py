@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from dedup_sdk import DeadLetter, LastId, MemoryClaimStore, MemoryStore, Shared, Window, header, orders, value
-from dedup_sdk.cli.handler import run as dedup
+from dedup_sdk.cli.app import run as dedup
 from dedup_sdk.ids.redrive import REDRIVE_HEADER
-from dedup_sdk.kafka.dead_letters import original_headers
 from dedup_sdk.kafka.fields import as_record
+from dedup_sdk.runner.dead_letters import original_headers
 from tests.mock.conftest import QUICK_CLIENT
 from tests.mock.test_run_errors import dead_letters
 from tests.support.consuming import lookup, make_consumer, poll_quiet, run_all, values
@@ -152,7 +152,7 @@ def test_the_command_sends_all_and_goes_on_where_it_ended(
     assert redrive(kafka, "--json") == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == {
-        "from": "g.dead-letters", "to": None, "executed": False, "letters": 3, "topics": {"pairs": 3}, "others": 0,
+        "from": "g.dead-letters", "to": None, "executed": False, "letters": 3, "topics": {"pairs": 3}, "stranded": {}, "others": 0,
         "read": 3, "total": 3,
     }  # fmt: skip
     assert "nothing was sent, 3 dead letters would be; add --execute" in said.err
@@ -212,7 +212,7 @@ def test_the_command_sends_to_another_topic(
         (("--to", "g.dead-letters"), "--to 'g.dead-letters' is --from"),
         (
             ("--to", "never-made", "--execute"),
-            "topic 'never-made' is unknown to the broker; name the topic to send to by --to",
+            "topic 'never-made' is unknown to the broker; check --to",
         ),
     ],
 )
@@ -229,6 +229,40 @@ def test_what_cannot_be_sent_is_told_in_one_line(
     dead_letter(make, "a")
     assert redrive(kafka, *options) != 0
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", ["never-made", "a\0b", "x" * 40_000, "__consumer_offsets", "../x"])
+def test_a_dead_letter_of_no_topic_holds_up_no_other(
+    make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str], topic: str
+) -> None:
+    """It is left, counted and told in one line; all others are sent."""
+    send("a")
+    dead_letter(make, "a")
+    [letter] = dead_letters(kafka, "g.dead-letters")
+    headers: Any = dict(as_record(letter).headers) | {"dedup-dead-letter-topic": topic.encode()}
+    stranded = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    stranded.produce("g.dead-letters", b"lost", partition=0, headers=headers)
+    assert stranded.flush(30) == 0
+    forward(kafka.bootstrap, [letter], "g.dead-letters")
+    assert redrive(kafka, "--execute") == 1
+    said = capsys.readouterr()
+    assert said.out == "orders: 2 dead letters\n"
+    assert "1 dead letters of topic" in said.err
+    assert "which the broker does not have, were left" in said.err
+    assert "Traceback" not in said.err
+    assert len(said.err) < 1_000
+
+
+def test_a_setting_that_no_producer_takes_is_told(
+    make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, whatever the client raises."""
+    send("a")
+    dead_letter(make, "a")
+    assert redrive(kafka, "--execute", "--config", "delivery.report.only.error=true") != 0
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "delivery.report.only.error" in said or "settings" in said
 
 
 def test_a_dead_letter_topic_that_is_not_there_is_told(

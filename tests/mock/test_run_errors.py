@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
-from dedup_sdk.kafka import workers as workers_module
-from dedup_sdk.kafka.dead_letters import original_headers
+from dedup_sdk.runner import settings as run_settings
+from dedup_sdk.runner.dead_letters import original_headers
 from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, run_all, values
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def test_without_the_package_for_retries_one_line_says_so(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retries name the extra that is missing; a run without retries needs nothing."""
-    monkeypatch.setattr(workers_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(run_settings, "find_spec", lambda _: None)
     send("a")
     consumer = make("orders")
     with pytest.raises(ConfigurationError, match=r"pip install 'dedup-sdk\[retry\]'"):

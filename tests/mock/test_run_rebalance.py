@@ -41,13 +41,13 @@ class Run:
 
 def goes(consumer: DedupConsumer) -> threading.Event:
     """What is set when partitions of a consumer begin to go."""
-    going, give_back = threading.Event(), consumer._give_back
+    going, give_back = threading.Event(), consumer._assignment.give_back
 
     def noted(partitions: list[TopicPartition]) -> None:
         going.set()
         give_back(partitions)
 
-    consumer._give_back = noted  # type: ignore[method-assign]
+    consumer._assignment.give_back = noted  # type: ignore[method-assign]
     return going
 
 
@@ -170,8 +170,8 @@ def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Se
 
     run = Run(consumer, handle)
     assert busy.wait(PATIENCE_S)
-    with consumer._lock:
-        consumer._lose([TopicPartition("orders", 0)])
+    with consumer._access.lock:
+        consumer._assignment.lose([TopicPartition("orders", 0)])
     go_on.set()
     time.sleep(0.2)
     run.stop()

@@ -181,8 +181,8 @@ def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None
     send(*"ghi", topic="pairs", partition=0)
     send(*"jkl", topic="pairs", partition=1)
     store.asked["claim"].clear()
-    while len(consumer._fetched) < 6:
-        consumer._fetch(100, 0.1)
+    while len(consumer._fetcher.messages) < 6:
+        consumer._fetcher.fetch(100, 0.1)
     poll_some(consumer, 6)
     assert store.asked["claim"] == [6]
     send(*"abcabc", topic="pairs", partition=0)
@@ -471,7 +471,7 @@ def test_what_comes_again_is_claimed_again(make: Make, send: Send, store: Watche
     poll_some(consumer, 1)
     # One or both: as much as had come.
     claimed = consumer.counters.shared["claimed"]
-    consumer._doubtful, consumer._tidy_at = True, 0.0
+    consumer._interruption.note()
     assert values(poll_some(consumer, 2)) == ["a", "b"]
     assert poll_quiet(consumer) == []
     assert consumer._engine.next_offset("orders", 0) == 2

@@ -50,9 +50,9 @@ def take_first(consumer: DedupConsumer, send: Send, *names: str) -> Any:
     assert poll_quiet(consumer) == []
     send(*names)
     patience_ends = time.monotonic() + PATIENCE_S
-    while len(consumer._fetched) < len(names):
-        assert time.monotonic() < patience_ends, f"{len(consumer._fetched)} of {len(names)} came"
-        consumer._fetch(100, 0.1)
+    while len(consumer._fetcher.messages) < len(names):
+        assert time.monotonic() < patience_ends, f"{len(consumer._fetcher.messages)} of {len(names)} came"
+        consumer._fetcher.fetch(100, 0.1)
     [first] = poll_some(consumer, 1)
     assert len(consumer._ready) == len(names) - 1
     return first
@@ -82,7 +82,7 @@ class Stop:
         claims = claims_of(self._consumer)
         clock = claims._clock
         claims._clock = lambda: clock() + LEASE_S + 1
-        self._consumer._tidy_at = 0.0
+        self._consumer._interruption.look_soon()
         claims.lock.release()
 
 

@@ -42,14 +42,14 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
     wait_for(
         consumer, lambda: all(each.held for each in consumer._session.assigned.values()), "the partitions"
     )
-    while len(consumer._fetched) < 3:
-        consumer._tidy()
-        consumer._fetch(100, 0.1)
-    by_place = {(message.partition(), message.offset()): message for message in consumer._fetched}
+    while len(consumer._fetcher.messages) < 3:
+        consumer._loop._upkeep()
+        consumer._fetcher.fetch(100, 0.1)
+    by_place = {(message.partition(), message.offset()): message for message in consumer._fetcher.messages}
     lane = consumer._engine.partitions["pairs", 0].lane
     monkeypatch.setattr(lane, "is_another_log", lambda offsets, _epochs: offsets[0] == 1)
-    consumer._fetched = [by_place[0, 0], by_place[1, 0], by_place[0, 1]]
-    consumer._judge_fetched()
+    consumer._fetcher.rest([by_place[0, 0], by_place[1, 0], by_place[0, 1]])
+    consumer._loop._judge_and_hand_over(0, judges=True)
     assert ("pairs", 0) not in consumer._engine.partitions
     assert sorted(values(poll_some(consumer, 3))) == ["a", "b", "c"]
 
@@ -154,10 +154,8 @@ def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: S
     assert verdict.reason == "shared-outage"
     assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT, "the server has the claim"
     store.deaf = False
-    claims = consumer._engine.claims
-    assert claims is not None
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 1 and not claims._owed, "the end")
-    assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+    wait_for(consumer, lambda: claim_as(store, "a").kind is ClaimKind.DUPLICATE, "the end")
+    assert consumer._engine.next_offset("orders", 0) == 1
 
 
 def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions(

@@ -9,8 +9,7 @@ import pytest
 
 from dedup_sdk import header
 from dedup_sdk.kafka import reader as reader_module
-from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
 
 if TYPE_CHECKING:

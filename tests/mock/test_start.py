@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import session
+from dedup_sdk.kafka import recovery_loop
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.metadata import parse_metadata
+from dedup_sdk.kafka.commit_text import parse_metadata, sealed
 from tests.support.consuming import (
     commit_plainly,
     commit_text,
@@ -104,7 +104,9 @@ def test_a_commit_that_comes_late_has_nothing_handled_again(
         assert values(poll_quiet(consumer)) == [*"abcd"]
         consumer.commit(asynchronous=False)
         Consumer.commit(
-            consumer, offsets=[TopicPartition("orders", 0, 2, commit_text(2))], asynchronous=False
+            consumer,
+            offsets=[TopicPartition("orders", 0, 2, sealed(commit_text(2), "g", "orders", 0))],
+            asynchronous=False,
         )
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     send("e")
@@ -227,7 +229,7 @@ def test_a_partition_without_a_leader_is_waited_for(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long there is none: the others deliver meanwhile, no error ends the loop, and it delivers when there is one."""
-    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
     send("a", topic="pairs", partition=0)
     send("b", topic="pairs", partition=1)
     kafka.set_leader("pairs", 1, -1)
@@ -242,7 +244,7 @@ def test_a_partition_without_a_leader_is_waited_for(
 
 def test_a_partition_that_does_not_exist_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(session, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
     # A real broker has no word for it here: nothing is committed.
     monkeypatch.setattr(Client, "committed", lambda _, partitions, __=None: partitions)
     consumer = make()

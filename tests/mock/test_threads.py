@@ -105,7 +105,7 @@ def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
 
     def look() -> None:
         until = time.monotonic() + PATIENCE_S
-        while consumer._turns._poller is None and time.monotonic() < until:
+        while consumer._access._poller is None and time.monotonic() < until:
             time.sleep(0.01)
         ask()
         send("a")
@@ -155,7 +155,7 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
         seen.append(message.value().decode())
         if message.offset() == 1 and not sought.is_set():
             sought.set()
-            with consumer._lock:
+            with consumer._access.lock:
                 # The others come to their ends while this one has the lock.
                 seeking.set()
                 time.sleep(0.2)

@@ -14,10 +14,21 @@ from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 JOIN_S = 40.0
+
+
+def call_back(consumer: DedupConsumer, callback: Callable[[], object]) -> None:
+    """As if the client called back while it polls."""
+
+    def inside() -> None:
+        with consumer._access.calling_back():
+            callback()
+
+    consumer._access.call_client(inside)
 
 
 class Helper:
@@ -85,8 +96,7 @@ def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
     consumer.assign([TopicPartition("orders", 0)])
     held = poll_some(consumer, 3)
     helper = Helper(lambda: consumer.commit(held[1], asynchronous=False))
-    with consumer._turns.inside_client(), consumer._turns.calling_back():
-        helper.join()
+    call_back(consumer, helper.join)
 
     assert helper.ended == [True]
     assert committed(kafka.bootstrap, "g", "orders").offset == 0
@@ -110,8 +120,7 @@ def test_a_seek_while_a_callback_runs_is_done_afterwards(make: Make, send: Send)
             refused.append(error.args[0].code())
 
     helper = Helper(seek)
-    with consumer._turns.inside_client(), consumer._turns.calling_back():
-        helper.join()
+    call_back(consumer, helper.join)
 
     assert helper.ended == [True]
     assert refused == [KafkaError._STATE]
@@ -157,15 +166,16 @@ def test_the_group_hears_from_a_slow_handler_without_locking_threads_out(
     while not consumer._ready:
         held += poll_some(consumer, 1)
     helper = Helper(lambda: consumer.complete(held[0]))
-    real = consumer._listen
+    real = consumer._fetcher.listen
 
     def listen(wait_s: float) -> None:
         if not helper.ended:
             helper.join()
         real(wait_s)
 
-    monkeypatch.setattr(consumer, "_listen", listen)
-    consumer._tidy_at = consumer._heard_at = 0.0
+    monkeypatch.setattr(consumer._fetcher, "listen", listen)
+    consumer._loop._heard_at = 0.0
+    consumer._interruption.look_soon()
 
     assert values(poll_some(consumer, 1)) == [ids[len(held)]]
     assert helper.ended == [True]

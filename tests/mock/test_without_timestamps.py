@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk.kafka.reader import TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
 
 if TYPE_CHECKING:

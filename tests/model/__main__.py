@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from tests.model.design import DesignHost, Rules
+from tests.model.history import History
 from tests.model.last_id.history import LastIdHistory
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS, World
@@ -17,7 +19,13 @@ def _live(world: World, seed: int) -> str:
     return Life(world, seed).run()
 
 
+def _follow(seed: int) -> str:
+    rules = Rules()
+    return History(seed, lambda: DesignHost(rules), rules).run()
+
+
 HISTORIES: dict[str, Callable[[int], str]] = {
+    "design": _follow,
     **{name: partial(_live, world) for name, world in WORLDS.items()},
     "last-id": lambda seed: LastIdHistory(seed).run(),
 }

@@ -10,9 +10,9 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import IdSpec, digest_one, key, value
-from dedup_sdk.kafka.assigned import Assigned
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
-from dedup_sdk.kafka.rewinding import moved
+from dedup_sdk.kafka.assignment import Assigned
+from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.rewind import moved
 from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.progress import Witness
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind

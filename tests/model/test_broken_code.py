@@ -11,8 +11,8 @@ import pytest
 
 from dedup_sdk import decision
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka import recovery, snapshots
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka import recovery
+from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk.lane import judging
 from dedup_sdk.lane.chunk import APART, KINDS, PARKED, Chunk, Place, digest_of
 from dedup_sdk.lane.judging import Judging
@@ -44,7 +44,7 @@ _LIVES = 60
 
 def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A snapshot is taken also where its cut lies beyond what the group has committed; up to there it counts as completed."""
-    for module in (snapshots, memory):
+    for module in (recovery, memory):
         fitting = module.fitting_partition
 
         def unlimited(
@@ -58,12 +58,12 @@ def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
 def take_marks_beyond_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The same, but only its marks are believed: nothing beyond the commit counts as completed."""
     take_any_snapshot(patch)
-    after = snapshots._after
+    after = recovery._after
 
     def limited(part: Any, plan: Any) -> Any:
         return after(replace(part, high=min(part.high, plan.replay_to)), plan)
 
-    patch.setattr(snapshots, "_after", limited)
+    patch.setattr(recovery, "_after", limited)
 
 
 def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ def pass_what_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     """What a text tells counts as completed before it is read."""
     tell = Partition.tell_completed
 
-    def passing(self: Partition, ranges: Any) -> None:
-        tell(self, ranges)
+    def passing(self: Partition, ranges: Any, *more: Any) -> None:
+        tell(self, ranges, *more)
         self.lane._restored = (*self.lane._restored, *self._handed_over)
         self._handed_over = ()
 
@@ -216,7 +216,7 @@ _OF_THE_LOG = [
         "marks_are_not_asked_for_a_contradiction",
     )
 ]
-"""Those that only a broker shows which was restored from a backup: `tests/mock/test_log_changes.py` and
+"""Those that only a broker shows which was restored from a backup: `tests/unit/kafka/test_log_check.py` and
 `tests/integration/kafka/test_restored_broker.py` have them."""
 
 _WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {

@@ -89,7 +89,7 @@ def step_until(member: Member, high: int) -> None:
         held = member.engine.partitions.get((TOPIC, 0))
         if held is not None and held.started and held.lane.high >= high:
             return
-        member.session._step(assigned)
+        member.session._recoveries._step(assigned)
         if assigned.recovery is None:
             return
 
@@ -153,5 +153,32 @@ def test_a_log_that_is_short_while_a_partition_recovers_and_grows_then(group: Gr
     out_of_range: Any = OutOfRange(0, "Offset out of range")
     assert member.session.absorbs(out_of_range)
     group.write(80)
+    group.handle(member)
+    assert group.missed() == []
+
+
+@pytest.mark.parametrize("cut_at", [COMMITTED + 1, COMMITTED + 10])
+def test_a_log_that_is_cut_below_what_a_commit_told_of_hides_nothing(group: Group, cut_at: int) -> None:
+    """The next owner has looked at the last record that was completed above the commit; then the log is cut before it comes to read it."""
+    group.write(20)
+    member = group.member(group.disk)
+    member.take(0)
+    while not member.flying:
+        member.work()
+        member.fetch(0, 20)
+    for message in member.flying[1:]:
+        value: Any = message.value()
+        group.handled.add(int(value))
+        member.end(message, dead=False)
+    member.give_back(0)
+    member.die()
+    assert group.broker.committed["g", 0].offset == COMMITTED
+
+    member = group.member(Disk(MemoryStore))
+    member.take(0)
+    while member.held(0) is None:
+        member.work()
+    group.broker.logs[0].truncate(cut_at)
+    group.write(30)
     group.handle(member)
     assert group.missed() == []

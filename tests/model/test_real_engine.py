@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
 from tests.model.engine_host import EngineHost
 from tests.model.history import History
 from tests.model.host import Assignment

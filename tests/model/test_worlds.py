@@ -176,6 +176,12 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(judging, "decide_marked", columns)
 
 
+def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
+    """Nor are the marks asked whether a record is the one that was completed at its offset."""
+    believe_every_log(patch)
+    patch.setattr(Partition, "contradiction", lambda *_: None)
+
+
 def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
     """What a lane remembers moves when a record is handed out."""
     admit = LastLane.admit
@@ -255,6 +261,8 @@ def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
         ("impatience", trust_an_old_mark),
         ("wild-times", believe_no_clock_that_goes_back),
         ("truncation", believe_every_log),
+        ("restored", believe_every_log_and_record),
+        ("restored-lanes", believe_every_log_and_record),
         ("lanes-alone", hand_out_and_forget),
         ("idle-lanes", drop_without_a_word),
         ("origins", never_begin_anew),

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.kafka import holdings, session
-from dedup_sdk.kafka.assigned import OURS, TRANSITIONS, Assigned, State
+from dedup_sdk.kafka import recovery_loop, session
+from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, State
 from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.metadata import parse_metadata
+from dedup_sdk.kafka.commit_text import parse_metadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -33,7 +33,7 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic)
 def _a_clock_that_ticks_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that a busy machine makes longer than a slice leads elsewhere, and the same steps have to lead to the same."""
     monkeypatch.setattr(session, "time", CLOCK)
-    monkeypatch.setattr(holdings, "time", CLOCK)
+    monkeypatch.setattr(recovery_loop, "time", CLOCK)
 
 
 class Assignment(RuleBasedStateMachine):
@@ -100,7 +100,7 @@ class Assignment(RuleBasedStateMachine):
     def work(self) -> None:
         """A poll looks after recovery."""
         self.session.work()
-        assert not self.guard.holds
+        assert self.guard.kept is None
 
     @precondition(lambda self: self.client.unanswered)
     @rule(accepted=st.booleans())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk import Deduplicator, Record, Verdict, Window
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.lane.state import GRACE
 from dedup_sdk.last.candidate import Candidate
@@ -37,7 +37,7 @@ LATE_MS = WINDOW_MS // GRACE
 ORDERS = (
     "mysql-gtid",
     "snowflake(epoch_ms=0, machine_bits=1, sequence_bits=3, by_machine)",
-    f"py:{__name__}:within",
+    f"py:{__name__}:within@1",
 )
 SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.record import Record, Verdict, VerdictKind
 from dedup_sdk.store.manifest import Manifest, write_manifest
@@ -180,7 +180,7 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
     return manifest
 
 
-def outcome_of(steps: Generator[None, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:
+def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:
     """What a generator returns when it is over."""
     while True:
         try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import PartitionManifest, read_manifest

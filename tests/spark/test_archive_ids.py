@@ -17,6 +17,8 @@ from dedup_sdk.record import Record
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
+from spark_backfill.fold import Packing
+from spark_backfill.slots import SlotPlan
 from spark_backfill.source import with_digests
 from tests.support.archives import write_json_lines, write_parquet
 
@@ -84,7 +86,9 @@ def digests(
     for text in SPECS:
         spec = id_spec(text)
         rows = Archive(spark, options, topic="orders", spec=spec).records(dict.fromkeys(range(3), (0, count)))
-        frames.append(with_digests(rows, spec).withColumn("spec", F.lit(text)))
+        frames.append(
+            with_digests(rows, spec, Packing(SlotPlan(()), ordered=True)).withColumn("spec", F.lit(text))
+        )
     found = {
         (row["spec"], row["offset"]): row["digest"] and bytes(row["digest"])
         for row in reduce(DataFrame.union, frames).collect()

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.ids import digest_one, digest_parts
+from dedup_sdk.kafka.commit_text import sealed
 from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
@@ -203,7 +204,7 @@ def test_a_group_is_folded_to_its_commit(
     topic = make_topic(2)
     produce(topic, with_ids("before", "in", "in", "beyond"))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    text = commit_text(3, low=1)
+    text = sealed(commit_text(3, low=1), group, topic, 0)
     consumer.commit(offsets=[TopicPartition(topic, 0, 3, text)], asynchronous=False)
     consumer.close()
     snapshot = run(topic, "--group", group)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from dedup_sdk.kafka.commit_text import sealed
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
@@ -119,7 +120,7 @@ def test_a_group_adds_what_it_has_committed_since(
 
     def commit(offset: int) -> None:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-        place = TopicPartition(topic, 0, offset, commit_text(offset))
+        place = TopicPartition(topic, 0, offset, sealed(commit_text(offset), group, topic, 0))
         consumer.commit(offsets=[place], asynchronous=False)
         consumer.close()
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from dedup_sdk.decision import Mark
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 RECORDS, NAMES, PARTITIONS = 200_000, 120_000, 4
-STEP_S = 120.0
+STEP_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Lookup, header
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.commit_text import CommitMetadata, sealed
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.protocol import DIGEST_NAME
 from dedup_sdk.window import Window
@@ -44,7 +44,10 @@ def commit(broker: Broker, group: str, topic: str, offsets: dict[int, tuple[int,
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     try:
         consumer.commit(
-            offsets=[TopicPartition(topic, number, *each) for number, each in offsets.items()],
+            offsets=[
+                TopicPartition(topic, number, offset, sealed(said, group, topic, number))
+                for number, (offset, said) in offsets.items()
+            ],
             asynchronous=False,
         )
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, GroupKeys, redrive_value, redriven_keys
 from dedup_sdk.record import Record
 from spark_backfill import id_batches, id_columns
 
@@ -18,6 +20,7 @@ _SCHEMA = (
     "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
+GROUP = "billing & co"
 _LIMIT = b"x" * MAX_ID_BYTES
 _NAMES = [
     "dedup-id",
@@ -154,11 +157,65 @@ def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: 
     assert set(jvm) == {record.offset for record in records}
 
 
+@pytest.fixture(scope="module")
+def redriven() -> list[Record]:
+    """Records with redrive headers: that of the group, of others, several, and what is none."""
+    source = random.Random(11)
+    values = [
+        redrive_value(GROUP, "orders", 0, 7, 1),
+        redrive_value(GROUP, "orders", 0, 8, -1),
+        redrive_value("billing", "orders", 0, 7, 1),
+        redrive_value(GROUP + " ", "orders", 0, 7, 1),
+        b"group=",
+        b"",
+        b"\xff",
+        None,
+    ]
+    return [
+        replace(
+            each,
+            headers=[*each.headers, *((REDRIVE_HEADER, source.choice(values)) for _ in range(source.choice([0, 1, 1, 2])))],
+        )
+        for each in _hostile_records(400)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["header:dedup-id", "key", "value+header:trace", "json:/order/id"])
+@pytest.mark.parametrize("group", [None, GROUP])
+def test_redriven_ids_are_those_of_the_group(
+    text: str, group: str | None, redriven: list[Record], spark: SparkSession
+) -> None:
+    """As the consumers of that group read them; without a group both, as every group reads them."""
+    spec = id_spec(text)
+    rows = [
+        (each.topic, each.partition, each.offset, each.timestamp_ms, each.key, each.value, list(each.headers) or None)
+        for each in redriven
+    ]  # fmt: skip
+    frame = spark.createDataFrame(rows, _SCHEMA)
+    fields = RecordFields(redriven)
+    ways = [id_columns, id_batches] if id_columns.jvm_computes(spec) else [id_batches]
+    for way in ways:
+        found = {
+            row["offset"]: row
+            for row in way.with_digests(frame, spec, group=group, with_redriven=group is None).collect()
+        }
+        ids = [found[each.offset]["digest"] for each in redriven]
+        plain = spec.digests(fields)
+        if group is not None:
+            assert ids == GroupKeys(spec, group).digests(fields).digests
+            assert sum(one != other for one, other in zip(ids, plain.digests, strict=True)) > 5
+            continue
+        assert ids == plain.digests
+        besides = redriven_keys(spec, plain, fields, None)
+        assert {row: found[row]["redriven"] for row in found if found[row]["redriven"]} == besides
+        assert len(besides) > 5
+
+
 def test_only_needed_columns_travel_to_python(kafka_rows: DataFrame) -> None:
-    """A JSON pointer does not carry keys and headers through Arrow."""
+    """A JSON pointer does not carry keys through Arrow; headers may have been redriven."""
     frame = id_batches.with_digests(kafka_rows, id_spec("json:/order/id"))
     plan = frame._jdf.queryExecution().optimizedPlan().toString()
     (project,) = [line for line in plan.splitlines() if "Project" in line][:1]
     assert "value#" in project
-    assert "headers#" not in project
+    assert "headers#" in project
     assert " key#" not in project

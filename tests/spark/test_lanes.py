@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Record, header, orders
-from dedup_sdk.cli.handler import run as dedup
+from dedup_sdk.cli.app import run as dedup
 from dedup_sdk.store.live_snapshot import snapshot_store
 from dedup_sdk.store.manifest import Manifest
 from dedup_sdk.store.paths import list_partitions

@@ -10,6 +10,7 @@ import pytest
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import header
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.record import Record
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
@@ -35,7 +36,7 @@ _SCHEMA = (
 
 
 def log_of(count: int) -> list[Record]:
-    """Two partitions with duplicates near and far, holes, records without an ID, late ones."""
+    """Two partitions with duplicates near and far, holes, records without an ID, late ones, and letters that two groups sent back."""
     source = random.Random(11)
     records = []
     for partition in PARTITIONS:
@@ -47,6 +48,12 @@ def log_of(count: int) -> list[Record]:
                 if source.random() > 0.03
                 else []
             )
+            if source.random() < 0.1:
+                # A dead letter that was sent back.
+                group = source.choice(["billing", "billing", "shipping"])
+                headers.append(
+                    (REDRIVE_HEADER, redrive_value(group, "orders", partition, source.randrange(3), 0))
+                )
             late_ms = source.choice([0, 0, 0, 5_000])
             timestamp_ms = BASE_MS + 1_000 * number - late_ms
             records.append(Record("orders", partition, offset, timestamp_ms, None, b"x", headers))
@@ -58,7 +65,9 @@ def lived(records: list[Record], window: Window, folder: Path) -> dict[int, tupl
     source = random.Random(5)
     strategy = Lookup(id=header("dedup-id"), window=window)
     store = RocksStore(folder)
-    with Deduplicator(strategy, store, recent_marks=200, clock=lambda: BASE_MS / 1_000 + 10**6) as engine:
+    with Deduplicator(
+        strategy, store, group="billing", recent_marks=200, clock=lambda: BASE_MS / 1_000 + 10**6
+    ) as engine:
         for start in range(0, len(records), 25):
             batch = records[start : start + 25]
             verdicts = engine.admit(batch)
@@ -101,7 +110,7 @@ def test_marks_live_at_the_cut_are_the_same(
         (r.topic, r.partition, r.offset, r.timestamp_ms, r.key, r.value, list(r.headers) or None)
         for r in records
     ]
-    frame = id_columns.with_digests(spark.createDataFrame(rows, _SCHEMA), header("dedup-id"))
+    frame = id_columns.with_digests(spark.createDataFrame(rows, _SCHEMA), header("dedup-id"), group="billing")
     stretches = []
     for partition in PARTITIONS:
         last = [record for record in records if record.partition == partition][-1]

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from dedup_sdk.decision import Mark
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
+from dedup_sdk.kafka.commit_text import sealed
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Gap, Manifest
 from dedup_sdk.store.snapshot import verify_snapshot
@@ -173,6 +174,7 @@ def commit(broker: Broker, group: str, topic: str, offset: int, *, low: int = 0,
     """Commit an offset with the text that says where the group's complete history begins."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     text = commit_text(offset, dedup=Lookup(id=id_spec(spec), window=Window(days=1)), low=low)
+    text = sealed(text, group, topic, 0)
     consumer.commit(offsets=[TopicPartition(topic, 0, offset, text)], asynchronous=False)
     consumer.close()
 

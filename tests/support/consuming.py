@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Window, header
-from dedup_sdk.kafka.metadata import CommitMetadata, parse_metadata
+from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, sealed
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.protocol import DIGEST_NAME
 
@@ -239,6 +239,7 @@ def commit_plainly(
         {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
     )
     try:
-        plain.commit(offsets=[TopicPartition(topic, partition, offset, metadata)], asynchronous=False)
+        text = sealed(metadata, group, topic, partition)
+        plain.commit(offsets=[TopicPartition(topic, partition, offset, text)], asynchronous=False)
     finally:
         plain.close()

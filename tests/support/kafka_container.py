@@ -10,8 +10,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing.broker_probe import wait_until_ready
-from dedup_sdk.testing.local_kafka import QUICK_SETTINGS
+from dedup_sdk.testing.local_kafka import QUICK_SETTINGS, wait_until_ready
 from dedup_sdk.testing.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:

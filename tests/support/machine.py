@@ -15,9 +15,9 @@ from dedup_sdk import (
     key,
 )
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings
@@ -81,7 +81,7 @@ class Machine:
         self.client, self.guard = ListClient(cluster), Guard()
         chosen = RecoverySettings(snapshot=(), history="none", timeout_s=timeout_s)
         self.session = Session(self.engine, self.client, config, chosen, self.guard)
-        self._epoch = 0
+        self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])
 
     def up_to_date(self) -> Partition:
@@ -106,9 +106,9 @@ class Machine:
         held, delivered = self.up_to_date(), []
         start, end = held.lane.position, len(self.cluster.log)
         assigned = self.session.assigned[TOPIC, 0]
-        if assigned.epoch != self._epoch and assigned.start is not None:
+        if assigned is not self._read and assigned.start is not None:
             # The client reads from where the group stands, also below what the store knows.
-            self._epoch, start = assigned.epoch, min(start, assigned.start.offset)
+            self._read, start = assigned, min(start, assigned.start.offset)
         if start < end:
             offsets = list(range(start, end))
             ids = ids_of(self.cluster, start, end)

@@ -9,8 +9,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.ids import Ids, digest_one
-from dedup_sdk.kafka.reader import Slice, TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import Readers, Slice, TailReader
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.marks import Int64s
 from tests.support.answering import Answering, UndescribedClient

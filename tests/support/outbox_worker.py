@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from dedup_sdk import DedupProducer
-from dedup_sdk.producer.pipeline import Pipeline
-from dedup_sdk.producer.queued import Queued
+from dedup_sdk.producer.pipeline import Pipeline, Queued
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ class _Hasty:
             for each, number in zip(queued, numbers, strict=True):
                 self._numbers[each.message.dedup_id] = number
                 self._settle(pipeline, each.message.dedup_id)
-        if numbers and not pipeline._behind:
-            pipeline._after = numbers[-1]
+        if numbers and not pipeline._has_more:
+            pipeline._last_ready = numbers[-1]
 
     def write(self, pipeline: Any) -> None:
         """Write ten times a second."""

@@ -9,8 +9,7 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import key
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.strategy import Lookup, MissingIdPolicy
-from dedup_sdk.window import Window
-from dedup_sdk.windows import Windows
+from dedup_sdk.window import Window, Windows
 
 DAY_MS = 86_400_000
 HOUR = Window(hours=1)

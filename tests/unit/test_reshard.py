@@ -11,7 +11,7 @@ import pytest
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.kafka.snapshots import start_from_snapshot
+from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.lane.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.marks import Marks, elsewhere
 from dedup_sdk.progress import Progress

@@ -7,20 +7,37 @@ from typing import Any
 import pytest
 
 from dedup_sdk import ConfigurationError, LastId, Lookup, Window, Windows, header, id_spec, orders
+from dedup_sdk.rule_fingerprint import rule_digits
 
 
-def test_texts_and_functions_are_taken() -> None:
+def test_texts_are_taken() -> None:
     """As everywhere else."""
+    texts: dict[str, Any] = {"id": "header:seq", "lane": "header:producer", "window": "2d"}
+    strategy = LastId(order=orders.integer(), **texts)
+    assert strategy.id == header("seq")
+    assert strategy.lane == header("producer")
+    assert strategy.window == Window(days=2)
+
+
+def test_another_version_of_a_function_is_another_rule() -> None:
+    """What the old code compared is not what the new one would have: stores and commits of it count for nothing."""
 
     def compare(last: bytes, new: bytes) -> int:
         return (new > last) - (new < last)
 
-    texts: dict[str, Any] = {"id": "header:seq", "lane": "header:producer", "window": "2d"}
-    strategy = LastId(order=compare, **texts)
-    assert strategy.id == header("seq")
-    assert strategy.lane == header("producer")
-    assert strategy.window == Window(days=2)
-    assert strategy.rule.order.compare(b"1", b"2") is orders.Comparison.NEWER
+    rules = {
+        rule_digits(
+            LastId(id=header("seq"), order=orders.order_of(compare, version=version)).keys,
+            Window(days=2),
+            digest="d",
+            isolation="read_committed",
+        )
+        for version in ("1", "1", "2")
+    }
+    assert len(rules) == 2
+    bare: Any = compare
+    with pytest.raises(ConfigurationError, match="version"):
+        LastId(id=header("seq"), order=bare)
 
 
 def test_equal_strategies_are_equal() -> None:

@@ -12,8 +12,7 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from dedup_adapters.redis.clients import client_maker, passes, run_ids, told
-from dedup_adapters.redis.forgetting import warn_of_forgetting
+from dedup_adapters.redis.clients import client_maker, passes, run_ids, told, warn_of_forgetting
 from dedup_adapters.redis.scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 

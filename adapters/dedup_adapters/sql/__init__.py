@@ -23,9 +23,8 @@ except ImportError as error:  # pragma: no cover (the environment has it)
         "dedup_adapters.sql needs SQLAlchemy: pip install 'dedup-sdk[sql]', and your database's driver"
     ) from error
 
-from dedup_adapters.sql.counts import InboxCounts
 from dedup_adapters.sql.errors import InboxError, OutOfOrderError, is_retryable
-from dedup_adapters.sql.inbox import Inbox
+from dedup_adapters.sql.inbox import Inbox, InboxCounts
 from dedup_adapters.sql.offsets import KeptOffsets
 from dedup_adapters.sql.shared import SharedStore
 

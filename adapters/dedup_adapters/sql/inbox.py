@@ -5,20 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
+from threading import Lock
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Engine, MetaData, bindparam, delete, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from dedup_adapters.sql.clock import clock_of
-from dedup_adapters.sql.counts import InboxCounts
 from dedup_adapters.sql.errors import InboxError
-from dedup_adapters.sql.messages import place_of, topics_of
-from dedup_adapters.sql.offsets import KeptOffsets
-from dedup_adapters.sql.tables import DIALECTS, GROUP_CHARACTERS, KEY_BYTES, check, ddl, make_tables
+from dedup_adapters.sql.offsets import KeptOffsets, place_of, topics_of
+from dedup_adapters.sql.tables import DIALECTS, GROUP_CHARACTERS, KEY_BYTES, check, clock_of, ddl, make_tables
 from dedup_adapters.sql.taking import taking
 from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_of
+
+
+@dataclass(slots=True)
+class InboxCounts:
+    """Totals since the inbox was made, of what was said, whatever became of the transactions.
+
+    ``first`` and ``duplicate`` are messages with an ID, ``behind`` those that the offset in the database showed to be handled, ``unkeyed``
+    those without an ID (first, too), ``reasons`` why they have none.
+    """
+
+    first: int = 0
+    duplicate: int = 0
+    behind: int = 0
+    unkeyed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    def add(self, *, first: int, duplicate: int, behind: int, reasons: Counter[str]) -> None:
+        """Add what was said of some messages; from any thread."""
+        with self._lock:
+            self.first += first
+            self.duplicate += duplicate
+            self.behind += behind
+            self.unkeyed += reasons.total()
+            self.reasons.update(reasons)
+
 
 Scope = Literal["topic", "group"]
 

@@ -37,7 +37,7 @@ from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 from dedup_adapters.sql import statements
 from dedup_adapters.sql.engines import EXAMPLE, LIBPQ, engine_of
 from dedup_adapters.sql.errors import is_retryable
-from dedup_adapters.sql.patience import Patience, Question
+from dedup_adapters.sql.query_timeout import Query, QueryTimeout
 from dedup_adapters.sql.tables import difference
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 
@@ -86,8 +86,8 @@ class SharedStore:
                 )
         lock_ms = math.ceil(1000 * _seconds("timeout", timeout))
         self._lock_ms, self._idle_ms = str(lock_ms), str(max(_LEAST_IDLE_MS, lock_ms // 2))
-        self._patience = Patience(_seconds("answer_timeout", answer_timeout))
-        self._ours = engine_of(engine, timeout, self._patience.watch) if isinstance(engine, str) else None
+        self._timeout = QueryTimeout(_seconds("answer_timeout", answer_timeout))
+        self._ours = engine_of(engine, timeout, self._timeout.watch) if isinstance(engine, str) else None
         given: object = self._ours or engine  # what callers without a type checker pass
         if not isinstance(given, Engine) or given.dialect.name != "postgresql":
             raise ConfigurationError(
@@ -190,7 +190,7 @@ class SharedStore:
 
     def close(self) -> None:
         """See `dedup_sdk.ClaimStore`; an engine that was given stays as it is."""
-        self._patience.close()
+        self._timeout.close()
         if self._ours is not None:
             self._ours.dispose()
 
@@ -280,23 +280,23 @@ class SharedStore:
 
     def _ask(self, asked: Callable[[Connection], _Answer]) -> _Answer:
         """Return what a transaction gives; a connection that was cut is no outage, and what was asked may be asked again."""
-        with self._patience.question() as question, self._answers(question):
+        with self._timeout.query() as query, self._answers(query):
             try:
-                with self._begin(question) as connection:
+                with self._begin(query) as connection:
                     return asked(connection)
             except DBAPIError as error:
-                if question.overdue or not error.connection_invalidated:
+                if query.overdue or not error.connection_invalidated:
                     raise
-                with self._begin(question) as connection:
+                with self._begin(query) as connection:
                     return asked(connection)
 
     @contextmanager
-    def _begin(self, question: Question | None = None) -> Iterator[Connection]:
-        """Begin a transaction that waits for no lock for long; that of a question is watched, and ends when its owner stands still."""
+    def _begin(self, query: Query | None = None) -> Iterator[Connection]:
+        """Begin a transaction that waits for no lock for long; that of a query is watched, and ends when its owner stands still."""
         with self._engine.begin() as connection:
-            if question is not None:
-                question.watch(connection.connection.driver_connection)
-            idle_ms = "0" if question is None else self._idle_ms
+            if query is not None:
+                query.watch(connection.connection.driver_connection)
+            idle_ms = "0" if query is None else self._idle_ms
             connection.execute(statements.WAITS, {"lock_ms": self._lock_ms, "idle_ms": idle_ms})
             yield connection
 
@@ -314,13 +314,13 @@ class SharedStore:
             )
 
     @contextmanager
-    def _answers(self, question: Question | None = None) -> Iterator[None]:
+    def _answers(self, query: Query | None = None) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             where = self._engine.url.set(query={}).render_as_string(hide_password=True)
-            if question is not None and question.overdue:
-                cause = f"no answer within {self._patience.seconds:g} s"
+            if query is not None and query.overdue:
+                cause = f"no answer within {self._timeout.seconds:g} s"
                 passes, do = True, "see what keeps it, or give it longer with answer_timeout="
             else:
                 cause = " ".join(str(getattr(error, "orig", None) or error).split())

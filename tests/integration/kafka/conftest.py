@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import DedupConsumer
-from dedup_sdk.kafka.metadata import parse_metadata
+from dedup_sdk.kafka.commit_text import parse_metadata
 from tests.support import consuming
 from tests.support.brokers import make_anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.kafka.metadata import CommitMetadata
+    from dedup_sdk.kafka.commit_text import CommitMetadata
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 

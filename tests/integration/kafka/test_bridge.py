@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from dedup_sdk import BridgeError
-from dedup_sdk.bridge.target import FailedError, Target
+from dedup_sdk.bridge.target import BatchFailedError, Target
 from tests.support.bridging import bridge, copy_all, lying
 from tests.support.producing import Outgoing, produce, with_ids
 
@@ -27,7 +27,7 @@ def test_one_cluster_gets_each_record_once(broker: Broker, make_topic: MakeTopic
     source, target = make_topic(2), make_topic(3)
     produce(broker.bootstrap, source, [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(500)])
     fails = [True, False, True]
-    steadily = Target._steadily
+    steadily = Target._with_retries
 
     def failing(self: Target, step: Any, until: float) -> None:
         """Fail before some commits, and after others: nobody knows whether they were made."""
@@ -35,11 +35,11 @@ def test_one_cluster_gets_each_record_once(broker: Broker, make_topic: MakeTopic
         if is_commit and fails and fails.pop():
             if len(fails) == 2:
                 steadily(self, step, until)
-            raise FailedError(KafkaError(KafkaError._TIMED_OUT))
+            raise BatchFailedError(KafkaError(KafkaError._TIMED_OUT))
         steadily(self, step, until)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Target, "_steadily", failing)
+        patch.setattr(Target, "_with_retries", failing)
         made = bridge(broker.bootstrap, broker.bootstrap, source, rename=target, batch_records=100)
         made.run(until_end=True)
     assert fails == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from dedup_sdk.cli.handler import run as dedup
+from dedup_sdk.cli.app import run as dedup
 from tests.support.consuming import PATIENCE_S, iterate_all, run_all, values
 from tests.support.dead_letters import forward
 from tests.support.stored import snapshot_of, stored_marks

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
+from dedup_sdk import MemoryStore
+from dedup_sdk.kafka.commit_text import MOST_CHARACTERS, parse_metadata, unsealed
+from dedup_sdk.testing import LocalKafka
+from tests.integration.kafka.conftest import World
+from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
-    from tests.integration.kafka.conftest import World
+    from pathlib import Path
 
+    from dedup_sdk import DedupConsumer
+
+_SHORT: Final = 120
+"""Characters: enough for the text of a commit, and for nothing above its offset."""
 PROTOCOLS = {
     "eager": {"partition.assignment.strategy": "range"},
     "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
@@ -112,6 +121,31 @@ def test_a_member_that_vanishes_costs_what_was_in_flight(pair_world: World, prot
     assert sorted(rest) == sorted(f"{partition}-{number}" for partition in (0, 1) for number in range(4, 10))
 
 
+def test_a_second_member_is_handed_nothing_that_was_completed_out_of_order(
+    pair_world: World, protocol: dict[str, Any]
+) -> None:
+    """One message of each partition keeps failing, 199 behind it are completed: of 400 only these two may come again."""
+    world = pair_world
+    for partition in (0, 1):
+        world.send(*[f"{partition}-{number}" for number in range(200)], partition=partition)
+    first = world.consumer("one", config=protocol, completion="explicit")
+    for message in poll_some(first, 400):
+        if message.offset() != 0:
+            first.complete(message)
+    second = world.consumer("two", config=protocol, completion="explicit")
+    crew = Crew()
+    crew.members += [first, second]
+    crew.until(lambda: len(first.assignment()) == 1 and len(second.assignment()) == 1)
+    [taken] = [tp.partition for tp in second.assignment()]
+    crew.until(lambda: crew.handled[taken, f"{taken}-0"] > 0)
+    for member in crew.members:
+        for message in poll_quiet(member):
+            crew.handled[message.partition(), message.value().decode()] += 1
+    assert set(crew.handled) <= {(0, "0-0"), (1, "1-0")}
+    assert set(crew.handled.values()) == {1}
+    assert (first.counters.left_out, second.counters.left_out) == (0, 0)
+
+
 def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str, Any]) -> None:
     """Whole assignments or deltas, as the protocol has it; every partition is taken and given back once in the end."""
     world = pair_world
@@ -153,3 +187,52 @@ def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) 
         consumer.commit(message=message, asynchronous=False)
         assert poll_quiet(consumer) == []
     assert world.committed().offset == 2_021
+
+
+def test_a_broker_takes_a_text_as_long_as_it_may_be(world: World) -> None:
+    """What is completed above the offset fills the 4,095 characters that a client can send: the commit counts, and only the unfinished and what did not fit come again."""
+    count = 30_000
+    ids = numbers(0, count)
+    done = set(Random(7).sample(range(1, count), count // 2))
+    world.send(*ids)
+    with world.consumer(store=MemoryStore(), completion="explicit") as first:
+        for message in poll_some(first, count):
+            if message.offset() in done:
+                first.complete(message)
+    now = world.committed()
+    assert now.offset == 0
+    assert 4_000 < len(now.metadata or "") <= MOST_CHARACTERS
+    told = parse_metadata(unsealed(now.metadata, world.group, world.topic, 0), committed=now.offset)
+    assert told is not None
+    assert told.done is not None
+    hidden = {offset for begin, end in told.done.ranges for offset in range(begin, end)}
+    assert hidden == {offset for offset in done if offset <= max(hidden)}, "the nearest ones"
+    assert first.counters.left_out == len(done - hidden)
+    second = world.consumer(store=MemoryStore(), completion="explicit")
+    assert set(map(int, values(poll_some(second, count - len(hidden))))) == set(range(count)) - hidden
+    assert poll_quiet(second) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_broker_that_takes_only_short_texts_gets_one(tmp_path: Path, *, asynchronous: bool) -> None:
+    """Its ``offset.metadata.max.bytes`` has no room for what is completed above the offset: the commit counts without, and that is counted."""
+    with (
+        LocalKafka(config={"offset.metadata.max.bytes": str(_SHORT)}) as kafka,
+        ExitStack() as stack,
+    ):
+        world = World(kafka.bootstrap, kafka.create_topic("orders"), "g", tmp_path, stack)
+        world.send(*numbers(0, 10))
+        first = world.consumer("one", completion="explicit", config={"auto.commit.interval.ms": 100})
+        for message in poll_some(first, 10):
+            if message.offset() != 5:
+                first.complete(message)
+        if asynchronous:
+            wait_for(first, lambda: world.committed().offset == 5, "a commit on the interval")
+        first.close()
+        now = world.committed()
+        assert now.offset == 5
+        metadata = world.metadata()
+        assert metadata is not None
+        assert (metadata.done, len(now.metadata or "") <= _SHORT) == (None, True)
+        assert first.counters.left_out == 4
+        assert world.rest("two") == numbers(5, 10)

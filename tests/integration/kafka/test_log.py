@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import RecoveryError, header
 from dedup_sdk.kafka import topic_watch
-from dedup_sdk.kafka.reader import SILENCE_S, TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import SILENCE_S, Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
 from tests.support.consuming import (
     PATIENCE_S,
@@ -236,7 +235,7 @@ def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
     assert poll_quiet(latest) == []
     assert world.committed().offset == 2
     assert re.fullmatch(
-        r"dedup/2 at=\d+ fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=2 complete=1 era=",
+        r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=2 complete=1 era=",
         world.committed().metadata or "",
     )
     world.send("a")

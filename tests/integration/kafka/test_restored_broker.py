@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from dedup_sdk import LastId, Lookup, header
+from dedup_sdk.orders import integer
 from dedup_sdk.testing import LocalKafka
-from tests.support.consuming import make_consumer, numbers, poll_some, values
+from tests.support.consuming import lookup, make_consumer, numbers, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,29 +30,34 @@ def send(kafka: LocalKafka, ids: Iterable[str]) -> None:
     assert producer.flush(30) == 0
 
 
-def handle(kafka: LocalKafka, store: Path, count: int) -> list[str]:
+def handle(kafka: LocalKafka, store: Path, count: int, dedup: Lookup | LastId) -> list[str]:
     """Handle so many messages, and leave."""
-    with make_consumer(kafka.bootstrap, "g", store) as consumer:
+    with make_consumer(kafka.bootstrap, "g", store, dedup=dedup) as consumer:
         consumer.subscribe(["orders"])
         return values(poll_some(consumer, count))
 
 
 @pytest.mark.timeout(300)
-def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dedup",
+    [lookup(), LastId(id=header("dedup-id"), order=integer(), reorder_depth=200)],
+    ids=["lookup", "last-id"],
+)
+def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | LastId) -> None:
     """80 messages are handled, then 20 more; the backup of before these comes back, and 30 others are sent: all of them are delivered."""
     with LocalKafka() as kafka:
         kafka.create_topic("orders")
         folder, backup = kafka.log.parent, tmp_path / "backup"
         send(kafka, KEPT)
-        assert handle(kafka, tmp_path / "store", 80) == KEPT
+        assert handle(kafka, tmp_path / "store", 80, dedup) == KEPT
         kafka.kill()
         shutil.copytree(folder, backup)
         kafka.start()
         send(kafka, LOST)
-        assert handle(kafka, tmp_path / "store", 20) == LOST
+        assert handle(kafka, tmp_path / "store", 20, dedup) == LOST
         kafka.kill()
         shutil.rmtree(folder)
         shutil.copytree(backup, folder)
         kafka.start()
         send(kafka, OTHERS)
-        assert handle(kafka, tmp_path / "store", 30) == OTHERS
+        assert handle(kafka, tmp_path / "store", 30, dedup) == OTHERS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.cli.handler import run
+from dedup_sdk.cli.app import run
 from tests.support.consuming import PATIENCE_S, poll_some
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def test_what_cannot_be_done_is_one_line(
     capfd.readouterr()
     assert rewind(past, *arguments) == status
     said = capfd.readouterr().err
-    assert said.startswith("dedup: ")
-    assert said.count("\n") == 1
     assert "secret" not in said
+    # A client of an earlier test may still complain of its broker.
+    [line] = [line for line in said.splitlines() if not line.startswith("%")]
+    assert line.startswith("dedup: ")
     assert time.monotonic() - began < PATIENCE_S

@@ -1,13 +1,13 @@
-"""A cluster in memory: logs with holes that may be cut back, and groups whose commits are fenced.
+"""A cluster in memory: logs with holes that may be cut back, groups whose commits are fenced, and backups of its disk.
 
 Every record that was ever written has a number of its own (``serial``), because an offset may be written twice: once before
-a truncation, once after it. Offsets are "the next one" where they are watermarks.
+a truncation or a restored backup, once after it. Offsets are "the next one" where they are watermarks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from confluent_kafka import Message, TopicPartition
@@ -69,6 +69,22 @@ class Log:
         self.start = max(self.start, min(offset, self.end))
         del self.entries[: bisect_left(self.entries, self.start, key=lambda entry: entry.offset)]
 
+    def copy(self) -> Log:
+        """Return what a backup of the disk keeps of it."""
+        return replace(self, entries=[*self.entries], begins=[*self.begins])
+
+    def become(self, other: Log) -> None:
+        """Be what a backup has kept; the leader epoch is the one it had then."""
+        self.entries, self.begins = [*other.entries], [*other.begins]
+        self.start, self.end, self.epoch = other.start, other.end, other.epoch
+
+
+class Backup(NamedTuple):
+    """What was on the disk: the logs, and the groups' offsets."""
+
+    logs: list[Log]
+    committed: dict[Held, TopicPartition]
+
 
 @dataclass
 class Broker:
@@ -103,3 +119,19 @@ class Broker:
             return False
         self.committed[held] = asked
         return True
+
+    def back_up(self) -> Backup:
+        """Copy the disk."""
+        return Backup([log.copy() for log in self.logs], dict(self.committed))
+
+    def restore(self, backup: Backup, *, logs_alone: bool) -> None:
+        """Put the disk back to what it was; who had a partition is not known any more.
+
+        ``logs_alone``: the groups' offsets were on another broker. What they have of what is gone is not kept even so.
+        """
+        for log, kept in zip(self.logs, backup.logs, strict=True):
+            log.become(kept)
+        beyond = any(tp.offset > self.logs[partition].end for (_, partition), tp in self.committed.items())
+        if beyond or not logs_alone:
+            self.committed = dict(backup.committed)
+        self.generations = {held: generation + 1 for held, generation in self.generations.items()}

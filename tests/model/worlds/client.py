@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids.redrive import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields
-from dedup_sdk.kafka.reader import Slice, TailReader
-from dedup_sdk.kafka.readers import Readers
+from dedup_sdk.kafka.reader import Readers, Slice, TailReader
 from dedup_sdk.kafka.settings import Reset, client_settings
 from tests.model.worlds.broker import TOPIC, Broker, Entry
 from tests.support.answering import Answering, UndescribedClient

@@ -58,8 +58,10 @@ class ComparedOracle(Oracle):
         return fact.expected == "duplicate" or discarded or not known.isdisjoint(self.names(entry))
 
     def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
-        # A lane that began anew may take what is old for new once it has taken in enough; what is completed of it then says so, too.
-        began_anew = len(set(self._compared.origins)) > 1 and self._compared.reorder_depth > 0
+        # A lane begins anew where its origin changes, and where a wild time ends its window. An older ID is then fresh by what is completed,
+        # and below the floor by the log only because of what was in flight when it was judged.
+        begins_anew = len(set(self._compared.origins)) > 1 or self._world.times == "wild"
+        began_anew = begins_anew and self._compared.reorder_depth > 0
         trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
         # A lane whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
         may_doubt = self._world.times == "wild" or not self._world.knows_everything

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import TopicPartition
 
 from dedup_sdk.store.memory import MemoryStore
-from tests.model.worlds.broker import TOPIC, Broker, Log
+from tests.model.worlds.broker import TOPIC, Backup, Broker, Log
 from tests.model.worlds.compared import Source
 from tests.model.worlds.compared_oracle import ComparedOracle
 from tests.model.worlds.disk import CrashError, Disk
@@ -58,6 +58,7 @@ class Life:
         self.poison: set[int] = set()
         self.tries: dict[int, int] = defaultdict(int)
         self.gone: set[int] = set()
+        self.backup: Backup | None = None
         self.clock_ms = 1_000
 
     def chance(self, share: float) -> bool:
@@ -308,6 +309,8 @@ class Life:
             disk.full = not disk.full
         if self.chance(world.operators):
             self._operate()
+        if self.chance(world.backups):
+            self._back_up_or_restore()
         for _ in range(3):
             self.act()
 
@@ -331,6 +334,23 @@ class Life:
             self.broker.committed.pop(held, None)
         else:
             self.broker.committed[held] = TopicPartition(TOPIC, number, target)
+
+    def _back_up_or_restore(self) -> None:
+        """Copy the broker's disk, or put it back to the last copy; its clients lose their partitions, or are restarted, too."""
+        if self.backup is None or self.chance(0.5):
+            self.backup = self.broker.back_up()
+            return
+        for (group, number), seat in list(self.owners.items()):
+            if self.owners.get((group, number)) != seat:
+                continue
+            if self.chance(0.5):
+                self.kill(seat)
+                continue
+            del self.owners[group, number]
+            with self.mortal(seat) as member:
+                member.lose(number)
+            self._forget(seat, number)
+        self.broker.restore(self.backup, logs_alone=self.chance(0.5))
 
     def _drain(self) -> None:
         """Put everything right that is wrong, and see that everything comes to an end."""

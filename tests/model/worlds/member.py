@@ -11,9 +11,9 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError, StoreError
 from dedup_sdk.ids import key
-from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.classifier import BatchClassifier
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -28,7 +28,7 @@ from tests.model.worlds.world import WALL_CLOCK_MS
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from dedup_sdk.kafka.intake import Durability
+    from dedup_sdk.kafka.loop import Durability
     from dedup_sdk.kafka.recovery import History
     from dedup_sdk.kafka.settings import Reset
     from dedup_sdk.lane.chunk import Place
@@ -73,7 +73,7 @@ class Member:
         )  # fmt: skip
         self.client, self.guard = ModelClient(broker, group), Guard()
         self.session = Session(self.engine, self.client, settings, chosen, self.guard)
-        self.judge = Judge(self.engine, self.session, observing=False)
+        self.judge = BatchClassifier(self.engine, self.session, observing=False)
         self.flying: list[Message] = []
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Member:
             self._forget(partition)
             assert self.session.absorbs(fetched)
         elif fetched:
-            judged = self.judge.judge(fetched)
+            judged = self.judge.classify(fetched)
             for held, chunk in judged.chunks:
                 for row, message in enumerate(chunk.items):
                     self._say(message, held.partition, chunk.verdict(row))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dedup_sdk.kafka import session
+from dedup_sdk.kafka import recovery_loop, session
 from tests.model.worlds.world import WALL_CLOCK_MS, World
 
 
@@ -22,8 +22,9 @@ def quiet(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logger, "disabled", True)
         ticks = itertools.count()
-        clock = SimpleNamespace(monotonic=lambda: 0.6 * session.SLICE_S * next(ticks))
+        clock = SimpleNamespace(monotonic=lambda: 0.6 * recovery_loop.SLICE_S * next(ticks))
         patch.setattr(session, "time", clock)
+        patch.setattr(recovery_loop, "time", clock)
         if world.parking is not None:
             patch.setattr(session, "MOST_WAITING", world.parking)
         patch.setattr(time, "time", lambda: WALL_CLOCK_MS / 1000)

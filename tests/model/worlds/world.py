@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dedup_sdk.kafka.intake import Durability
+from dedup_sdk.kafka.loop import Durability
 from dedup_sdk.kafka.recovery import OnFullDisk
 from dedup_sdk.window import Window
 from tests.model.worlds.compared import Compared
@@ -42,6 +42,7 @@ class World:
     zombies: float = 0.0
     holes: float = 0.0
     truncations: float = 0.0
+    backups: float = 0.0
     retention: float = 0.0
     poison: float = 0.03
     resends: float = 0.0
@@ -64,7 +65,7 @@ class World:
     @property
     def exact(self) -> bool:
         """Whether every verdict follows from the log alone, so that the oracle can say what it has to be."""
-        return not (self.truncations or self.operators)
+        return not (self.truncations or self.backups or self.operators)
 
 
 WORLDS = {
@@ -131,4 +132,6 @@ WORLDS = {
     ),
     "operators": World(operators=0.03, fuses=0.02),
     "truncation": World(truncations=0.015, poison=0.0),
+    "restored": World(backups=0.05, fuses=0.02),
+    "restored-lanes": World(backups=0.05, fuses=0.02, window=LONG, compared=Compared()),
 }

@@ -13,9 +13,9 @@ from dedup_sdk import Lookup, MemoryStore, VerdictKind
 from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.kafka.assigned import State as Assignment
-from dedup_sdk.kafka.handout import HandOut
-from dedup_sdk.kafka.judging import Judge
+from dedup_sdk.kafka.assignment import State as Assignment
+from dedup_sdk.kafka.classifier import BatchClassifier
+from dedup_sdk.kafka.delivery import CompletedBy, Delivery
 from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.lane.plan import plan_start
 from tests.support.sharing.line import LOST, Line
@@ -87,10 +87,12 @@ class Member(Watched):
             clock=lambda: world.now_s,
         )
         self.engine.claims = self.claims
-        self.hand = HandOut(self._partition_of)
+        self.hand = Delivery(
+            self._partition_of, CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
+        )
         self.assigned: dict[Where, Any] = {}
         session = SimpleNamespace(assigned=self.assigned)
-        self._judge = Judge(self.engine, cast("Session", session), observing=False)
+        self._judge = BatchClassifier(self.engine, cast("Session", session), observing=False)
 
     def _partition_of(self, topic: str, partition: int) -> Partition | None:
         return self.engine.partitions.get((topic, partition))
@@ -194,9 +196,7 @@ class Member(Watched):
             for given in self.has.values():
                 self._handle(given)
             self.has.clear()
-            self._write(self.hand.finish())
-        else:
-            self.hand.leave()
+        self._write(self.hand.finish())
         self.polled_at = self.world.now_s
         self.engine.trim()
         self.settle()
@@ -204,7 +204,7 @@ class Member(Watched):
             for at in sorted(self.ghosts):
                 self.leave(at, writes=False)
             if batch := self._fetch(amounts, prefetched=prefetched):
-                judged = self._judge.judge(batch)
+                judged = self._judge.classify(batch)
                 assert judged.error is None
                 self.rows += sum(len(held.chunk.offsets) for held in judged.chunks)
                 self.hand.fill(judged)

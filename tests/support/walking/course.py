@@ -95,7 +95,7 @@ class Course:
         """Leave nothing behind, however the walk ended."""
         self._clear_errors()
         for member in filter(None, (self.member, self.other)):
-            if not member.consumer._closed:
+            if not member.consumer._access.closed:
                 member.wary = True
                 member.consumer._session.lose(member.consumer.assignment())
                 member.consumer.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from dedup_sdk.bridge import clusters
+from dedup_sdk.bridge import source_log
 from dedup_sdk.kafka.questions import Asked
 
 if TYPE_CHECKING:
@@ -57,6 +57,6 @@ def test_a_topic_tells_two_clusters_apart(
 ) -> None:
     """Where two looks agree that it is another one there, or not there; what both have alike tells nothing."""
     ends = Ends(source={"same": ["9"], "t": [*source]}, target={"same": ["9"], "t": [*target]})
-    monkeypatch.setattr(clusters, "Questions", ends)
-    monkeypatch.setattr(clusters, "_PAUSE_S", 0.0)
-    assert clusters.topic_that_tells_apart({"end": "source"}, {"end": "target"}, ["t", "same", "t"]) == told
+    monkeypatch.setattr(source_log, "Questions", ends)
+    monkeypatch.setattr(source_log, "_PAUSE_S", 0.0)
+    assert source_log.differing_topic({"end": "source"}, {"end": "target"}, ["t", "same", "t"]) == told

@@ -16,9 +16,9 @@ ENDS: tuple[dict[str, Any], dict[str, Any]] = ({"bootstrap.servers": "a:1"}, {"b
     ("setting", "said"),
     [
         ({"enable.auto.commit": True}, "would be lost; leave it out"),
-        ({"isolation.level": "read_uncommitted"}, "would copy what was aborted"),
-        ({"auto.offset.reset": "latest"}, "would pass over what was read and not copied yet"),
-        ({"auto.offset.reset": "End"}, "would pass over what was read and not copied yet"),
+        ({"isolation.level": "read_uncommitted"}, "would copy aborted records"),
+        ({"auto.offset.reset": "latest"}, "would skip records that were read and not copied"),
+        ({"auto.offset.reset": "End"}, "would skip records that were read and not copied"),
         ({"group.id": " "}, "give one that is not blank"),
         ({"sasl.password": "\ud800"}, "its value is not UTF-8"),
     ],
@@ -32,10 +32,10 @@ def test_a_source_that_would_lose_records_is_refused(setting: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"acks": 1}, "acks=1 lets the target lose"),
-        ({"request.required.acks": "0"}, "lets the target lose"),
+        ({"acks": 1}, "acks=1 lets the brokers lose"),
+        ({"request.required.acks": "0"}, "lets the brokers lose"),
         ({"enable.idempotence": "false"}, "enable.idempotence=false"),
-        ({"partitioner": "random"}, "to another partition, where nobody knows it"),
+        ({"partitioner": "random"}, "where no consumer knows its ID"),
         ({"on_delivery": print}, "reads the delivery reports itself"),
     ],
 )
@@ -77,13 +77,13 @@ def test_options_that_say_nothing_are_refused(options: dict[str, Any], said: str
 
 def test_what_is_set_by_us() -> None:
     """And what the user says goes before it."""
-    client = source_settings({"bootstrap.servers": "a:1"}, "g", told_of_ends=False)
+    client = source_settings({"bootstrap.servers": "a:1"}, "g", reports_ends=False)
     assert client == {
         "bootstrap.servers": "a:1", "group.id": "g", "enable.auto.commit": False, "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky", "topic.blacklist": "^__.*", "enable.partition.eof": False,
     }  # fmt: skip
-    assert "partition.assignment.strategy" not in source_settings({"group.protocol": "consumer"}, "g", told_of_ends=False)  # fmt: skip
-    assert source_settings({"auto.offset.reset": "error"}, "g", told_of_ends=True)["auto.offset.reset"] == "error"  # fmt: skip
+    assert "partition.assignment.strategy" not in source_settings({"group.protocol": "consumer"}, "g", reports_ends=False)  # fmt: skip
+    assert source_settings({"auto.offset.reset": "error"}, "g", reports_ends=True)["auto.offset.reset"] == "error"  # fmt: skip
     target = target_settings(
         {"bootstrap.servers": "b:1", "transactional.id": "mine", "partitioner": "murmur2"}
     )

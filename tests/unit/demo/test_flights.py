@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.demo.errors import DemoError
+from dedup_sdk.demo import DemoError
 from dedup_sdk.demo.flights import ALL_FLIGHTS, Flight, read_flights
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from dedup_sdk.demo.errors import DemoError
-from dedup_sdk.demo.flights import Flight
-from dedup_sdk.demo.producer import RetryingProducer
-from dedup_sdk.demo.topic import Topic
+from dedup_sdk.demo import DemoError
+from dedup_sdk.demo.flights import Flight, RetryingProducer
+from dedup_sdk.demo.oracle import Topic
 from dedup_sdk.testing import MockKafka
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dedup_sdk.demo.narrator import Narrator, last_line, result_table
-from dedup_sdk.demo.oracle import Judgement
-from dedup_sdk.demo.result import DemoResult, failures
-from dedup_sdk.demo.stores import Comparison
+from dedup_sdk.demo.narrator import DemoResult, Narrator, failures, last_line, result_table
+from dedup_sdk.demo.oracle import Judgement, StoreComparison
 
 KEYS = [
     "broker",
@@ -30,7 +28,7 @@ KEYS = [
 ]
 
 GOOD = Judgement(records=12, distinct_ids=10, handled=11, lost=0, doubled=1, doubled_bound=1, unexplained=0)
-SAME = Comparison(marks=10, differing=())
+SAME = StoreComparison(marks=10, differing=())
 RESULT = DemoResult(
     broker="kafka",
     records=12,
@@ -68,12 +66,12 @@ def test_nothing_failed_when_every_promise_held() -> None:
         (replace(GOOD, lost=3), SAME, 0, "3 flights were lost"),
         (replace(GOOD, doubled=2), SAME, 0, "2 flights were handled twice"),
         (replace(GOOD, unexplained=1), SAME, 0, "far from the SIGKILL"),
-        (GOOD, Comparison(marks=10, differing=(2,)), 0, r"partitions [2]"),
+        (GOOD, StoreComparison(marks=10, differing=(2,)), 0, r"partitions [2]"),
         (GOOD, SAME, 4, "4 resent flights were handled again"),
     ],
 )
 def test_each_broken_promise_is_named(
-    judgement: Judgement, comparison: Comparison, resent_handled: int, word: str
+    judgement: Judgement, comparison: StoreComparison, resent_handled: int, word: str
 ) -> None:
     """Any single broken promise is one failure that names its figures."""
     (failure,) = failures(judgement, comparison, resent_handled)

@@ -13,8 +13,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
-from dedup_sdk.windows import Windows
+from dedup_sdk.window import Window, Windows
 from tests.support.marks import marks, progress
 from tests.support.records import engine, kinds, record
 

@@ -98,7 +98,8 @@ def test_an_answer_that_an_interruption_swallowed_is_not_waited_for() -> None:
     machine.handle(2)
     machine.commit()
     machine.client.unanswered.clear()
-    machine.session.refetch_all()
+    machine.session.reopen_all()
+    machine.up_to_date()
     machine.handle(1)
     machine.commit()
     assert machine.under_way == [3]
@@ -118,6 +119,21 @@ def test_what_the_user_asks_for_meanwhile_is_sent_after_the_answer() -> None:
     machine.answer()
     machine.session.work()
     assert machine.under_way == [3]
+
+
+def test_a_commit_of_less_takes_back_none_that_waits() -> None:
+    """While an answer is out the user commits all, then up to an earlier message: the group gets all."""
+    machine = Committing()
+    machine.handle(1)
+    machine.commit_as_user()
+    machine.handle(3)
+    machine.commit_as_user()
+    ready = machine.commits.below({(TOPIC, 0): 2}, asynchronous=True)
+    assert [tp.offset for tp in ready] == [4]
+    machine.commits.exactly([TopicPartition(TOPIC, 0, 2)], asynchronous=True)
+    machine.answer()
+    machine.session.work()
+    assert machine.under_way == [4]
 
 
 def test_what_is_owed_at_the_end_is_committed_without_waiting() -> None:

@@ -10,7 +10,7 @@ from weakref import ref
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.assigned import Assigned, State
+from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
 from dedup_sdk.kafka.questions import Asked, Knock
 

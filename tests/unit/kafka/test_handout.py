@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk.kafka.handout import HandOut
-from dedup_sdk.kafka.judging import Judged
+from dedup_sdk.kafka.classifier import Classified
+from dedup_sdk.kafka.delivery import Delivery
 
 
 class Contended(deque[Any]):
@@ -26,13 +26,13 @@ class Contended(deque[Any]):
 
 def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
-    hand = HandOut(lambda *_: None)
+    hand = Delivery(lambda *_: None)
     hand.ready = Contended()
     batch = [
         Message(topic="orders", partition=partition, offset=offset)
         for partition, offset in ((0, 5), (1, 7), (0, 6), (1, 8))
     ]
-    hand.fill(Judged(batch, [], []))
+    hand.fill(Classified(batch, [], []))
 
     hand.set_aside({("orders", 0)})
 

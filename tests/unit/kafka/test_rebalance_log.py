@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.kafka.rebalance_log import _in_short
+from dedup_sdk.kafka.session import _in_short
 
 
 @pytest.mark.parametrize(

@@ -46,5 +46,5 @@ def test_an_answer_that_an_interruption_swallowed_is_asked_for_again() -> None:
         machine.session.work()
     assert len(machine.client.unanswered) == 1
     machine.client.unanswered.clear()
-    machine.session.refetch_all()
+    machine.session.reopen_all()
     assert len(machine.handle_all()) == len(LOG)

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import VerdictKind
-from dedup_sdk.kafka import undecided
-from dedup_sdk.kafka.assigned import State
+from dedup_sdk.kafka import log_check
+from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.status import status_of
 from tests.support.machine import LOG, Machine, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker is asked again at once."""
-    monkeypatch.setattr(undecided, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_check, "UNDECIDED_LOOK_S", 0.0)
 
 
 def waits(machine: Machine) -> bool:

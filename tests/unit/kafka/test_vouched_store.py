@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.assigned import Start
-from dedup_sdk.kafka.metadata import CommitMetadata
+from dedup_sdk.kafka.assignment import Start
+from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.progress import Progress
 

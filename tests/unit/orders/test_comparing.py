@@ -102,8 +102,8 @@ def test_what_a_function_answers() -> None:
 
 def test_the_last_one_comes_first() -> None:
     """The function gets the last ID, then the new one."""
-    assert order_of(by_length).compare(b"a", b"aa") is Comparison.NEWER
-    assert order_of(by_length).compare(b"aa", b"a") is Comparison.OLDER
+    assert order_of(by_length, version="1").compare(b"a", b"aa") is Comparison.NEWER
+    assert order_of(by_length, version="1").compare(b"aa", b"a") is Comparison.OLDER
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_an_interruption_is_not_an_answer() -> None:
 
 def test_a_function_has_no_places() -> None:
     """`has_places` says that there is nothing to ask for but comparisons."""
-    order = order_of(by_length)
+    order = order_of(by_length, version="1")
     assert not order.has_places
     assert not order.dense
     assert order.place(b"a") is None
@@ -184,11 +184,28 @@ def test_what_is_made_an_order() -> None:
     """An order stays as it is; a function is named by where it is defined, and equal to itself."""
     integer = orders.integer()
     assert order_of(integer) is integer
-    assert order_of(by_length).name == f"function({by_length.__module__}:by_length)"
-    assert order_of(by_length) == order_of(by_length)
-    assert hash(order_of(by_length)) == hash(order_of(by_length))
-    assert order_of(by_length) != PartialOrder("another", by_length)
-    assert order_of(functools.partial(by_length)).name == "function(functools:partial)"
+    first, again, later = (order_of(by_length, version=each) for each in ("1", "1", "2"))
+    assert first.name == f"function({by_length.__module__}:by_length@1)"
+    assert first == again
+    assert hash(first) == hash(again)
+    assert first not in (later, PartialOrder("another", by_length))
+    assert order_of(functools.partial(by_length), version="1").name == "function(functools:partial@1)"
+
+
+@pytest.mark.parametrize("version", [None, "", " 1", "a@b", "1\n", 1])
+def test_a_function_has_a_version(version: Any) -> None:
+    """Its code may change, and a store must know."""
+    with pytest.raises(
+        ConfigurationError, match=r'write orders\.order_of\(by_length, version="1"\)'
+    ) as caught:
+        order_of(by_length, version=version)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_order_needs_no_version() -> None:
+    """Its name says all."""
+    with pytest.raises(ConfigurationError, match="leave out the version '1'"):
+        order_of(orders.integer(), version="1")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +217,7 @@ def test_what_is_made_an_order() -> None:
 def test_what_is_no_order(value: Any) -> None:
     """One line that names the value; a builder that was not called is found out at once, not by its silence."""
     with pytest.raises(ConfigurationError, match=r"orders\.integer\(\)") as caught:
-        order_of(value)
+        order_of(value, version="1")
     assert "\n" not in str(caught.value)
 
 

@@ -94,8 +94,8 @@ def test_what_a_name_does_not_tell() -> None:
 
 def test_what_is_not_shipped_is_imported() -> None:
     """An order, a function of two IDs, or what makes an order; a function is found by the name that a store keeps, too."""
-    function = orders.order_of(by_length)
-    assert orders.named(f"py:{__name__}:by_length") == function
+    function = orders.order_of(by_length, version="2")
+    assert orders.named(f"py:{__name__}:by_length@2") == function
     assert orders.named(function.name) == function
     assert orders.named(f"py:{__name__}:REVISION") == REVISION
     assert orders.named("py:dedup_adapters.solace:order") == solace.order()
@@ -122,6 +122,8 @@ def test_what_is_not_shipped_is_imported() -> None:
         ("py:shop", "names nothing to import"),
         ("py:no_such_module:f", "cannot be imported .*no_such_module"),
         ("py:math:pi", "3.14.* is no order"),
+        (f"py:{__name__}:by_length", "has the version None"),
+        (f"py:{__name__}:REVISION@1", "leave out the version"),
         (f"py:{__name__}:no_order", "makes a str, which is no order"),
         ("py:json:dumps", "cannot be asked for two IDs"),
     ],

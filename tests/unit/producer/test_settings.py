@@ -18,11 +18,11 @@ LEAST = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"transactional.id": "a"}, "transactional.id: .* take a plain Producer"),
-        ({"acks": 0}, "acks=0 lets the broker lose"),
-        ({"acks": "1"}, "acks='1' lets the broker lose"),
+        ({"transactional.id": "a"}, "transactional.id: .* use a plain Producer"),
+        ({"acks": 0}, "acks=0 lets the brokers lose"),
+        ({"acks": "1"}, "acks='1' lets the brokers lose"),
         ({"request.required.acks": 1}, "request.required.acks=1 lets"),
-        ({"delivery.report.only.error": True}, "stays in the outbox for good"),
+        ({"delivery.report.only.error": True}, "stays in the outbox forever"),
         ({"partitioner": "random"}, "choose e.g. consistent_random"),
     ],
 )

@@ -138,12 +138,12 @@ def test_a_process_that_dies_gives_the_lock_back(tmp_path: Path) -> None:
     ("statement", "line"),
     [
         ("PRAGMA user_version = 7", "has format 7, this version reads 1"),
-        ("PRAGMA application_id = 5", "is another database, no outbox"),
+        ("PRAGMA application_id = 5", "is another database, not an outbox"),
         ("ALTER TABLE messages ADD COLUMN other", "has a table of other columns"),
         ("DROP TABLE messages", "has a table of other columns"),
         (
             "INSERT INTO messages (id, dedup_id, topic, partition, timestamp_ms) VALUES (9223372036854775807, 'a', 'a', 0, 0)",
-            "none of ours has",
+            "which this package never gives",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_told_and_never_emptied(
     setting_aside.open()
     assert setting_aside.count() == 0
     assert setting_aside.set_aside is not None
-    assert f"is now {setting_aside.set_aside.name}; what it had is not sent" in caplog.text
+    assert f"is now {setting_aside.set_aside.name}; its messages are not sent" in caplog.text
     assert setting_aside.set_aside.read_bytes() == damaged
     setting_aside.close()
 
@@ -213,7 +213,7 @@ def test_what_lies_behind_a_damaged_place_of_the_log_is_not_dropped_silently(
     data[len(data) // 3] ^= 1
     log_file.write_bytes(data)
     for _ in range(2):
-        with pytest.raises(OutboxDamagedError, match="what was written behind it is missing") as raised:
+        with pytest.raises(OutboxDamagedError, match="the messages behind the damage are missing") as raised:
             SqliteOutbox(folder).open()
         assert "\n" not in str(raised.value)
     [kept] = folder.glob("*.damaged-*")
@@ -294,7 +294,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(tmp_path: Path) -> None
         outbox.apply(Step(numbers(0, 10)))
         disk.fill()
         large = Step([message(number, value=b"x" * 20_000) for number in range(50)])
-        with pytest.raises(OutboxFullError, match="make room"):
+        with pytest.raises(OutboxFullError, match="free some disk space"):
             outbox.apply(large)
         assert outbox.count() == 10
         disk.make_room()

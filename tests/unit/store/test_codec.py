@@ -36,6 +36,7 @@ STEPS = {
             marks(("a", 1, 10), ("b", 2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
         ),
     ),
+    "dropped": (replace(FULL, dropped_to=2**40 - 1), marks(("a", 1, 10, 5))),
     "floor": (replace(FULL, epoch=7, floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
 }
 
@@ -88,8 +89,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 9
-    with pytest.raises(StoreCorruptError, match="its format is 9, this version reads 8"):
+    body[2] = 10
+    with pytest.raises(StoreCorruptError, match="its format is 10, this version reads 9"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 

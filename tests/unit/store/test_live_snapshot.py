@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreLockedError
+from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreCorruptError, StoreLockedError
 from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.frozen import freeze
@@ -199,6 +199,17 @@ def test_nothing_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:
     store.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "taken"]
     assert not list((tmp_path / "store").rglob(MANIFEST_NAME))
+
+
+@pytest.mark.parametrize("names", [b"\xff\n", b"/etc/passwd\n", b"../../x\n", b""])
+def test_a_damaged_head_is_told_and_followed_nowhere(tmp_path: Path, names: bytes) -> None:
+    """``CURRENT`` names RocksDB's list of files: any other text there is damage, and no path."""
+    store = RocksStore(tmp_path / "store")
+    store.open(IDENTITY, WINDOW).append(progress(3), marks(("a", 0, 10)))
+    [found] = list_partitions(tmp_path / "store")
+    (found.path / "CURRENT").write_bytes(names)
+    with pytest.raises(StoreCorruptError, match="CURRENT names"):
+        freeze(found.path, tmp_path / "frozen")
 
 
 NO_ROWS = (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -199,11 +199,11 @@ def test_a_generation_without_keys_opens_without_its_filter(
 def test_a_newer_store_is_refused(root: Path) -> None:
     """A store whose format is newer is refused with both numbers."""
     open_store(root).close()
-    newer = {"format": 3, "something": "else"}
+    newer = {"format": 4, "something": "else"}
     edit(root, "default", lambda family: family.put(b"identity", json.dumps(newer).encode()))
-    with pytest.raises(ForeignStoreError, match="has format 3, this version reads 2"):
+    with pytest.raises(ForeignStoreError, match="has format 4, this version reads 3"):
         open_store(root)
-    with pytest.raises(ForeignStoreError, match="has format 3"):
+    with pytest.raises(ForeignStoreError, match="has format 4"):
         read_partition(only_folder(root))
 
 

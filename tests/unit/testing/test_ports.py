@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dedup_sdk.testing import free_port, ports
+
+_DRAWN = """
+import random, sys
+from itertools import chain
+from dedup_sdk.testing import free_port
+mine = int(sys.argv[1])
+draws = chain([mine, mine], range(mine + 1, 32_000), range(20_000, mine))
+random.SystemRandom.randrange = lambda *_: next(draws)
+print(free_port())
+"""
 
 
 def test_a_free_port_can_be_listened_on() -> None:
@@ -19,8 +32,20 @@ def test_a_free_port_can_be_listened_on() -> None:
     assert port < lowest
 
 
-def test_no_two_of_several_ports_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that listens twice on one port does not start."""
-    drawn = iter([20_001, 20_001, 20_002, 20_001, 20_003])
-    monkeypatch.setattr(ports, "free_port", lambda: next(drawn))
-    assert ports.free_ports(3) == [20_001, 20_002, 20_003]
+def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that listens twice on one port does not start; nor one whose port another one was given that does not listen yet."""
+    one, other, third = ports.free_ports(3)
+    monkeypatch.setattr(ports, "_given", {one})
+    draws = iter([one, other, other, third])
+    monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(draws))
+    assert ports.free_ports(2) == [other, third]
+
+
+def test_another_process_is_given_another_port() -> None:
+    """It is so long before the first one listens."""
+    mine = free_port()
+    theirs = subprocess.run(
+        [sys.executable, "-c", _DRAWN, str(mine)], capture_output=True, text=True, check=True
+    )
+    assert 20_000 <= int(theirs.stdout) < 32_000
+    assert int(theirs.stdout) != mine

@@ -1,0 +1,200 @@
+"""How long the way of one record is: calls of this package's functions, and modules that they lie in.
+
+    python benchmarks/path.py
+    python benchmarks/path.py --trace
+
+record
+    one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next ``poll()``
+housekeeping
+    a ``poll()`` that brings nothing, when all that is on a timer is due
+assignment
+    from ``subscribe()`` up to the first message
+
+A comprehension, a generator's step and a lambda count as calls. Runs on librdkafka's mock cluster. The result goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Producer
+
+import dedup_sdk
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk.testing import MockKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+PACKAGE: Final = str(Path(dedup_sdk.__file__).parent)
+_PATIENCE_S: Final = 30.0
+_ARRIVES_S: Final = 0.03
+"""Seconds in which a record that was produced is in the client's queue; less than what is on a timer waits."""
+_DUE_S: Final = 0.3
+_TRIES: Final = 5
+"""The shortest counts: now and then other work is due as well."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """Calls by module; and the calls themselves, in order, indented by their depth."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+    def count(self, part: str = "") -> int:
+        """Return the number of calls, of modules whose name begins with ``part``."""
+        return sum(calls for module, calls in self.calls.items() if module.startswith(part))
+
+    @property
+    def modules(self) -> int:
+        """In how many modules."""
+        return len(self.calls)
+
+
+@contextmanager
+def traced(trail: Trail) -> Iterator[None]:
+    """Note every call of a function of the package, by this thread."""
+    depth = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal depth
+        name = frame.f_code.co_filename
+        if not name.startswith(PACKAGE):
+            return
+        if event == "call":
+            module = name.removeprefix(PACKAGE).removesuffix(".py").strip("/")
+            trail.calls[module] += 1
+            trail.trace.append(f"{'  ' * depth}{module}:{frame.f_code.co_qualname}")
+            depth += 1
+        elif event == "return":
+            depth -= 1
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def record_path() -> Trail:
+    """Return the way of one record."""
+    with _consumer() as (consumer, send):
+        send()
+        _poll(consumer)
+        return min((_one_record(consumer, send) for _ in range(_TRIES)), key=Trail.count)
+
+
+def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
+    while True:
+        consumer.poll(0)
+        time.sleep(_DUE_S)
+        consumer.poll(0)
+        send()
+        time.sleep(_ARRIVES_S)
+        trail = Trail()
+        with traced(trail):
+            message = consumer.poll(0)
+            consumer.poll(0)
+        if message is not None:
+            return trail
+
+
+def housekeeping_path() -> Trail:
+    """Return the way of a call for which nothing has come."""
+    with _consumer() as (consumer, send):
+        send()
+        _poll(consumer)
+        trails = []
+        for _ in range(_TRIES):
+            time.sleep(_DUE_S)
+            trails.append(trail := Trail())
+            with traced(trail):
+                consumer.poll(0)
+    return min(trails, key=Trail.count)
+
+
+def assignment_path() -> Trail:
+    """Return the way from the subscription to the first message."""
+    trails = []
+    for _ in range(_TRIES):
+        trails.append(trail := Trail())
+        with _consumer(subscribed=False) as (consumer, send):
+            send()
+            with traced(trail):
+                consumer.subscribe(["orders"])
+                _poll(consumer)
+    return min(trails, key=Trail.count)
+
+
+@contextmanager
+def _consumer(*, subscribed: bool = True) -> Iterator[tuple[DedupConsumer, Callable[[], None]]]:
+    config = {"group.id": "path", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, "log_level": 0}
+    with MockKafka() as kafka, tempfile.TemporaryDirectory(prefix="dedup-path-") as folder:
+        kafka.create_topic("orders")
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        numbers = iter(range(sys.maxsize))
+
+        def send() -> None:
+            producer.produce("orders", b"", headers={"dedup-id": str(next(numbers))})
+            producer.flush()
+
+        strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
+        with DedupConsumer(
+            {**config, "bootstrap.servers": kafka.bootstrap}, dedup=strategy, store=folder
+        ) as consumer:
+            if subscribed:
+                consumer.subscribe(["orders"])
+            yield consumer, send
+
+
+def _poll(consumer: DedupConsumer) -> Any:
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        message = consumer.poll(1.0)
+        if message is not None:
+            return message
+    raise TimeoutError(f"no message came in {_PATIENCE_S:g} s")
+
+
+def main() -> int:
+    """Measure, print, and return the exit status."""
+    parser = argparse.ArgumentParser(description="How long the way of one record is.")
+    parser.add_argument("--trace", action="store_true", help="print the record's calls, one a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    trails = {"record": record_path(), "housekeeping": housekeeping_path(), "assignment": assignment_path()}
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    name: {"calls": trail.count(), "modules": dict(trail.calls)}
+                    for name, trail in trails.items()
+                }
+            )
+        )
+        return 0
+    if arguments.trace:
+        print("\n".join(trails["record"].trace))
+    for name, trail in trails.items():
+        kafka = trail.count("kafka/")
+        rest = trail.count() - kafka
+        print(
+            f"{name:<12} {trail.count():4} calls in {trail.modules} modules; kafka/ {kafka}, the rest {rest}"
+        )
+    print("\n".join(f"{calls:5} {module}" for module, calls in trails["record"].calls.most_common()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

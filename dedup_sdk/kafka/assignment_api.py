@@ -1,0 +1,404 @@
+"""Which partitions are read, from where, and which of them are paused: the plain client's calls, with recovery in between.
+
+What was fetched of a partition when it was paused is dropped, and read again before the next fetch. While another thread is inside the client,
+seeks are noted, and done when it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk.kafka.assignment import State, is_fetched
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client_lock import ClientLock
+from dedup_sdk.kafka.commits import Coordinates
+from dedup_sdk.kafka.delivery import Delivery
+from dedup_sdk.kafka.fetcher import Fetcher
+from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.session import Session, commit_in_group
+from dedup_sdk.kafka.settings import ClientSettings
+
+
+class Handlers(Protocol):
+    """Who handles messages on other threads, and is told of partitions that go (`dedup_sdk.runner`)."""
+
+    def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
+        """Draw the conclusions of what is over, and let go of the rest, before partitions go or begin anew; with the lock.
+
+        ``waits``: handlers that are running are waited for, for part of the revoke deadline.
+        """
+
+    def lose(self, partitions: Collection[Coordinates] | None) -> None:
+        """Let go of all messages of partitions (None: of all) without conclusions: they come again, or belong to others; with the lock."""
+
+
+class AssignmentApi:
+    """Subscription, assignment, seek, pause, position; and the rebalance callbacks."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        session: Session,
+        client: Client,
+        settings: ClientSettings,
+        guard: Guard,
+        lock: ClientLock,
+        interruption: Interruption,
+        fetcher: Fetcher,
+        delivery: Delivery,
+    ) -> None:
+        self._consumer = consumer
+        self._session, self._client, self._settings = session, client, settings
+        self._guard, self._lock, self._interruption = guard, lock, interruption
+        self._fetcher, self._delivery = fetcher, delivery
+        self._handlers: Handlers | None = None
+        self._assigning: list[TopicPartition] | None = None
+        """Inside the user's callback: what is to be assigned."""
+        self._pausing: set[Coordinates] = set()
+        """Partitions that the user's callback paused before they were taken."""
+        self._by_callback: set[Coordinates] = set()
+        """Partitions that the user assigned in the callback for others that go: they stay."""
+        self._noted_seeks: dict[Coordinates, TopicPartition] = {}
+        """Where other threads want partitions to be read from, said while a callback ran."""
+
+    # --- subscription --------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        """Subscribe; the user's callbacks run before ours."""
+        self._lock.check_open()
+
+        # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
+        def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
+            with self._lock.calling_back():
+                self._guard.run(self._interruption.whole, self._assign_by_group, partitions, on_assign)
+
+        def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+            with self._lock.calling_back():
+                self._by_callback.clear()
+                if on_revoke is not None:
+                    self._guard.run(on_revoke, self._consumer, partitions)
+                with self._lock.lock:
+                    self._guard.run(self._interruption.whole, self.give_back, self._going(partitions))
+
+        def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
+            callback = on_lost or on_revoke
+            with self._lock.calling_back():
+                self._by_callback.clear()
+                with self._lock.lock:
+                    self._guard.run(self._interruption.whole, self._write_completed, partitions)
+                    self._session.condemn(partitions)
+                if callback is not None:
+                    self._guard.run(callback, self._consumer, partitions)
+                with self._lock.lock:
+                    self._guard.run(self._interruption.whole, self._lose_with_the_rest, partitions)
+
+        Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; what the last call handed out comes again to whoever gets its partition."""
+        with self._lock.alone():
+            self._lock.check_open()
+            going = self._session.of_group
+            if not going:
+                Consumer.unsubscribe(self._consumer)
+                return
+            self.finish_asked()
+            self._interruption.whole(self._delivery.release, going)
+            self._fetcher.drop(set(self._session.assigned))
+        self.commit_in_group()
+        Consumer.unsubscribe(self._consumer)
+        self._go_on_by_hand()
+
+    def commit_in_group(self) -> None:
+        """Commit before leaving, while the group still takes it."""
+        self._lock.call_client(
+            commit_in_group, self._session, self._client, self._lock.lock, self._settings.revoke_deadline_s
+        )
+
+    def _go_on_by_hand(self) -> None:
+        """Have partitions that no group assigned read on: while the group took its commit, what came of them was dropped."""
+        with self._lock.lock:
+            for coordinates, assigned in self._session.assigned.items():
+                if assigned.by_hand:
+                    self._fetcher.read_again([coordinates])
+                    if is_fetched(assigned):
+                        self._client.resume(*coordinates)
+                        self._session.waking.append(TopicPartition(*coordinates))
+            self._interruption.look_soon()
+
+    def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
+        self._assigning = partitions
+        self._pausing.clear()
+        try:
+            if callback is not None:
+                self._guard.run(callback, self._consumer, partitions)
+            chosen = self._assigning
+        finally:
+            self._assigning = None
+        with self._lock.lock:
+            if not self._settings.incremental:
+                # The client drops what was assigned by hand for what the group assigns.
+                self._give_all_back()
+            self._session.take(chosen)
+            self._session.note_pause(self._pausing, paused=True)
+            self._interruption.look_soon()
+
+    def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it."""
+        gone = [(tp.topic, tp.partition) for tp in partitions]
+        if not self._settings.incremental:
+            gone += [coordinates for coordinates in self._session.assigned if coordinates not in gone]
+        return [TopicPartition(*coordinates) for coordinates in gone if coordinates not in self._by_callback]
+
+    # --- partitions that go, or begin anew -----------------------------------------------------------------------
+
+    def attach(self, handlers: Handlers | None) -> None:
+        """Have somebody told of partitions that go."""
+        self._handlers = handlers
+
+    def give_back(self, partitions: list[TopicPartition]) -> None:
+        """Write, commit and close partitions that go to another member in order."""
+        if self._handlers is not None:
+            # What handlers do of partitions that others have already is not written: they are not waited for.
+            lost = {c for c, assigned in self._session.assigned.items() if assigned.state is State.LOST}
+            self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
+        self.forget(coordinates_in(partitions))
+        self._session.give_back(partitions)
+
+    def lose(self, partitions: list[TopicPartition]) -> None:
+        """Close partitions that others have already."""
+        if self._handlers is not None:
+            self._handlers.lose(coordinates_in(partitions))
+        if not self._interruption.happened:
+            self._write_completed(partitions)
+        self.forget(coordinates_in(partitions))
+        self._session.lose(partitions)
+
+    def _write_completed(self, partitions: list[TopicPartition]) -> None:
+        """Write what was completed before a loss was heard of: nothing of these partitions is written from here on."""
+        for coordinates in coordinates_in(partitions):
+            held = self._delivery.partition_of(*coordinates)
+            if held is not None:
+                held.persist()
+
+    def forget(self, gone: Collection[Coordinates]) -> None:
+        """Forget what came of these partitions, and where they were to be moved: they go, or begin elsewhere."""
+        if self._handlers is not None:
+            self._handlers.leave(gone, waits=False)
+        self._delivery.purge(set(gone))
+        self._fetcher.forget(gone)
+        for coordinates in gone:
+            self._noted_seeks.pop(coordinates, None)
+        self._interruption.look_soon()
+
+    def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
+        """Forget what came of a partition that begins anew."""
+        assigned = self._session.assigned.get(coordinates)
+        if assigned is not None and assigned.state is State.RECOVERING:
+            self.forget({coordinates})
+
+    def reopen_all(self) -> None:
+        """Open every partition again, from its store and from what is completed, as after a crash; with the lock."""
+        if self._handlers is not None:
+            self._handlers.lose(None)
+        self._fetcher.note_stops()
+        actual = Consumer.assignment(self._consumer)
+        self._session.reconcile((tp.topic, tp.partition) for tp in actual)
+        self._delivery.release_all()
+        self._session.reopen_all()
+        self._fetcher.rest([])
+        self._interruption.over()
+
+    def part(self) -> None:
+        """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
+        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
+        if self._interruption.happened:
+            self.lose(held)
+        self.finish_asked()
+        self._delivery.withdraw_last()
+        self._delivery.release_all()
+        self._fetcher.rest([])
+        if by_hand := [tp for tp in held if (tp.topic, tp.partition) not in self._session.of_group]:
+            self.give_back(by_hand)
+
+    def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
+        going, lost = self._going(partitions), coordinates_in(partitions)
+        self.lose([tp for tp in going if (tp.topic, tp.partition) in lost])
+        if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
+            self.give_back(rest)
+
+    def finish_asked(self) -> None:
+        """Complete what the application had before its last call for more, unless what it had is in doubt."""
+        if not self._interruption.happened:
+            self._interruption.whole(self._finish, self._delivery.finish_asked)
+
+    @staticmethod
+    def _finish(step: Callable[..., list[Any]], *arguments: Any) -> None:
+        for partition in step(*arguments):
+            partition.persist()
+
+    # --- assignment by hand --------------------------------------------------------------------------------------
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        if self._assigning is not None:
+            self._assigning = partitions
+            return
+        with self._lock.alone():
+            self._lock.check_open()
+            self.finish_asked()
+            self._interruption.whole(self._assign_by_hand, partitions)
+
+    def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
+        self._give_all_back()
+        self._session.take(partitions, incremental=False, by_hand=True)
+        self._by_callback = coordinates_in(partitions)
+        self._interruption.look_soon()
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        if self._assigning is not None:
+            self._assigning = partitions
+            return
+        with self._lock.alone():
+            self._lock.check_open()
+            self._session.take(partitions, incremental=True, by_hand=True)
+            self._by_callback |= coordinates_in(partitions)
+            self._interruption.look_soon()
+
+    def unassign(self) -> None:
+        """Let all partitions go. Inside ``on_assign`` as `assign` of none."""
+        if self._assigning is not None and not self._settings.incremental:
+            self._assigning = []
+            return
+        with self._lock.alone():
+            self._lock.check_open()
+            self.finish_asked()
+            self._interruption.whole(self._give_all_back)
+            self._interruption.whole(Consumer.unassign, self._consumer)
+            self._by_callback.clear()
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let these partitions go."""
+        with self._lock.alone():
+            self._lock.check_open()
+            self.finish_asked()
+            self._interruption.whole(self.give_back, partitions)
+            self._interruption.whole(Consumer.incremental_unassign, self._consumer, partitions)
+            self._by_callback -= coordinates_in(partitions)
+
+    def _give_all_back(self) -> None:
+        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
+        if held:
+            self.give_back(held)
+
+    # --- seek and position ---------------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Read a partition from elsewhere; by another thread while a callback runs, when that is over."""
+        with self._lock.alone_or_noting() as alone:
+            self._lock.check_open()
+            ours = (partition.topic, partition.partition) in self._session.assigned
+            if ours and alone:
+                self._seek(partition)
+            elif ours:
+                self._noted_seeks[partition.topic, partition.partition] = partition
+                self._interruption.look_soon()
+            elif alone:
+                Consumer.seek(self._consumer, partition)  # the plain client's own error
+            else:
+                raise KafkaException(KafkaError(KafkaError._STATE))  # noqa: SLF001 (that is its public name)
+
+    def _seek(self, partition: TopicPartition) -> None:
+        coordinates = partition.topic, partition.partition
+        with self._client.readers.patient():
+            offset = self._session.resolve(partition)
+        self.finish_asked()
+        if not self._interruption.happened:
+            self._interruption.whole(self._finish, self._delivery.finish_up_to, *coordinates, offset - 1)
+        offset = self._before_what_waits(*coordinates, offset)
+        self._interruption.whole(self.forget, {coordinates})
+        self._session.move(*coordinates, offset)
+
+    def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
+        """Return where to read on so that no record of a unit is passed that the application does not know of, or not that it came in vain.
+
+        Nor the first records of one that is over: the rest would be waited for in vain, or pass for all of it.
+        """
+        held = self._delivery.partition_of(topic, partition)
+        lane = None if held is None else held.units
+        if lane is None or offset > lane.position:
+            return offset
+        if offset <= lane.high:
+            return lane.before_units(offset)
+        queued = self._delivery.first_waiting(topic, partition)
+        passes = lane.waits_below(offset) or (queued is not None and queued < offset)
+        return lane.high if passes else offset
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
+        with self._lock.lock:
+            self._lock.check_open()
+            return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
+
+    def _position(self, tp: TopicPartition) -> int:
+        waiting = self._delivery.first_waiting(tp.topic, tp.partition)
+        held = self._delivery.partition_of(tp.topic, tp.partition)
+        if waiting is not None:
+            return waiting
+        return OFFSET_INVALID if held is None else held.lane.position
+
+    # --- pauses --------------------------------------------------------------------------------------------------
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stop partitions from delivering, until `resume`: what was fetched already waits too."""
+        with self._lock.lock:
+            self._lock.check_open()
+            paused = coordinates_in(partitions)
+            if self._assigning is not None:
+                self._pausing |= paused
+            assigning = self._assigning or ()
+            self._fetcher.pause([tp for tp in partitions if tp not in assigning])
+            self._session.note_pause(paused, paused=True)
+            delivering = {c for c in paused if self._delivery.partition_of(*c) is not None}
+            self._interruption.whole(self._delivery.set_aside, delivering)
+            self._fetcher.drop(paused)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Let partitions deliver again; one that still recovers starts when it is up to date."""
+        with self._lock.lock:
+            self._lock.check_open()
+            resumed = coordinates_in(partitions)
+            self._pausing -= resumed
+            self._session.note_pause(resumed, paused=False)
+            self._interruption.whole(self._delivery.bring_back, resumed)
+            self._interruption.look_soon()
+            self._fetcher.resume(partitions)
+
+    def do_noted_seeks(self) -> None:
+        """Do the seeks by other threads; what went meanwhile is left out. With the lock."""
+        while self._noted_seeks:
+            coordinates, target = self._noted_seeks.popitem()
+            if coordinates in self._session.assigned:
+                self._guard.run(self._seek, target)
+
+    def hold_back(self, *, hold: bool) -> None:
+        """Have the client fetch nothing, or go on; what the user or recovery paused stays so. With the lock."""
+        delivering = [
+            TopicPartition(*coordinates)
+            for coordinates, assigned in self._session.assigned.items()
+            if is_fetched(assigned)
+        ]
+        (Consumer.pause if hold else Consumer.resume)(self._consumer, delivering)
+        if not hold:
+            self._client.wake(delivering)
+
+
+def coordinates_in(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
+    """Return topic and partition of each."""
+    return {(tp.topic, tp.partition) for tp in partitions}

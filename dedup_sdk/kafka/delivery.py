@@ -1,0 +1,413 @@
+"""What the application has, what it gets next, and what asking for more completes.
+
+batch
+    messages judged together. The application gets them one by one (`poll`) or all at once (`consume`); when it asks for
+    more, those it had are completed: together with their chunk when the batch is through, else one by one.
+apart
+    messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
+aside
+    messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from itertools import chain
+from typing import Any
+
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import DedupError
+from dedup_sdk.kafka.classifier import Classified, PartitionBatch
+from dedup_sdk.lane.chunk import APART, OFFERED, Place
+
+Coordinates = tuple[str, int]
+
+
+class CompletedBy(Enum):
+    """What completes a message that was given out, besides `DedupConsumer.complete`."""
+
+    NEXT_CALL = "next call"
+    """Asking for more."""
+    COMMIT = "commit"
+    """A commit, or stored offsets, that name it."""
+    NOTHING = "nothing"
+
+
+class Delivery:
+    """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next.
+
+    ``partition_of`` returns a partition that delivers, by topic and number.
+
+    Everything happens under the consumer's lock, but that the thread that polls takes the first of ``ready`` without it. So
+    that queue is never walked, and what is taken out of it for a change is popped: whoever popped a message has it.
+    """
+
+    def __init__(
+        self,
+        partition_of: Callable[[str, int], Partition | None],
+        completed_by: CompletedBy = CompletedBy.NEXT_CALL,
+    ) -> None:
+        self.completed_by = completed_by
+        self.ready: deque[Any] = deque()
+        self.apart: deque[Any] = deque()
+        self._aside: dict[Coordinates, list[Any]] = {}
+        self.partition_of = partition_of
+        self._batch: list[Any] = []
+        self._chunks: list[PartitionBatch] = []
+        self._finished = 0
+        self._apart_handed: list[Any] = []
+        # The last hand-out by `take`, and how far it brought the batch: `poll` may have taken more since.
+        self._last: tuple[Any, ...] = ()
+        self._taken = 0
+        # A batch that is through is let go when the next one is here, while the collector is paused: a thousand messages
+        # freed then outweigh the thousand that came, so that they do not set it off.
+        self._through: tuple[list[Any], list[PartitionBatch]] = ([], [])
+
+    # --- giving out ----------------------------------------------------------------------------------------------
+
+    def fill(self, judged: Classified) -> None:
+        """Make a judged batch the current one; the last one is through."""
+        self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
+        self._last = ()
+        self._through = ([], [])
+        self.ready.clear()
+        self.ready.extend(judged.messages)
+
+    def take(self, count: int) -> list[Any]:
+        """Give out at most ``count`` messages: those apart first."""
+        out: list[Any] = []
+        while self.apart and len(out) < count:
+            message = self.apart.popleft()
+            if message.error() is None:
+                if self._in_flight(message) is None:
+                    # Completed after it was released: by a thread that was late.
+                    continue
+                self._apart_handed.append(message)
+            out.append(message)
+        if self.ready and len(out) < count:
+            if not out and len(self.ready) <= count:
+                out = list(self.ready)
+                self.ready.clear()
+            else:
+                while self.ready and len(out) < count:
+                    out.append(self.ready.popleft())
+        if out:
+            self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
+        return out
+
+    def offer(self, places: Iterable[Place]) -> None:
+        """Queue messages apart: promoted, or released by their handler."""
+        self._queue(place.chunk.items[place.row] for place in places)
+
+    def put_back(self, messages: Sequence[Any]) -> None:
+        """Queue messages that were given out before all others, in this order; each then ends by itself. Those that wait stay."""
+        for message in reversed(messages):
+            if not self.waits(message) and self.take_out(message):
+                aside = self._aside.get(_coordinates(message))
+                if aside is None:
+                    self.apart.appendleft(message)
+                else:
+                    aside.insert(0, message)
+
+    def _queue(self, messages: Iterable[Any]) -> None:
+        for message in messages:
+            self._aside.get(_coordinates(message), self.apart).append(message)
+
+    def first_waiting(self, topic: str, partition: int) -> int | None:
+        """Return the lowest offset of a partition that is queued and not given out."""
+        ready = self._first_ready(topic, partition)
+        apart = [
+            m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)
+        ]
+        aside = [m.offset() for m in self._aside.get((topic, partition), ())]
+        return min([*apart, *aside] if ready is None else [ready, *apart, *aside], default=None)
+
+    def _first_ready(self, topic: str, partition: int) -> int | None:
+        # What is ready lies in the order of its partition.
+        of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
+        return next(of_batch, None)
+
+    def set_aside(self, paused: set[Coordinates]) -> None:
+        """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""
+        for coordinates in paused:
+            self._aside.setdefault(coordinates, [])
+        handed, ready = self._withdraw()
+        kept = _without(ready, paused)
+        self._batch = handed + kept
+        for message in [*self._drop_apart(paused), *(m for m in ready if _coordinates(m) in paused)]:
+            coordinates = _coordinates(message)
+            partition = self.partition_of(*coordinates)
+            place = partition.lane.place(message.offset()) if partition is not None else None
+            if place is not None and place.chunk.states[place.row] == OFFERED:
+                place.chunk.states[place.row] = APART
+            self._aside[coordinates].append(message)
+        self.ready.extend(kept)
+
+    def take_back(self, chosen: Callable[[Partition, Place], bool]) -> list[tuple[Partition, Place]]:
+        """Take out what was not given out yet, as far as ``chosen`` says so of it; return it."""
+        taken: list[tuple[Partition, Place]] = []
+
+        def kept(messages: Iterable[Any]) -> list[Any]:
+            left = []
+            for message in messages:
+                place = None if message.error() is not None else self._in_flight(message)
+                partition = None if place is None else self.partition_of(*_coordinates(message))
+                if place is not None and partition is not None and chosen(partition, place):
+                    taken.append((partition, place))
+                else:
+                    left.append(message)
+            return left
+
+        handed, ready = self._withdraw()
+        ready = kept(ready)
+        self._batch = handed + ready
+        apart = kept(list(self.apart))
+        self.apart.clear()
+        self.apart.extend(apart)
+        self._aside = {coordinates: kept(aside) for coordinates, aside in self._aside.items()}
+        self.ready.extend(ready)
+        return taken
+
+    def bring_back(self, resumed: set[Coordinates]) -> None:
+        """Queue again what `set_aside` kept back."""
+        for coordinates in resumed:
+            self.apart.extend(self._aside.pop(coordinates, ()))
+
+    # --- completing ----------------------------------------------------------------------------------------------
+
+    @property
+    def _handed(self) -> int:
+        return len(self._batch) - len(self.ready)
+
+    def finish(self) -> list[Partition]:
+        """Complete what was given out, or let it go where asking for more completes nothing; return what has something to write.
+
+        What that frees is queued.
+        """
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            self._let_go()
+            return []
+        touched: dict[int, Partition] = {}
+        if self._apart_handed:
+            handed, self._apart_handed = self._apart_handed, []
+            self._finish_each(handed, touched, (OFFERED, APART))
+        handed_to = len(self._batch) - len(self.ready)
+        if handed_to < len(self._batch):
+            self._finish_each(self._batch[self._finished : handed_to], touched, (OFFERED,))
+            self._finished = handed_to
+        elif self._batch or self._chunks:
+            chunks = self._chunks
+            self._through = (self._batch, chunks)
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            for partition, chunk in chunks:
+                touched[id(partition)] = partition
+                try:
+                    if freed := partition.complete_chunk(chunk):
+                        self.offer(freed)
+                except DedupError:
+                    raise
+                except Exception:
+                    partition.note_failure()
+                    raise
+        return list(touched.values())
+
+    def _finish_each(
+        self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]
+    ) -> None:
+        offsets: dict[Coordinates, list[int]] = {}
+        for message in messages:
+            offsets.setdefault(_coordinates(message), []).append(message.offset())
+        for coordinates, ended in offsets.items():
+            partition = self.partition_of(*coordinates)
+            if partition is not None:
+                touched[id(partition)] = partition
+                try:
+                    self.offer(partition.complete(ended, states=states, quietly=True))
+                except DedupError:
+                    raise
+                except Exception:
+                    partition.note_failure()
+                    raise
+
+    def finish_asked(self) -> list[Partition]:
+        """Complete what was given out before the last call, if asking completes; what that call gave out stays in flight."""
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            return []
+        handed = self._batch[self._finished : self._handed]
+        last = set(map(id, self._last_given()))
+        touched: dict[int, Partition] = {}
+        self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
+        self._finish_each([m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, APART))
+        return list(touched.values())
+
+    def _last_given(self) -> Sequence[Any]:
+        """Return what the last call gave out."""
+        return self._last if self._handed == self._taken else self._batch[self._handed - 1 : self._handed]
+
+    def withdraw_last(self) -> None:
+        """Keep what the last call gave out from being completed by a commit: nobody knows whether it was handled."""
+        if self.completed_by is not CompletedBy.COMMIT:
+            return
+        for message in self._last_given():
+            if message.error() is None:
+                self.take_out(message)
+
+    def _let_go(self) -> None:
+        """Let the current batch go without completing it: the application does that itself, or by its commits."""
+        if not self.ready:
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            if self.completed_by is CompletedBy.NOTHING:
+                self._apart_handed = []
+
+    @contextmanager
+    def completed_by_nothing(self) -> Iterator[None]:
+        """Have messages end by `DedupConsumer.complete` only; enter and leave with the lock.
+
+        What is given out apart before, and waits to be completed by offsets, goes on waiting afterwards.
+        """
+        before, self.completed_by = self.completed_by, CompletedBy.NOTHING
+        laid, self._apart_handed = self._apart_handed, []
+        try:
+            yield
+        finally:
+            self.completed_by = before
+            if before is CompletedBy.COMMIT:
+                self._apart_handed = [m for m in laid if self._has(m)]
+
+    def _has(self, message: Any) -> bool:
+        place = self._in_flight(message)
+        return place is not None and place.chunk.items[place.row] is message and not self.waits(message)
+
+    def finish_below(self, partition: Partition, end: int | None) -> None:
+        """Complete all that was given out of a partition, in whatever batch, below an offset (None: all of it)."""
+        topic, number = partition.topic, partition.partition
+        # What waits apart, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
+        waiting = self._first_ready(topic, number)
+        stop = partition.lane.position if waiting is None else waiting
+        if end is not None:
+            stop = min(stop, end)
+        due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
+        self._apart_handed = [m for m in self._apart_handed if m not in due]
+        self._finish_each(due, {}, (OFFERED, APART))
+        self.offer(partition.complete(partition.lane.offered_below(stop), states=(OFFERED,), quietly=True))
+
+    def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
+        """Complete what was given out of one partition, up to and including ``offset``, if asking for more completes."""
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            return []
+        touched: dict[int, Partition] = {}
+
+        def due(message: Any) -> bool:
+            return _coordinates(message) == (topic, partition) and bool(message.offset() <= offset)
+
+        apart = [message for message in self._apart_handed if due(message)]
+        self._apart_handed = [message for message in self._apart_handed if not due(message)]
+        self._finish_each(apart, touched, (OFFERED, APART))
+        batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
+        self._finish_each(batch, touched, (OFFERED,))
+        return list(touched.values())
+
+    def take_out(self, message: Any) -> bool:
+        """Exclude a message that was given out from implicit completion; False when it is not in flight."""
+        place = self._in_flight(message)
+        self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
+        if place is None:
+            return False
+        place.chunk.states[place.row] = APART
+        return True
+
+    def waits(self, message: Any) -> bool:
+        """Whether a message is queued apart, or kept aside: it was released and is to be given out again."""
+        return any(
+            _same(each, message) for each in chain(self.apart, self._aside.get(_coordinates(message), ()))
+        )
+
+    def _in_flight(self, message: Any) -> Place | None:
+        partition = self.partition_of(message.topic(), message.partition())
+        place = (
+            partition.lane.place(message.offset()) if partition is not None and partition.started else None
+        )
+        return None if place is None or place.chunk.states[place.row] not in (OFFERED, APART) else place
+
+    # --- forgetting ----------------------------------------------------------------------------------------------
+
+    def release_all(self) -> None:
+        """Forget what was given out and what was not: all of it comes again."""
+        for message in self._withdraw()[1]:
+            # The application never saw it: no later commit of all that was given out completes it.
+            self.take_out(message)
+        self.apart.clear()
+        self._aside = {coordinates: [] for coordinates in self._aside}
+        self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
+        self._last = ()
+
+    def release(self, leaving: set[Coordinates]) -> None:
+        """Forget what was given out of these partitions and what was not: all of it comes again, to whoever gets them."""
+        _, ready = self._withdraw()
+        for message in ready:
+            if _coordinates(message) in leaving:
+                # The application never saw it: no later commit of all that was given out completes it.
+                self.take_out(message)
+        self.ready.extend(ready)
+        self.purge(leaving)
+
+    def purge(self, gone: set[Coordinates]) -> None:
+        """Forget the messages of partitions that are no longer ours."""
+        handed, ready = self._withdraw()
+        kept = _without(ready, gone)
+        self._taken = len(_without(handed[: self._taken], gone))
+        self._finished = len(_without(handed[: self._finished], gone))
+        self._batch = _without(handed, gone) + kept
+        self._drop_apart(gone)
+        self._apart_handed = _without(self._apart_handed, gone)
+        self._chunks = [
+            held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone
+        ]
+        self._aside = {
+            coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone
+        }
+        self.ready.extend(kept)
+
+    def _withdraw(self) -> tuple[list[Any], list[Any]]:
+        """Take out what is ready; return what was given out of the batch, and what was not.
+
+        One by one: another thread may poll meanwhile, and each message is either its or ours. From the end: it takes the first,
+        so that what we have is the end of the batch, whoever was quicker.
+        """
+        ready: deque[Any] = deque()
+        with suppress(IndexError):
+            while True:
+                ready.appendleft(self.ready.pop())
+        return self._batch[: len(self._batch) - len(ready)], list(ready)
+
+    def _drop_apart(self, gone: set[Coordinates]) -> list[Any]:
+        """Take out what is queued apart of these partitions, and return it; events stay."""
+        dropped = [m for m in self.apart if m.error() is None and _coordinates(m) in gone]
+        queued = [m for m in self.apart if m.error() is not None or _coordinates(m) not in gone]
+        self.apart.clear()
+        self.apart.extend(queued)
+        return dropped
+
+    def place(self, message: Any) -> Place | None:
+        """Return where a message of the current batch lies, None where it is not of that."""
+        coordinates, offset = _coordinates(message), message.offset()
+        for partition, chunk in self._chunks:
+            row = chunk.row_of(offset) if (partition.topic, partition.partition) == coordinates else None
+            if row is not None:
+                return Place(chunk, row)
+        return None
+
+
+def _coordinates(message: Any) -> Coordinates:
+    return message.topic(), message.partition()
+
+
+def _without(messages: list[Any], gone: set[Coordinates]) -> list[Any]:
+    return [message for message in messages if _coordinates(message) not in gone]
+
+
+def _same(message: Any, other: Any) -> bool:
+    return _coordinates(message) == _coordinates(other) and bool(message.offset() == other.offset())

@@ -1,0 +1,48 @@
+"""What the next call for messages has to see to first.
+
+An interruption is a crash. An exception that leaves a step half way (Ctrl-C, a timeout's signal, a damaged store, a bug) sets one flag. The
+next call for messages sees it first: it opens every partition again from its store and from what is completed, as after a crash. Messages
+that were out count as released. So an interruption loses no message; some may come twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+class Interruption:
+    """Whether an exception has left partitions half way (``happened``), and when the next upkeep is due.
+
+    ``upkeep_at`` is in monotonic seconds. Until it has come, `DedupConsumer.poll` hands out what is ready without a look at anything else.
+    Until the partitions are opened again nothing is completed by being handed out: which messages the application has is not certain.
+    """
+
+    note: Callable[[], None]
+    """Have the next call for messages open the partitions again. Signals interrupt it neither before nor half way."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.upkeep_at = 0.0
+        # No function of Python: the interpreter looks for signals where one begins, and then nothing would be noted.
+        self.note = partial(object.__setattr__, self, "happened", True)
+
+    def over(self) -> None:
+        """Take note that every partition was opened again."""
+        self.happened, self.upkeep_at = False, 0.0
+
+    def look_soon(self) -> None:
+        """Have the next call for messages do its upkeep."""
+        self.upkeep_at = 0.0
+
+    def whole(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a step that changes partitions; an exception that leaves it half way is noted, and raised.
+
+        Call it with the lock held where the step needs the lock: no other thread may see what is half way and not yet marked so.
+        """
+        try:
+            return step(*arguments)
+        except BaseException:
+            self.note()
+            raise

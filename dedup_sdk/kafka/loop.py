@@ -1,0 +1,561 @@
+"""The way of a message: fetched by the client, judged in batches, handed out, completed.
+
+    fetch ─▶ judge ─▶ deliver ─▶ complete
+    `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
+
+What is on a timer (writing what was completed, recovery, commits, maintenance) is the *upkeep*: it is due every `UPKEEP_S`, after so many
+records, and as soon as something has happened that it has to see to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from itertools import compress, repeat
+from operator import is_not
+from threading import RLock
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from dedup_sdk.engine.claims import Claims
+from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
+from dedup_sdk.kafka.assignment import Assigned
+from dedup_sdk.kafka.assignment_api import AssignmentApi
+from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.classifier import BatchClassifier
+from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client_lock import ClientLock
+from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.commits import Coordinates
+from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.end_watch import EndWatch
+from dedup_sdk.kafka.fetcher import Fetcher
+from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.session import Session
+from dedup_sdk.lane.chunk import APART, OFFERED
+from dedup_sdk.record import Verdict
+from dedup_sdk.strategy import Lookup
+from dedup_sdk.units.gathering import UNFINISHED
+
+logger = logging.getLogger("dedup_sdk")
+
+UPKEEP_S = 0.1
+"""Seconds that implicit completion may wait before it is written, and between two looks at the group."""
+UPKEEP_RECORDS = 1_000
+"""Records that are judged, or completed, between two looks, at most."""
+MOST_UNWRITTEN = 20_000
+"""Records of a partition that ``durability="commit"`` keeps in memory at most, before they are written all the same."""
+JOINING_S = 60.0
+"""Seconds that a group may take for its first assignment before the silence counts."""
+_RECOVERING_S = 0.02
+_ONE_DAY_S = 86_400.0
+_MOST_FETCHED = 1_000
+"""Messages that are fetched while none may be handed out, at most."""
+
+Durability = Literal["record", "batch", "commit"]
+
+
+class FetchLoop:
+    """Fetching, judging and handing out; completing and releasing."""
+
+    def __init__(
+        self,
+        *,
+        engine: Deduplicator,
+        session: Session,
+        client: Client,
+        guard: Guard,
+        lock: ClientLock,
+        interruption: Interruption,
+        fetcher: Fetcher,
+        classifier: BatchClassifier,
+        delivery: Delivery,
+        assignment: AssignmentApi,
+        durability: Durability,
+        only_stored: bool,
+    ) -> None:
+        self._engine, self._session, self._client = engine, session, client
+        self._guard, self._lock, self._interruption = guard, lock, interruption
+        self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
+        self._assignment = assignment
+        self._durability, self._only_stored = durability, only_stored
+        self._collector = Collector()
+        self._ends = EndWatch(client)
+        self._heard_at = 0.0
+        self._unwritten: dict[int, Partition] = {}
+        """Partitions of which something was completed that is not in the store."""
+        self._since_upkeep = 0
+        """Records that came since the last upkeep."""
+        self._survived = -1
+        """How many stores had been set aside when damage was found last, -1 before the first."""
+        self._recover_at = 0.0
+        """When (monotonic seconds) a recovery goes on, where nothing is ready to be handed out meanwhile."""
+        self._gathers = isinstance(engine.strategy, Lookup) and engine.strategy.unit is not None
+        self._holds_back = False
+
+    @property
+    def lock(self) -> RLock:
+        """The lock of the consumer's state."""
+        return self._lock.lock
+
+    # --- a call for messages -------------------------------------------------------------------------------------
+
+    def messages(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
+        """Return up to ``count`` messages, of which ``at_most`` are judged together, after ``timeout`` seconds at most (None, -1: no limit)."""
+        until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        try:
+            try:
+                got: list[Any] = self._lock.poll_turn(self._gather, count, until, at_most)
+            finally:
+                if self._collector.paused:
+                    self._collector.resume()
+        except BaseException:
+            self._interruption.note()
+            raise
+        if not got and self._guard.kept is not None:
+            # A callback's error is no interruption: every partition is whole.
+            self._guard.raise_kept()
+        return got
+
+    def _gather(self, count: int, until: float, at_most: int) -> list[Any]:
+        late = False
+        while True:
+            try:
+                got = self._go_on(count)
+                if not got and not late and self._guard.kept is None:
+                    left_s = until - time.monotonic()
+                    late = left_s <= 0
+                    judges = self._fetch(at_most, left_s, whole=count > 1)
+                    got = self._judge_and_hand_over(count, judges=judges)
+                if not got and self._guard.kept is not None:
+                    self._guard.raise_kept(StoreError)
+                    return []
+                if got or late:
+                    return got
+            except StoreUnavailableError:
+                # Where nothing can be kept in memory instead: recovery waits for the store.
+                self._interruption.note()
+            except StoreCorruptError:
+                if not self._survives_damage():
+                    raise
+
+    def _survives_damage(self) -> bool:
+        """Whether to go on: the next round reads from what is completed, and its recovery sets the damaged store aside.
+
+        False when nothing was set aside since the last time: then it would go on for ever.
+        """
+        self._interruption.note()
+        before, self._survived = self._survived, self._engine.counters.stores_set_aside
+        return before != self._survived
+
+    def _go_on(self, count: int) -> list[Any]:
+        """Complete what was handed out, do what is due, and hand out what is left of the last batch."""
+        if self._interruption.happened:
+            # Also what another thread was interrupted in meanwhile.
+            self.reopen()
+        with self._lock.lock:
+            try:
+                delivery = self._delivery
+                if touched := delivery.finish():
+                    self._note_completed(touched)
+                now, due = time.monotonic(), self._interruption.upkeep_at
+                if not delivery.ready and self._recover_at < due:
+                    due = self._recover_at
+                if now >= due or self._since_upkeep >= UPKEEP_RECORDS:
+                    self._upkeep()
+                if not delivery.ready or now <= self._heard_at + UPKEEP_S:
+                    return self._hand_over(count) if delivery.ready or delivery.apart else []
+            except BaseException:
+                self._interruption.note()
+                raise
+        # The group hears from us also while there is enough to hand out: slow handlers.
+        self._heard_at = time.monotonic()
+        self._fetcher.listen(0)
+        with self._lock.lock:
+            handed: list[Any] = self._interruption.whole(self._hand_over, count)
+            return handed
+
+    def _fetch(self, at_most: int, left_s: float, *, whole: bool) -> bool:
+        """Fetch what is there at once, or what comes within the time that is left (or until there is something to look after).
+
+        ``whole``: as many as are asked for are waited for, not one. Return whether what there is now is to be judged.
+        """
+        fetcher, enough = self._fetcher, at_most if whole else 1
+        if not fetcher.ran_dry:
+            # A batch may be ready. A few messages are no work for the collector.
+            self._collector.pause()
+        fetcher.fetch(at_most, 0)
+        self._heard_at = now = time.monotonic()
+        if len(fetcher.messages) >= enough or left_s <= 0 or self._session.hurried:
+            return True
+        self._collector.resume()
+        wait_s = max(0.0, min(left_s, self._interruption.upkeep_at - now, self._recover_at - now))
+        if whole:
+            fetcher.fetch(at_most, wait_s)
+        else:
+            fetcher.listen(wait_s)
+        self._collector.pause()
+        if not whole:
+            fetcher.fetch(at_most, 0)
+        return len(fetcher.messages) >= enough
+
+    def _judge_and_hand_over(self, count: int, *, judges: bool) -> list[Any]:
+        with self._lock.lock:
+            try:
+                if judges and self._fetcher.messages:
+                    self._judge_first(self._fetcher.messages)
+                if self._gathers:
+                    # Not before: what came in time is judged first, however long the application took.
+                    self._fail_overdue()
+                delivery = self._delivery
+                return self._hand_over(count) if delivery.ready or delivery.apart else []
+            except BaseException:
+                self._interruption.note()
+                raise
+
+    def _hand_over(self, count: int) -> list[Any]:
+        if self._guard.kept is not None:
+            return []
+        claims = self._engine.claims
+        if claims is not None and not claims.is_sure:
+            self._settle_claims(claims)
+        got = self._delivery.take(count)
+        if self._delivery.apart:
+            # The next call comes here again: what is apart lies before what is ready.
+            self._interruption.look_soon()
+        return got
+
+    def reopen(self) -> None:
+        """After an interruption: open every partition again, from its store and from what is completed."""
+        with self._lock.lock:
+            if self._interruption.happened:
+                self._unwritten.clear()
+                self._assignment.reopen_all()
+
+    # --- judging -------------------------------------------------------------------------------------------------
+
+    def _judge_first(self, batch: list[Any]) -> None:
+        """Judge the messages before the first event; or take the event in front, which goes to the application untouched, in its place."""
+        is_event = map(is_not, map(Message.error, batch), repeat(None))
+        first = next(compress(range(len(batch)), is_event), len(batch))
+        if first == 0:
+            self._take_event(batch)
+            return
+        judged = self._classifier.classify(batch[:first] if first < len(batch) else batch)
+        if isinstance(judged.error, StoreError):
+            raise judged.error
+        self._since_upkeep += first
+        if self._since_upkeep > UPKEEP_RECORDS and self._unwritten:
+            # A crash repeats no more than that.
+            self._write_completed()
+        self._delivery.fill(judged)
+        self._offer_due()
+        self._fetcher.rest(judged.rest + batch[first:])
+        if judged.doubted:
+            self._assignment.forget(judged.doubted)
+        if judged.error is not None:
+            self._guard.keep(judged.error)
+
+    def _take_event(self, batch: list[Any]) -> None:
+        """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""
+        event = batch[0]
+        try:
+            absorbed = self._session.absorbs(event)
+        except KafkaException as error:
+            if not passes(error):
+                raise
+            logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
+            self._session.put_off(event)
+            absorbed = True
+        self._fetcher.rest(batch[1:])
+        if not absorbed:
+            self._delivery.apart.append(event)
+        else:
+            self._assignment.forget_if_it_recovers((event.topic(), event.partition()))
+        if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+            # The group has put this member out, and the client calls nobody back: another one may wait for the stores.
+            self._assignment.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
+
+    def _offer_due(self) -> None:
+        """Queue what a unit's end brings for messages of earlier batches."""
+        for held in self._engine.partitions.values():
+            if held.due:
+                self._delivery.offer(
+                    place for place in held.take_due() if place.chunk.states[place.row] == APART
+                )
+                self._interruption.look_soon()
+
+    def _fail_overdue(self) -> None:
+        """Let units fail that took too long, counting the time in which there was nothing more to read."""
+        for assigned in self._session.assigned.values():
+            held = assigned.held
+            lane = None if held is None else held.units
+            if held is None or lane is None or not lane.units.waits:
+                continue
+            read = self._read_up_to(assigned, lane.position)
+            at_end = self._ends.is_reached(assigned, read, dry=self._fetcher.ran_dry)
+            overdue = held.overdue_units(self._engine.unit_timeout_s, at_end=at_end)
+            for name in self._ends.late(assigned, read, overdue) if overdue else ():
+                held.fail_unit(name, UNFINISHED)
+        self._offer_due()
+
+    def _read_up_to(self, assigned: Assigned, position: int) -> int:
+        """Return the offset before which nothing is left to read: that of the client, where all it handed over of a partition is judged.
+
+        It is behind markers of transactions and what was aborted, of which no record tells.
+        """
+        here = assigned.topic, assigned.partition
+        return position if self._fetcher.is_behind(here) else max(position, self._client.reads_at(*here))
+
+    # --- upkeep --------------------------------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        """Write what was completed, and look after recovery, commits and maintenance."""
+        self._since_upkeep = 0
+        self._write_completed()
+        self._engine.trim()
+        if self._engine.claims is not None:
+            self._settle_claims(self._engine.claims)
+        self._assignment.do_noted_seeks()
+        session = self._session
+        if session.recovering:
+            # A step of a recovery makes messages by the thousand, too.
+            self._collector.pause()
+            self._fetcher.note_stops()
+        session.work()
+        for coordinates in session.doubt_topics_made_anew():
+            self._assignment.forget_if_it_recovers(coordinates)
+        self._fetcher.drop_moved()
+        if events := session.due_events():
+            self._fetcher.put_first(events)
+        if session.waking:
+            session.wake()
+        now = time.monotonic()
+        recovers_s = 0.0 if session.hurried else _RECOVERING_S if session.recovering else UPKEEP_S
+        self._recover_at = now + recovers_s
+        self._interruption.upkeep_at = now + min(UPKEEP_S, session.until_commit_s)
+
+    def _settle_claims(self, claims: Claims) -> None:
+        claims.keep(self._delivery.take_back)
+        claims.settle([held for held in self._engine.partitions.values() if held.started])
+        self._offer_due()
+
+    def _note_completed(self, partitions: Iterable[Partition]) -> None:
+        """Have what asking for more has completed written, at once or by the upkeep."""
+        for partition in partitions:
+            if self._durability == "batch":
+                self._unwritten[id(partition)] = partition
+            else:
+                self._write([partition])
+
+    def _write_completed(self) -> None:
+        """Write what asking for more has completed, or `store_offsets`."""
+        unwritten, self._unwritten = self._unwritten, {}
+        self._write(unwritten.values())
+        if self._delivery.completed_by is CompletedBy.COMMIT:
+            open_ = self._engine.partitions.values()
+            self._write(held for held in open_ if held.started and held.lane.unwritten)
+
+    def _write(self, partitions: Iterable[Partition]) -> None:
+        """Write what was completed, unless the next commit does so."""
+        for partition in partitions:
+            if self._durability != "commit" or partition.lane.unwritten >= MOST_UNWRITTEN:
+                partition.persist()
+
+    # --- messages one by one -------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def steady(self, *, bears_faults: bool = False) -> Iterator[None]:
+        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.interruption`).
+
+        ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
+        """
+        with self._lock.lock:
+            self._lock.check_open()
+            try:
+                yield
+            except KafkaException:
+                raise
+            except BaseException as error:
+                self._interruption.note()
+                if not (bears_faults and isinstance(error, StoreCorruptError | StoreUnavailableError)):
+                    raise
+
+    def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
+        """Complete messages, and write that, a step for each partition; ``dead_lettered``: count them as such."""
+        with self.steady(bears_faults=True):
+            ended: dict[int, tuple[Partition, list[int]]] = {}
+            for message in messages:
+                partition = self._taken_out(message)
+                if partition is not None:
+                    ended.setdefault(id(partition), (partition, []))[1].append(message.offset())
+            for partition, offsets in ended.values():
+                freed = partition.complete(offsets, dead_lettered=dead_lettered)
+                self._write([partition])
+                if freed:
+                    self._delivery.offer(freed)
+                    self._interruption.look_soon()
+
+    def release(self, message: Any) -> None:
+        """Hand a message back, to be delivered again before new ones."""
+        with self.steady():
+            if message.error() is None and self._delivery.waits(message):
+                self._engine.counters.stale += 1
+                return
+            partition = self._taken_out(message)
+            if partition is not None:
+                self._delivery.offer(partition.release([message.offset()]))
+                self._interruption.look_soon()
+
+    def take_out(self, message: Any) -> None:
+        """Exclude a message from implicit completion: it ends by `complete` or `release`."""
+        with self.steady():
+            self._taken_out(message)
+
+    def hand_back(self, message: Any) -> list[Any]:
+        """Release a message without having it delivered yet; return it, or nothing, for `put_back`. With the lock."""
+        partition = self._taken_out(message)
+        places = [] if partition is None else partition.release([message.offset()])
+        return [place.chunk.items[place.row] for place in places]
+
+    def put_back(self, messages: Iterable[Any]) -> None:
+        """Have messages that were handed out delivered again, by offset, before all others. With the lock."""
+        self._delivery.put_back(sorted(messages, key=_offset))
+        self._interruption.look_soon()
+
+    def attempt_and_digest(self, message: Any) -> tuple[int, bytes | None] | None:
+        """Return how often a message in flight was handed out, and the digest of its ID; None when it is not in flight. With the lock."""
+        partition = self._delivery.partition_of(message.topic(), message.partition())
+        place = None if partition is None else partition.lane.place(message.offset())
+        if partition is None or place is None or place.chunk.items[place.row] is not message:
+            return None
+        return place.chunk.attempts.get(place.row, 1), partition.keys.name_of(place.chunk.digests[place.row])
+
+    def holds(self, message: Any) -> bool:
+        """Whether a message that was handed out is still ours to handle."""
+        with self._lock.lock:
+            if self._lock.closed or message.error() is not None:
+                return False
+            partition = self._delivery.partition_of(message.topic(), message.partition())
+            place = None if partition is None else partition.lane.place(message.offset())
+            if (
+                partition is None
+                or place is None
+                or place.chunk.states[place.row] not in (OFFERED, APART)
+                or place.chunk.items[place.row] is not message
+            ):
+                return False
+            claims = self._engine.claims
+            if claims is None or claims.holds(partition, place):
+                return True
+            self._delivery.take_out(message)
+            self._interruption.look_soon()
+            return False
+
+    def _taken_out(self, message: Any) -> Partition | None:
+        """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
+        partition = None
+        if message.error() is None and self._session.gave(message):
+            self._delivery.take_out(message)
+            partition = self._delivery.partition_of(message.topic(), message.partition())
+        self._engine.counters.stale += partition is None
+        return partition
+
+    def complete_below(self, below: dict[Coordinates, int] | None, *, write: bool = True) -> None:
+        """Complete what was handed out below these offsets; None: all of it that counts without being named."""
+        if self._interruption.happened:
+            return
+        delivery = self._delivery
+        if delivery.completed_by is CompletedBy.COMMIT:
+            if below is None and self._only_stored:
+                return
+            for coordinates in list(self._session.assigned if below is None else below):
+                held = delivery.partition_of(*coordinates)
+                if held is not None:
+                    delivery.finish_below(held, None if below is None else below[coordinates])
+                    if write:
+                        held.persist()
+        elif below is not None:
+            for (topic, number), end in below.items():
+                self._write(delivery.finish_up_to(topic, number, end - 1))
+        elif delivery.completed_by is CompletedBy.NEXT_CALL:
+            self._write(delivery.finish())
+
+    def store_below(self, below: dict[Coordinates, int]) -> None:
+        """Complete what was handed out below these offsets; it is written by the batch, unless every message counts."""
+        by_commit = self._delivery.completed_by is CompletedBy.COMMIT
+        self.complete_below(below, write=self._durability == "record" or not by_commit)
+
+    def verdict(self, message: Any) -> Verdict | None:
+        """Return the verdict of a message that was handed out; None when it is not known any more."""
+        if message.error() is not None:
+            return None
+        with self._lock.lock:
+            place = self._delivery.place(message)
+            held = self._delivery.partition_of(message.topic(), message.partition())
+            if place is None and held is not None:
+                place = held.lane.place(message.offset())
+            return None if place is None else place.chunk.verdict(place.row)
+
+    # --- while no message is asked for ---------------------------------------------------------------------------
+
+    def heartbeat(self) -> None:
+        """Do what is due and let the group hear from us, without handing a message out."""
+        self._interruption.whole(self._look_after)
+        self._guard.raise_kept()
+
+    def _look_after(self) -> None:
+        if self._interruption.happened:
+            self.reopen()
+        with self._lock.lock:
+            self._note_completed(self._delivery.finish())
+            self._upkeep()
+            if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
+                self._holds_back = True
+                self._assignment.hold_back(hold=True)
+        self._fetcher.listen(0)
+
+    def fetch_again(self) -> None:
+        """Let the client fetch again, where `heartbeat` had to stop it."""
+        if self._holds_back:
+            with self._lock.lock:
+                self._holds_back = False
+                self._assignment.hold_back(hold=False)
+
+
+def _offset(message: Any) -> int:
+    return int(message.offset())
+
+
+class IdleClock:
+    """Counts how long one loop has been without messages; it ends after ``limit_s`` seconds (None: never).
+
+    What counts is time in which a message could have come: not while the group has given nothing yet, and not while partitions recover. A group
+    that gives nothing for `JOINING_S` counts as silent, so that a loop ends where no broker answers.
+    """
+
+    def __init__(self, session: Session, limit_s: float | None) -> None:
+        self._session = session
+        self._limit_s = limit_s
+        self._began_s = self._heard_s = time.monotonic()
+
+    def heard(self) -> None:
+        """Start again: something came, or is being worked on."""
+        self._heard_s = time.monotonic()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the silence has been too long; to be asked after every call that brought nothing."""
+        if self._limit_s is None:
+            return False
+        now_s = time.monotonic()
+        session = self._session
+        if session.recovering or (not session.placed and now_s < self._began_s + JOINING_S):
+            self._heard_s = now_s
+        return now_s > self._heard_s + self._limit_s

@@ -1,0 +1,177 @@
+"""Which recoveries may have a poll wait for a broker, and how long."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dedup_sdk.kafka import questions
+from dedup_sdk.kafka.assignment import Assigned
+from dedup_sdk.kafka.questions import (
+    ANSWER_S,
+    BACKOFF_S,
+    MOST_AGAIN_S,
+    MOST_ANSWER_S,
+    Asked,
+    Backoff,
+    Knock,
+    Questions,
+)
+from dedup_sdk.kafka.reader import Readers
+from dedup_sdk.kafka.settings import client_settings
+
+
+@dataclass
+class Offset:
+    """What a leader answers; -1001 where the client gave the question up."""
+
+    offset: int
+
+
+@dataclass
+class Bench(Questions):
+    """Questions that the test answers, and a clock that it sets."""
+
+    now_s: float = 1000.0
+    knocks: list[Knock] = field(default_factory=list)
+    renewed: int = 0
+
+    def knock(self, topic: str, partition: int) -> Knock:
+        """See `Questions`."""
+        del topic, partition
+        self.knocks.append(Knock(Asked(Future(), cast("Any", None)), began=self.now_s))
+        return self.knocks[-1]
+
+    def answer(self, offset: int, *, took_s: float) -> None:
+        """Answer the last question."""
+        self.knocks[-1].took_s = took_s
+        self.knocks[-1].asked.answer.set_result(Offset(offset))
+
+    def renew(self) -> None:
+        """See `Questions`."""
+        self.renewed += 1
+
+
+@dataclass
+class World:
+    """What a test has in hand."""
+
+    bench: Bench = field(default_factory=Bench)
+    readers: Readers = field(default_factory=lambda: Readers(client_settings({"group.id": "g"})))
+
+    def __post_init__(self) -> None:
+        self.backoff = Backoff(self.bench, self.readers, clock=lambda: self.bench.now_s)
+
+
+@pytest.fixture
+def world() -> World:
+    """Brokers that have answered until now."""
+    return World()
+
+
+def test_nobody_knocks_while_brokers_answer(world: World) -> None:
+    """Without trouble a recovery asks at once, and a poll waits for half a second at most."""
+    assert world.backoff.may_begin(Assigned("t", 0))
+    assert world.bench.knocks == []
+    assert world.readers.answer_s == ANSWER_S
+
+
+def test_after_a_silence_every_leader_has_to_answer_first(world: World) -> None:
+    """Also the leaders of partitions that did not fail: one short wait is all that a broker which hangs costs."""
+    hung, other = Assigned("t", 0), Assigned("t", 1)
+    world.backoff.failed(hung)
+    assert hung.ask_at > world.bench.now_s
+    assert not world.backoff.may_begin(other)
+    world.bench.answer(7, took_s=0.001)
+    assert world.backoff.may_begin(other)
+    assert not world.backoff.may_begin(hung)
+    world.bench.now_s += 1.0
+    assert not world.backoff.may_begin(hung)
+    assert (hung.waits_for, other.waits_for) == ("broker", None)
+    world.bench.answer(-1001, took_s=5.0)
+    assert not world.backoff.may_begin(hung)
+    world.bench.now_s += BACKOFF_S
+    assert world.backoff.may_begin(hung)
+
+
+def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
+    """Several times what its last answer took, within bounds; the next partition's questions have the usual time again."""
+    slow, slower, quick = Assigned("t", 0), Assigned("t", 1), Assigned("t", 2)
+    world.backoff.note_silence()
+    for assigned, took_s, expected_s in (
+        (slow, 0.8, 3.2),
+        (slower, 3.0, MOST_ANSWER_S),
+        (quick, 0.01, ANSWER_S),
+    ):
+        assert not world.backoff.may_begin(assigned)
+        world.bench.answer(0, took_s=took_s)
+        assert world.backoff.may_begin(assigned)
+        assert world.readers.answer_s == pytest.approx(expected_s)
+        world.backoff.took(0.0)
+        assert world.readers.answer_s == ANSWER_S
+
+
+def test_a_partition_asks_less_and_less(world: World) -> None:
+    """What is not answered is asked again after half a second, then after twice as long each time, up to some seconds."""
+    assigned, waits = Assigned("t", 0), []
+    for _ in range(7):
+        world.backoff.failed(assigned)
+        waits.append(assigned.ask_at - world.bench.now_s)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, MOST_AGAIN_S, MOST_AGAIN_S]
+    assert world.bench.renewed == 7
+
+
+def test_others_have_their_turn_after_a_wait(world: World) -> None:
+    """While brokers are slow a long step is followed by three times as long without one, at most two seconds."""
+    rests: list[bool] = []
+
+    def step(took_s: float, then_s: float) -> None:
+        world.backoff.took(took_s)
+        world.bench.now_s += then_s
+        rests.append(world.backoff.rests)
+
+    step(1.0, 0.0)
+    world.backoff.note_silence()
+    step(0.05, 0.0)
+    step(0.5, 1.49)
+    world.bench.now_s += 0.02
+    rests.append(world.backoff.rests)
+    step(30.0, 1.99)
+    world.bench.now_s += 0.02
+    rests.append(world.backoff.rests)
+    assert rests == [False, False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(KafkaError._TIMED_OUT, False), (KafkaError._TRANSPORT, False), (KafkaError._NOENT, True), (6, True)],
+)
+def test_an_error_may_be_an_answer(code: int, expected: bool) -> None:  # noqa: FBT001 (a row of the table)
+    """That there is no leader, or another one, is somebody's word; that nobody was reached is none."""
+    knock = Knock(Asked(Future(), cast("Any", None)))
+    knock.asked.answer.set_exception(KafkaException(KafkaError(code)))
+    assert knock.is_over
+    assert knock.is_answered is expected
+
+
+def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions share one client, and after `renew` another."""
+    made: list[object] = []
+
+    class Admin:
+        def __init__(self, _: Any) -> None:
+            made.append(self)
+
+        def list_offsets(self, asked: dict[Any, Any], **_others: Any) -> dict[Any, Future[Any]]:
+            return {partition: Future() for partition in asked}
+
+    monkeypatch.setattr(questions, "AdminClient", Admin)
+    asking = Questions({"group.id": "g"})
+    knocks = [asking.knock("t", 0), asking.knock("t", 1)]
+    asking.renew()
+    knocks.append(asking.knock("t", 0))
+    assert [made.index(knock.asked.client) for knock in knocks] == [0, 0, 1]
