@@ -77,8 +77,8 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
         seconds = _SECONDS * (1 + again / 2)
         choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=scenario.broken)
         report = direct(scenario, choice, bed)
-        if report.broken:
-            assert report.judgement.handled, "a twin that does nothing at all proves nothing"
+        # A twin that handled nothing (its workers were killed before their first message came) proves nothing.
+        if report.broken and report.judgement.handled:
             return
         lines.append(report.line())
     pytest.fail("\n".join(lines))
