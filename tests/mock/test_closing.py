@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.mock.conftest import Make, Send
 
-RACES = 250
+RACES = 120
 PATIENCE_S = 20.0
 """A close that takes longer is taken for one that never ends; a good one takes some milliseconds."""
 QUICK = {
@@ -31,7 +31,7 @@ QUICK = {
 
 
 def test_a_close_that_meets_an_assignment_ends() -> None:
-    """Consumers are closed at a random moment of their joining, hundreds of times: assignments arrive inside `close`, and none hangs."""
+    """Consumers are closed at a random moment of their joining, many times: assignments arrive inside `close`, and none hangs."""
     rng = random.Random(4041)
     met = 0
     with MockKafka() as kafka:
