@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import compress
-from operator import ne
+from collections.abc import Callable
+from itertools import compress, repeat
+from operator import itemgetter, ne
 from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import Message
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import State
-from dedup_sdk.kafka.fields import MessageFields, coordinates_of, offsets_of, timestamps_ms
+from dedup_sdk.kafka.fields import MessageFields
+from dedup_sdk.kafka.interruption import guarded
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import OFFERED, Chunk
 from dedup_sdk.marks import Int64s
 
+_offset: Callable[[Any], Any] = Message.offset
+_topic: Callable[[Any], Any] = Message.topic
+_partition: Callable[[Any], Any] = Message.partition
+_timestamp: Callable[[Any], Any] = Message.timestamp
+_time: Callable[[Any], Any] = itemgetter(1)
 _SHOWN = bytes(state == OFFERED for state in range(256))
 
 
@@ -58,65 +67,57 @@ class BatchClassifier:
         A run of one partition is judged whole or not at all.
         """
         ids = self._spec.digests(MessageFields(batch))
-        offsets = offsets_of(batch)
-        runs = _runs(batch)
-        lacking = self._lacking(batch, ids) if self._fail and ids.missing else None
-        if lacking is not None:
+        offsets: list[int] = list(map(_offset, batch))
+        topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
+        count = len(batch)
+        one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
+        runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
+        if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
             return self._up_to_missing(batch, ids, runs, offsets, lacking)
-        columns = _Columns(batch, offsets, timestamps_ms(batch), ids)
-        judged: list[PartitionBatch] = []
-        messages: list[Any] = []
-        claims = self._engine.claims
+        timestamps = np.fromiter(map(_time, map(_timestamp, batch)), np.int64, count)
+        columns = _Columns(batch, offsets, timestamps, ids)
         admitted: list[_Admitted] = []
         doubted: set[tuple[str, int]] = set()
+        error, rest = None, []
         for run in runs:
-            held = self.partition_of(run.topic, run.partition)
+            assigned = self._session.assigned.get((run.topic, run.partition))
+            held = assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
             if held is None:
                 continue
-            part = columns if len(runs) == 1 else columns.cut(run.rows)
+            part = columns if one else columns.cut(run.rows)
             lane = held.lane
-            if lane.is_another_log(part.offsets, part.leader_epochs):
-                self._session.doubt(run.topic, run.partition)
-                doubted.add((run.topic, run.partition))
-                continue
-            other = held.contradiction(part.offsets, part.timestamps, part.ids)
-            if other is not None:
-                self._session.doubt(run.topic, run.partition, contradicted_at=other)
+            other, at = lane.is_another_log(part.offsets, part.leader_epochs), None
+            if not other:
+                at = held.contradiction(part.offsets, part.timestamps, part.ids)
+            if other or at is not None:
+                self._session.doubt(run.topic, run.partition, contradicted_at=at)
                 doubted.add((run.topic, run.partition))
                 continue
             lane.reveals = self._observing
             try:
-                chunks = held.admit(
-                    part.offsets,
-                    part.timestamps,
-                    part.ids,
-                    part.messages,
+                chunks = guarded(
+                    held, held.admit, part.offsets, part.timestamps, part.ids, part.messages,
                     discard_unkeyed=self._discard and not self._observing,
-                )
-            except DedupError as error:
-                messages += self._claimed(admitted)
-                return Classified(messages, judged, batch[run.rows.start :], error, frozenset(doubted))
-            except Exception:
-                held.note_failure()
-                raise
+                )  # fmt: skip
+            except DedupError as refusal:
+                error, rest = refusal, batch[run.rows.start :]
+                break
             if held.gathers:
                 self._engine.refuse_crossing(held)
             lane.note_epoch(part.messages[-1].leader_epoch())
-            judged += [PartitionBatch(held, chunk) for chunk in chunks]
-            if claims is None:
-                messages += self._deliver(part.messages, chunks)
-            else:
-                admitted.append(_Admitted(held, part.messages, chunks))
-        messages += self._claimed(admitted)
-        return Classified(messages, judged, [], None, frozenset(doubted))
-
-    def _claimed(self, admitted: list[_Admitted]) -> list[Any]:
-        """Claim what a batch is to deliver in the shared memory, all of it at once; return what may be delivered now."""
-        claims = self._engine.claims
-        if claims is None or not admitted:
-            return []
-        claims.admit([each.partition for each in admitted])
-        return [message for each in admitted for message in self._deliver(each.messages, each.chunks)]
+            admitted.append(_Admitted(held, part.messages, chunks))
+        if self._engine.claims is not None and admitted:
+            # What the batch is to deliver, all of it at once.
+            self._engine.claims.admit([each.partition for each in admitted])
+        judged: list[PartitionBatch] = []
+        messages: list[Any] = []
+        for held, of_run, chunks in admitted:
+            judged += map(PartitionBatch, repeat(held), chunks)
+            # Late records, if there are any, are a chunk of their own.
+            states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
+            whole = self._observing or states.count(OFFERED) == len(states)
+            messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
+        return Classified(messages, judged, rest, error, frozenset(doubted))
 
     def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
         """Return the first message without an ID in a topic where IDs are looked up, None without one."""
@@ -134,15 +135,6 @@ class BatchClassifier:
         except DedupError as error:
             return Classified([], [], batch, error)
         raise AssertionError("a missing ID was not refused")
-
-    def _deliver(self, messages: list[Any], chunks: Sequence[Chunk]) -> list[Any]:
-        if self._observing:
-            return messages
-        # Late records, if there are any, are a chunk of their own.
-        states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
-        if states.count(OFFERED) == len(states):
-            return messages
-        return list(compress(messages, states.translate(_SHOWN)))
 
     def partition_of(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that delivers, None where it is not ours or comes up to date."""
@@ -166,11 +158,8 @@ class _Run(NamedTuple):
     rows: slice
 
 
-def _runs(batch: list[Any]) -> list[_Run]:
-    topics, partitions = coordinates_of(batch)
-    count = len(batch)
-    if partitions.count(partitions[0]) == count and topics.count(topics[0]) == count:
-        return [_Run(topics[0], partitions[0], slice(0, count))]
+def _runs(topics: list[str], partitions: list[int]) -> list[_Run]:
+    count = len(partitions)
     starts = [
         0,
         *compress(

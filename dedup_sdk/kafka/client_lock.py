@@ -25,7 +25,6 @@ class ClientLock:
         self.closed = False
         self._changed = Condition(self.lock)
         self._inside: int | None = None
-        self._poller: int | None = None
         self._waiting = 0
         self._calls_back = False
 
@@ -47,23 +46,6 @@ class ClientLock:
     def busy_elsewhere(self) -> bool:
         """Whether another thread is inside the client; ask with the lock."""
         return self._inside not in (None, get_ident())
-
-    def poll_turn(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a call for messages; raises `RuntimeError` after `close`, and while another thread is in one."""
-        me = get_ident()
-        with self.lock:
-            if self.closed:
-                self.check_open()
-            if self._poller not in (None, me):
-                raise RuntimeError(
-                    "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
-                    'others (completion="explicit"), or use run()'
-                )
-            self._poller = me
-        try:
-            return call(*arguments)
-        finally:
-            self._poller = None
 
     def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the client in a way that may call back; threads that wait go first, and nobody comes in beside another one."""

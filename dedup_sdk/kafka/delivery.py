@@ -19,8 +19,8 @@ from itertools import chain
 from typing import Any
 
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.classifier import Classified, PartitionBatch
+from dedup_sdk.kafka.interruption import guarded
 from dedup_sdk.lane.chunk import APART, OFFERED, Place
 
 Coordinates = tuple[str, int]
@@ -182,14 +182,14 @@ class Delivery:
     def _handed(self) -> int:
         return len(self._batch) - len(self.ready)
 
-    def finish(self) -> list[Partition]:
-        """Complete what was given out, or let it go where asking for more completes nothing; return what has something to write.
+    def finish(self) -> dict[int, Partition]:
+        """Complete what was given out, or let it go where asking for more completes nothing; return what has something to write, by `id`.
 
         What that frees is queued.
         """
         if self.completed_by is not CompletedBy.NEXT_CALL:
             self._let_go()
-            return []
+            return {}
         touched: dict[int, Partition] = {}
         if self._apart_handed:
             handed, self._apart_handed = self._apart_handed, []
@@ -204,15 +204,9 @@ class Delivery:
             self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
             for partition, chunk in chunks:
                 touched[id(partition)] = partition
-                try:
-                    if freed := partition.complete_chunk(chunk):
-                        self.offer(freed)
-                except DedupError:
-                    raise
-                except Exception:
-                    partition.note_failure()
-                    raise
-        return list(touched.values())
+                if freed := guarded(partition, partition.complete_chunk, chunk):
+                    self.offer(freed)
+        return touched
 
     def _finish_each(
         self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]
@@ -224,13 +218,7 @@ class Delivery:
             partition = self.partition_of(*coordinates)
             if partition is not None:
                 touched[id(partition)] = partition
-                try:
-                    self.offer(partition.complete(ended, states=states, quietly=True))
-                except DedupError:
-                    raise
-                except Exception:
-                    partition.note_failure()
-                    raise
+                self.offer(guarded(partition, partition.complete, ended, states=states, quietly=True))
 
     def finish_asked(self) -> list[Partition]:
         """Complete what was given out before the last call, if asking completes; what that call gave out stays in flight."""

@@ -68,7 +68,10 @@ class Fetcher:
             came = self._lock.call_client(Consumer.consume, self._consumer, room, wait_s)
             self.ran_dry = len(came) < room
             if came:
-                self.keep(came, began)
+                with self._lock.lock:
+                    if self._behind or self._generation != began:
+                        came = self._still_read(came, began)
+                    self.messages = self.messages + came if self.messages else came
 
     def listen(self, wait_s: float) -> None:
         """Let the client do its work; keep the message or event that comes with it."""
@@ -82,10 +85,7 @@ class Fetcher:
     def keep(self, messages: list[Any], began: int) -> None:
         """Keep what a fetch brought that began in a generation, as far as it is still read from there."""
         with self._lock.lock:
-            if self._behind or self._generation != began:
-                void = {c for c, generation in self._generations.items() if generation > began}
-                messages = self._without(messages, void | self._behind)
-            self.messages = self.messages + messages if self.messages else messages
+            self.messages = self.messages + self._still_read(messages, began)
 
     def rest(self, messages: list[Any]) -> None:
         """Keep these of what was fetched; the others are dealt with."""
@@ -166,6 +166,11 @@ class Fetcher:
         self.messages = [
             m for m in self.messages if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
         ]
+
+    def _still_read(self, messages: list[Any], began: int) -> list[Any]:
+        """Return what a fetch brought that began in a generation, as far as it is still read from there."""
+        void = {c for c, generation in self._generations.items() if generation > began}
+        return self._without(messages, void | self._behind)
 
     def _without(self, messages: list[Any], gone: Collection[Coordinates]) -> list[Any]:
         kept = []

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dedup_sdk.errors import DedupError
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.partition import Partition
+
+T = TypeVar("T")
 
 
 class Interruption:
@@ -46,3 +53,17 @@ class Interruption:
         except BaseException:
             self.note()
             raise
+
+
+def guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Do a step of a partition; an error that nobody expects, which may leave it half-changed, is noted as its failure.
+
+    A second one of the same partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.blame`).
+    """
+    try:
+        return step(*arguments, **named)
+    except DedupError:
+        raise
+    except Exception:
+        partition.note_failure()
+        raise

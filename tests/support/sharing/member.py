@@ -196,7 +196,7 @@ class Member(Watched):
             for given in self.has.values():
                 self._handle(given)
             self.has.clear()
-        self._write(self.hand.finish())
+        self._write(list(self.hand.finish().values()))
         self.polled_at = self.world.now_s
         self.engine.trim()
         self.settle()
