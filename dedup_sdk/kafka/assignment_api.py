@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka.assignment import State, is_fetched
+from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_lock import ClientLock
@@ -126,9 +126,9 @@ class AssignmentApi:
             for coordinates, assigned in self._session.assigned.items():
                 if assigned.by_hand:
                     self._fetcher.read_again([coordinates])
-                    if is_fetched(assigned):
+                    if assigned.is_fetched:
                         self._client.resume(*coordinates)
-                        self._session.waking.append(TopicPartition(*coordinates))
+                        self._session.wake_soon(*coordinates)
             self._interruption.look_soon()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
@@ -165,7 +165,7 @@ class AssignmentApi:
         """Write, commit and close partitions that go to another member in order."""
         if self._handlers is not None:
             # What handlers do of partitions that others have already is not written: they are not waited for.
-            lost = {c for c, assigned in self._session.assigned.items() if assigned.state is State.LOST}
+            lost = {c for c, assigned in self._session.assigned.items() if not assigned.is_ours}
             self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
         self.forget(coordinates_in(partitions))
         self._session.give_back(partitions)
@@ -199,7 +199,7 @@ class AssignmentApi:
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
         """Forget what came of a partition that begins anew."""
         assigned = self._session.assigned.get(coordinates)
-        if assigned is not None and assigned.state is State.RECOVERING:
+        if assigned is not None and assigned.recovers:
             self.forget({coordinates})
 
     def reopen_all(self) -> None:
@@ -388,15 +388,15 @@ class AssignmentApi:
                 self._guard.run(self._seek, target)
 
     def hold_back(self, *, hold: bool) -> None:
-        """Have the client fetch nothing, or go on; what the user or recovery paused stays so. With the lock."""
-        delivering = [
+        """Have the client fetch nothing while handlers have enough, or go on; what has other reasons to pause stays so. With the lock."""
+        changed = [
             TopicPartition(*coordinates)
             for coordinates, assigned in self._session.assigned.items()
-            if is_fetched(assigned)
+            if (assigned.pause if hold else assigned.lift)(Pause.HANDLERS)
         ]
-        (Consumer.pause if hold else Consumer.resume)(self._consumer, delivering)
+        (Consumer.pause if hold else Consumer.resume)(self._consumer, changed)
         if not hold:
-            self._client.wake(delivering)
+            self._client.wake(changed)
 
 
 def coordinates_in(partitions: Iterable[TopicPartition]) -> set[Coordinates]:

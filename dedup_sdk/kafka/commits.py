@@ -67,7 +67,7 @@ class Commits:
         self._assigned = assigned
         self._client = client
         self._only_hidden = only_hidden
-        self.by_transactions = False
+        self._by_transactions = False
         """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
         self._owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
@@ -82,7 +82,7 @@ class Commits:
 
         ``until``: when (monotonic seconds) nobody waits for the answer any more.
         """
-        if self._only_hidden and self.by_transactions:
+        if self._only_hidden and self._by_transactions:
             return
         prefix = _hidden_prefix if self._only_hidden else _completed_prefix
         ready = [offset for offset in map(prefix, partitions) if offset is not None]
@@ -120,6 +120,11 @@ class Commits:
         held, owed = self._owed.get(coordinates, (None, None))
         if held is before and owed is not None:
             self._owed[coordinates] = after, owed
+
+    def begin_transactions(self) -> bool:
+        """Take note that transactions may commit; return whether that is new."""
+        before, self._by_transactions = self._by_transactions, True
+        return not before
 
     def await_nothing(self) -> None:
         """Expect no answers any more: an interruption may have swallowed them."""

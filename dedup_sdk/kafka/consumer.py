@@ -492,8 +492,7 @@ class DedupConsumer(Consumer):
         Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so that what came
         before is unverified after a restart.
         """
-        if not self._session.commits.by_transactions:
-            self._session.commits.by_transactions = True
+        if self._session.commits.begin_transactions():
             logger.warning(
                 "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no history; call "
                 "store_offsets() when the transaction is committed, and expect unverified messages after a restart"
@@ -626,7 +625,7 @@ class DedupConsumer(Consumer):
             # question is answered, so that nothing there could be bounded.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._guard.run(self._assignment.give_back, left)
-            self._session.closing = True
+            self._session.commit_no_more()
         close_client(self, within_s=within_s)
 
     def leave_to_parent(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.client_lock import ClientLock
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.session import Session
@@ -122,13 +123,11 @@ class Fetcher:
             if _is_stop(message):
                 assigned = self._session.assigned.get((message.topic(), message.partition()))
                 if assigned is not None:
-                    assigned.stopped = True
+                    assigned.note_stop()
 
     def drop_moved(self) -> None:
         """Drop what was fetched of partitions that the client reads from elsewhere since."""
-        moved = set(self._session.reading.moved)
-        if moved:
-            self._session.reading.moved.clear()
+        if moved := self._session.reading.take_moved():
             # Others that stopped wait for their own turn.
             still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
             self._drop_stops(moved - still)
@@ -143,7 +142,7 @@ class Fetcher:
         with self._lock.lock:
             self._tell_pauses()
             assigned = self._session.assigned
-            due = {c for c in self._behind if c not in assigned or not assigned[c].user_paused}
+            due = {c for c in self._behind if c not in assigned or Pause.USER not in assigned[c].pauses}
             if due:
                 self.note_stops()
                 self._behind -= due
@@ -154,7 +153,7 @@ class Fetcher:
         """Tell the client whether partitions are paused, as it is now, whatever came in between; what went is left out."""
         untold, self._untold = self._untold, set()
         for coordinates in untold & self._session.assigned.keys():
-            paused = self._session.assigned[coordinates].user_paused
+            paused = self._session.assigned[coordinates].pauses
             (self.pause if paused else self.resume)([TopicPartition(*coordinates)])
 
     def _void(self, partitions: Collection[Coordinates]) -> None:

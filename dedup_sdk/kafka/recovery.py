@@ -33,7 +33,7 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, Steps, Wait
+from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, State, Steps, Wait
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import TailReader
@@ -122,6 +122,8 @@ class Recovery:
     def begin(self, detail: str) -> None:
         """Something is going to be replayed or installed; observers hear of the first."""
         self.assigned.note = detail
+        if self.assigned.state is State.OPENING:
+            self.assigned.enter(State.REPLAYING)
         if not self.told:
             self.told = True
             self.engine.inform(self.event("recovery-started", detail))
@@ -175,14 +177,16 @@ def recover(
         start = yield from start_in_the_log(
             replace(start, log_change=change), held, engine, client, settings, until=at.until
         )
-    _hand_over(at, start, held, plan, told_epoch)
+    _make_ready(at, start, held, plan, told_epoch)
     assigned.seconds = time.monotonic() - began
     assigned.note = ", ".join(at.notes)
     if at.told:
         engine.inform(at.event("recovery-ended", f"{assigned.note}, {assigned.seconds:.2f} s"))
+    assigned.held = held
+    assigned.enter(State.ANNOUNCING)
 
 
-def _hand_over(at: Recovery, start: Start, held: Partition, plan: StartPlan, told_epoch: int | None) -> None:
+def _make_ready(at: Recovery, start: Start, held: Partition, plan: StartPlan, told_epoch: int | None) -> None:
     """Make the partition ready to be read, and have it hide the records that the group completed elsewhere above its committed offset."""
     assigned = at.assigned
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
@@ -191,7 +195,6 @@ def _hand_over(at: Recovery, start: Start, held: Partition, plan: StartPlan, tol
         said = not start.at_once and done.ranges[0][0] >= start.offset
         assigned.commits.done_asked = done.encode(start.offset) if said else ""
         held.tell_completed(done.ranges, told_epoch)
-    assigned.held = held
     held.read_from(start.offset)
     if start.metadata is not None:
         assigned.complete = start.metadata.complete

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
-from dedup_sdk.kafka.assignment import Assigned, Coordinates, Starts
+from dedup_sdk.kafka.assignment import CATCHING_UP, RECOVERING, Assigned, Coordinates, Starts, State
 from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Beginning, Commits
@@ -64,11 +64,11 @@ class RecoveryLoop:
     def work(self) -> list[Assigned]:
         """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now."""
         until = time.monotonic() + SLICE_S
-        waiting = [each for each in self._assigned.values() if each.recovers and not each.given_up]
+        waiting = [each for each in self._assigned.values() if each.state in RECOVERING]
         while True:
             now = time.monotonic()
             # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [each for each in waiting if each.held is None and each.ask_at <= now]
+            busy = [each for each in waiting if each.state in CATCHING_UP and each.ask_at <= now]
             self.hurried = bool(busy) and not self._backoff.rests
             if now >= until or not self.hurried:
                 break
@@ -77,7 +77,7 @@ class RecoveryLoop:
                 self._step(assigned)
                 if time.monotonic() >= until:
                     break
-        finished = [each for each in waiting if each.held is not None]
+        finished = [each for each in waiting if each.state is State.ANNOUNCING]
         return self._together(self._announced(finished)) if finished else []
 
     def _together(self, begun: list[Assigned]) -> list[Assigned]:
@@ -112,8 +112,7 @@ class RecoveryLoop:
             assigned.recovery = assigned.waits_for = None
             assigned.failures = 0
         except BaseException as error:
-            assigned.recovery = None
-            self._engine.lose(assigned.topic, assigned.partition)
+            self._begin_anew(assigned)
             if not isinstance(error, DedupError | KafkaException):
                 if isinstance(error, Exception) and assigned.start is not None:
                     assigned.blame(assigned.start.offset)
@@ -121,6 +120,13 @@ class RecoveryLoop:
             self._note_failure(assigned, error)
         finally:
             self._backoff.took(time.monotonic() - began)
+
+    def _begin_anew(self, assigned: Assigned) -> None:
+        """Have the next step of a recovery be its first."""
+        assigned.recovery = None
+        if assigned.state is State.REPLAYING:
+            assigned.enter(State.OPENING)
+        self._engine.lose(assigned.topic, assigned.partition)
 
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
         """Have a recovery begin again later, or the error raised."""

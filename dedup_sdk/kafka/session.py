@@ -11,23 +11,26 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from threading import RLock
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.assignment import (
+    RECOVERING,
     Assigned,
     Coordinates,
     LogChange,
+    Pause,
     Reading,
     Start,
     Starts,
     State,
     hangs_on_the_log,
-    is_fetched,
     set_back,
 )
 from dedup_sdk.kafka.callbacks import Guard
@@ -65,6 +68,7 @@ _REBALANCING: Final = frozenset({
 """The group's answers to a commit of a member that must join again first."""
 
 _MOST_OFFSET: Final = 2**63 - 1
+_state = attrgetter("state")
 
 
 class Session:
@@ -85,7 +89,7 @@ class Session:
         self.log = RebalanceLog(engine)
         self.placed = False
         """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
-        self.closing = False
+        self._commits_end = False
         """Whether the client is on its way out: it answers no questions any more, and nothing is committed."""
         self._client = client
         self._settings = settings
@@ -110,8 +114,8 @@ class Session:
 
     @property
     def recovering(self) -> bool:
-        """Whether some partition does not deliver yet."""
-        return bool([each for each in self.assigned.values() if each.recovers and not each.given_up])
+        """Whether some partition does not deliver yet, and is going to."""
+        return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
 
     @property
     def hurried(self) -> bool:
@@ -228,7 +232,7 @@ class Session:
             wanted=assigned.wanted,
             by_hand=assigned.by_hand,
             taken_at=time.monotonic(),
-            user_paused=assigned.user_paused,
+            pauses=assigned.pauses & {Pause.USER},
             stopped=assigned.stopped,
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
@@ -260,7 +264,7 @@ class Session:
         """
         self.commits.await_nothing()
         for assigned in list(self.assigned.values()):
-            if assigned.given_up:
+            if assigned.state is State.FAILED:
                 continue
             held, known = assigned.held, self._history(assigned)
             start = assigned.start if held is None or known is None else self._where_it_stood(assigned, known)
@@ -303,7 +307,7 @@ class Session:
             assigned.enter(State.REVOKING)
         try:
             # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
-            if not self.closing:
+            if not self._commits_end:
                 if self._settings.only_user_commits:
                     self.commits.pay(asynchronous=False, until=until)
                 self.commits.completed(mine, asynchronous=False, until=until)
@@ -322,6 +326,10 @@ class Session:
             self._let_go(assigned, write=in_time)
         if mine:
             self.log.went("revoked", mine)
+
+    def commit_no_more(self) -> None:
+        """Take note that the client is on its way out."""
+        self._commits_end = True
 
     def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
@@ -381,7 +389,7 @@ class Session:
         assigned = self.assigned.get(coordinates)
         if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             return False
-        assigned.stopped = True
+        assigned.note_stop()
         if assigned.state is State.ACTIVE and self._read_again_if_truncated(
             assigned, parted_at(event.error().str())
         ):
@@ -457,11 +465,12 @@ class Session:
         """Remember whose pause it is: a recovery that ends does not undo the user's."""
         for coordinates in partitions:
             if coordinates in self.assigned:
-                self.assigned[coordinates].user_paused = paused
+                assigned = self.assigned[coordinates]
+                (assigned.pause if paused else assigned.lift)(Pause.USER)
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
-        held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.recovers}
+        held_up = {c for c, assigned in self.assigned.items() if not assigned.is_fetched}
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
     def gave(self, message: Any) -> bool:
@@ -491,8 +500,8 @@ class Session:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
-            if assigned.full or (assigned.held is not None and assigned.held.started):
-                self._throttle(assigned)
+            if assigned.state is State.ACTIVE and assigned.held is not None:
+                self._throttle(assigned, assigned.held)
         try:
             self.commits.pay()
             if time.monotonic() >= self._next_commit:
@@ -503,7 +512,7 @@ class Session:
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
-        fetching = any(map(is_fetched, self.assigned.values()))
+        fetching = any(each.is_fetched for each in self.assigned.values())
         for assigned in finished:
             start = assigned.start
             if start is None:
@@ -512,46 +521,48 @@ class Session:
             if start.offset != assigned.reads_from or assigned.stopped or start.leader_epoch is not None:
                 # With the epoch the client asks the broker whether the log still has the records before.
                 self.reading.begin(assigned, start.offset, start.leader_epoch)
-            if not assigned.user_paused:
+            if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
             if not fetching:
-                self.waking.append(TopicPartition(assigned.topic, assigned.partition))
+                self.wake_soon(*assigned.coordinates)
         behind = [each for each in self.assigned.values() if each.recovers]
         self.log.ready(finished, behind)
+
+    def wake_soon(self, topic: str, partition: int) -> None:
+        """Have the next `wake` include a partition."""
+        self.waking.append(TopicPartition(topic, partition))
 
     def wake(self) -> None:
         """Have the client fetch at once from partitions that have begun to deliver."""
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
-    def _throttle(self, assigned: Assigned) -> None:
-        if assigned.held is None or assigned.state is not State.ACTIVE:
-            return
-        lane = assigned.held.lane
-        span = lane.position - lane.high
+    def _throttle(self, assigned: Assigned, held: Partition) -> None:
+        """Pause a partition of which too much waits, or that has nowhere to write; let it go on when that is over."""
+        lane = held.lane
         if not self._settings.completes_on_next_call:
             note_uncompleted(assigned, lane, MOST_WAITING)
-        claims = assigned.held.claims
-        choked = (assigned.held.choked and self._chosen.on_full_disk == "pause") or (
-            claims is not None and claims.stands_still
-        )
-        if choked and not assigned.full:
-            assigned.full = True
-            self._client.pause(assigned.topic, assigned.partition)
+        claims = held.claims
+        self._pause_while(assigned, Pause.DISK, held.choked and self._chosen.on_full_disk == "pause")
+        self._pause_while(assigned, Pause.ELSEWHERE, claims is not None and claims.stands_still)
+        if Pause.BACKLOG in assigned.pauses:
+            ended = lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit
+            self._pause_while(assigned, Pause.BACKLOG, not ended)
         elif (
-            not assigned.full and span > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
+            lane.position - lane.high > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
         ):
-            assigned.full = True
-            self._client.pause(assigned.topic, assigned.partition)
+            self._pause_while(assigned, Pause.BACKLOG, True)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
                 assigned.topic, assigned.partition, lane.kept, lane.high,
             )  # fmt: skip
-        elif assigned.full and not choked and (lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit):
-            assigned.full = False
-            if not assigned.user_paused:
-                self._client.resume(assigned.topic, assigned.partition)
+
+    def _pause_while(self, assigned: Assigned, why: Pause, there: bool) -> None:  # noqa: FBT001 (it reads as a sentence)
+        if there and assigned.pause(why):
+            self._client.pause(assigned.topic, assigned.partition)
+        elif not there and assigned.lift(why):
+            self._client.resume(assigned.topic, assigned.partition)
 
 
 def _left_out(assigned: Assigned) -> int:
