@@ -27,7 +27,14 @@ from confluent_kafka import (
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, parse_metadata, rule_named_in
+from dedup_sdk.kafka.commit_text import (
+    CommitMetadata,
+    CompletedAbove,
+    Void,
+    parse_metadata,
+    rule_named_in,
+    why_void,
+)
 from dedup_sdk.kafka.commits import CommitState
 from dedup_sdk.kafka.settings import Reset
 from dedup_sdk.lane.state import LaneState
@@ -134,8 +141,8 @@ class Start:
     new: bool = False
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
-    before_us: bool = False
-    """The group committed ``offset`` without a valid text of ours, or in another log: the user may vouch for the records before it."""
+    void: Void | None = None
+    """Why the text beside ``offset`` vouches for nothing; None where it does, or ``offset`` is not where the group stands."""
     void_rule: str | None = None
     """The rule that a void text beside ``offset`` names (`dedup_sdk.kafka.commit_text.rule_named_in`); None where it names none."""
     log_change: LogChange | None = None
@@ -144,6 +151,11 @@ class Start:
     """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None
     """Of a partition that was reopened: the offset that the broker has confirmed last, None when there was none."""
+
+    @property
+    def is_unvouched(self) -> bool:
+        """Whether nothing is known of the records before ``offset``, so that the user may vouch for them; not for what another rule hid."""
+        return self.void not in (None, Void.OTHER_RULE)
 
     @property
     def rule(self) -> str | None:
@@ -407,13 +419,13 @@ class Starts:
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata, committed=committed.offset)
             if asked is None or asked == committed.offset:
-                theirs = metadata is None
+                if metadata is not None:
+                    return Start(offset=committed.offset, metadata=metadata)
                 return Start(
                     offset=committed.offset,
-                    metadata=metadata,
-                    at_once=theirs,
-                    before_us=theirs,
-                    void_rule=rule_named_in(committed.metadata) if theirs else None,
+                    at_once=True,
+                    void=why_void(committed.metadata, committed=committed.offset),
+                    void_rule=rule_named_in(committed.metadata),
                 )
             if metadata is not None and asked < committed.offset:
                 return Start(offset=asked, metadata=set_back(metadata, asked), at_once=True)

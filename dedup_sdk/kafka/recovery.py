@@ -35,6 +35,7 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, State, Steps, Wait
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.commit_text import Void
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
@@ -154,6 +155,7 @@ def recover(
     held = yield from _open_store(at)
     start = _without_another_log(assigned, start, client)
     start = _without_another_rule(assigned, start, held, settings)
+    _tell_why_void(assigned, start, chosen)
     start = yield from start_in_the_log(start, held, engine, client, settings, until=at.until)
     start, told_epoch = yield from _checked(start, held, engine, client)
     while True:
@@ -284,7 +286,12 @@ def _without_another_log(assigned: Assigned, start: Start, client: Client) -> St
     if start.metadata.is_of_one_before(assigned.log):
         # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
         return replace(
-            start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=LogChange()
+            start,
+            metadata=None,
+            void=Void.TOPIC_BEFORE,
+            void_rule=start.rule,
+            at_once=True,
+            log_change=LogChange(),
         )
     logger.warning(
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
@@ -293,7 +300,7 @@ def _without_another_log(assigned: Assigned, start: Start, client: Client) -> St
     # The broker's answer about its epochs compares this log with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
     return replace(
-        start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=change
+        start, metadata=None, void=Void.OTHER_LOG, void_rule=start.rule, at_once=True, log_change=change
     )
 
 
@@ -314,7 +321,20 @@ def _without_another_rule(
         assigned.topic, assigned.partition, start.offset, start.rule, assigned.rule,
     )  # fmt: skip
     # Nor may the user vouch for it: what the other rule hid was handled by nobody.
-    return replace(start, metadata=None, at_once=True, before_us=False)
+    return replace(start, metadata=None, void=Void.OTHER_RULE, at_once=True)
+
+
+def _tell_why_void(assigned: Assigned, start: Start, chosen: RecoverySettings) -> None:
+    """Say why nothing is known of the group's history; another log, or another rule, was told by then."""
+    if start.void in (None, Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
+        return
+    vouched = chosen.history == "assume-processed"
+    logger.log(
+        logging.INFO if vouched or start.void is Void.NO_TEXT else logging.WARNING,
+        "%s[%d]: the group has committed %d, and %s: %s",
+        assigned.topic, assigned.partition, start.offset, start.void.value,
+        "history='assume-processed' vouches for what came before" if vouched else "what came before is unverified until the window has filled",
+    )  # fmt: skip
 
 
 def _checked(
@@ -358,7 +378,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
-    elif chosen.history == "assume-processed" and start.before_us:
+    elif chosen.history == "assume-processed" and start.is_unvouched:
         low = client.bounds(*where)[0]
     plan = plan_start(
         stored,
@@ -369,7 +389,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         new=start.new,
         vouched=start.metadata is not None,
     )
-    if start.before_us and (stored is None or stored.committed is None or start.offset < stored.committed):
+    if start.is_unvouched and (stored is None or stored.committed is None or start.offset < stored.committed):
         # As far as is known here the group was set back: a new era tells it to hosts whose stores know more, whatever is committed meanwhile.
         plan = replace(plan, progress=replace(plan.progress, era=secrets.token_hex(4)))
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
