@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -200,8 +200,6 @@ class Assigned:
     """How often in a row its recovery got no answer."""
     answer_s: float = 0.0
     """Seconds that a question to its leader may take; 0: as any."""
-    unanswered: Any = None
-    """An event of the client that hangs on an answer of its leader, which does not come now."""
     failed_at: int | None = None
     """Where it stood when an unexpected error left it half-changed last, None: never."""
     note: str = ""

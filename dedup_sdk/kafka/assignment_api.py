@@ -63,7 +63,7 @@ class AssignmentApi:
         """Partitions that the user's callback paused before they were taken."""
         self._by_callback: set[Coordinates] = set()
         """Partitions that the user assigned in the callback for others that go: they stay."""
-        self._noted_seeks: dict[Coordinates, TopicPartition] = {}
+        self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Where other threads want partitions to be read from, said while a callback ran."""
 
     # --- subscription --------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class AssignmentApi:
         self._delivery.purge(set(gone))
         self._fetcher.forget(gone)
         for coordinates in gone:
-            self._noted_seeks.pop(coordinates, None)
+            self.noted_seeks.pop(coordinates, None)
         self._interruption.look_soon()
 
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
@@ -307,7 +307,7 @@ class AssignmentApi:
             if ours and alone:
                 self._seek(partition)
             elif ours:
-                self._noted_seeks[partition.topic, partition.partition] = partition
+                self.noted_seeks[partition.topic, partition.partition] = partition
                 self._interruption.look_soon()
             elif alone:
                 Consumer.seek(self._consumer, partition)  # the plain client's own error
@@ -382,8 +382,8 @@ class AssignmentApi:
 
     def do_noted_seeks(self) -> None:
         """Do the seeks by other threads; what went meanwhile is left out. With the lock."""
-        while self._noted_seeks:
-            coordinates, target = self._noted_seeks.popitem()
+        while self.noted_seeks:
+            coordinates, target = self.noted_seeks.popitem()
             if coordinates in self._session.assigned:
                 self._guard.run(self._seek, target)
 

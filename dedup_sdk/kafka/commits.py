@@ -70,7 +70,8 @@ class Commits:
         self._by_transactions = False
         """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
-        self._owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        self.owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        """Commits that wait for the answer to an earlier one; see `pay`."""
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
@@ -100,10 +101,10 @@ class Commits:
 
         Asynchronously those that have that answer by now, else all of them.
         """
-        if not self._owed:
+        if not self.owed:
             return
-        ready = [c for c in self._owed if not (asynchronous and c in self._unanswered)]
-        owed = [self._owed.pop(coordinates) for coordinates in ready]
+        ready = [c for c in self.owed if not (asynchronous and c in self._unanswered)]
+        owed = [self.owed.pop(coordinates) for coordinates in ready]
         due = [
             tp
             for assigned, tp in owed
@@ -117,9 +118,9 @@ class Commits:
     def hand_on(self, before: Assigned, after: Assigned) -> None:
         """Keep the pending commit of a partition that was moved: as with the plain client, a seek takes no commit back."""
         coordinates = before.topic, before.partition
-        held, owed = self._owed.get(coordinates, (None, None))
+        held, owed = self.owed.get(coordinates, (None, None))
         if held is before and owed is not None:
-            self._owed[coordinates] = after, owed
+            self.owed[coordinates] = after, owed
 
     def begin_transactions(self) -> bool:
         """Take note that transactions may commit; return whether that is new."""
@@ -188,7 +189,7 @@ class Commits:
 
     def _owed_up_to(self, assigned: Assigned) -> int:
         """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
-        held, owed = self._owed.get((assigned.topic, assigned.partition), (None, None))
+        held, owed = self.owed.get((assigned.topic, assigned.partition), (None, None))
         return -1 if owed is None or held is not assigned else owed.offset
 
     def note(self, offsets: Iterable[TopicPartition]) -> None:
@@ -196,8 +197,8 @@ class Commits:
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
-            held, owed = self._owed.get(coordinates, (None, tp))
-            self._owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
+            held, owed = self.owed.get(coordinates, (None, tp))
+            self.owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
 
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
@@ -309,7 +310,7 @@ class Commits:
         if assigned.held is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
             again = assigned.commit_of(assigned.held, committed)
-            self._owed.setdefault(where, (assigned, again))
+            self.owed.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
         assigned = self._assigned.get((tp.topic, tp.partition))

@@ -39,6 +39,10 @@ class Interruption:
         """Take note that every partition was opened again."""
         self.happened, self.upkeep_at = False, 0.0
 
+    def look_at(self, at: float) -> None:
+        """Have the first call for messages from then on (monotonic seconds) do its upkeep."""
+        self.upkeep_at = at
+
     def look_soon(self) -> None:
         """Have the next call for messages do its upkeep."""
         self.upkeep_at = 0.0

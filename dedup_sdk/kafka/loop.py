@@ -293,7 +293,7 @@ class FetchLoop:
             if not passes(error):
                 raise
             logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
-            self._session.put_off(event)
+            self._session.answer_later(event)
             absorbed = True
         self._fetcher.rest(batch[1:])
         if not absorbed:
@@ -344,24 +344,25 @@ class FetchLoop:
         self._engine.trim()
         if self._engine.claims is not None:
             self._settle_claims(self._engine.claims)
-        self._assignment.do_noted_seeks()
+        if self._assignment.noted_seeks:
+            self._assignment.do_noted_seeks()
         session = self._session
-        if session.recovering:
+        recovers = session.recovering
+        if recovers:
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
             self._fetcher.note_stops()
-        session.work()
-        for coordinates in session.doubt_topics_made_anew():
+        for coordinates in session.work():
             self._assignment.forget_if_it_recovers(coordinates)
-        self._fetcher.drop_moved()
-        if events := session.due_events():
+        if session.reading.moved:
+            self._fetcher.drop_moved()
+        if session.put_off and (events := session.due_events()):
             self._fetcher.put_first(events)
         if session.waking:
             session.wake()
         now = time.monotonic()
-        recovers_s = 0.0 if session.hurried else _RECOVERING_S if session.recovering else UPKEEP_S
-        self._recover_at = now + recovers_s
-        self._interruption.upkeep_at = now + min(UPKEEP_S, session.until_commit_s)
+        self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
+        self._interruption.look_at(min(now + UPKEEP_S, session.next_commit_at))
 
     def _settle_claims(self, claims: Claims) -> None:
         claims.keep(self._delivery.take_back)
@@ -370,8 +371,9 @@ class FetchLoop:
 
     def _write_completed(self) -> None:
         """Write what asking for more has completed, or `store_offsets`."""
-        unwritten, self._unwritten = self._unwritten, {}
-        self._write(unwritten.values())
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, {}
+            self._write(unwritten.values())
         if self._delivery.completed_by is CompletedBy.COMMIT:
             open_ = self._engine.partitions.values()
             self._write(held for held in open_ if held.started and held.lane.unwritten)

@@ -102,7 +102,13 @@ class Session:
             self.assigned, engine, client, settings, chosen, guard=guard, starts=self._starts,
             backoff=self._backoff, commits=self.commits,
         )  # fmt: skip
-        self._next_commit = time.monotonic() + settings.commit_interval_s
+        self.next_commit_at = time.monotonic() + settings.commit_interval_s
+        """When (monotonic seconds) the next commit is due."""
+        self.hurried = False
+        """Whether some recovery could go on at once."""
+        self.put_off: dict[Coordinates, Any] = {}
+        """Events of the client that hang on an answer of their partition's leader, which does not come now."""
+        self._completed_by_user = not settings.completes_on_next_call
         self._write_again_at = 0.0
         self.waking: list[TopicPartition] = []
         """Partitions that deliver and are not fetched from yet; see `wake`."""
@@ -116,16 +122,6 @@ class Session:
     def recovering(self) -> bool:
         """Whether some partition does not deliver yet, and is going to."""
         return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
-
-    @property
-    def hurried(self) -> bool:
-        """Whether some recovery could go on at once."""
-        return self._recoveries.hurried
-
-    @property
-    def until_commit_s(self) -> float:
-        """Seconds until the next commit is due."""
-        return max(0.0, self._next_commit - time.monotonic())
 
     # --- taking and moving -------------------------------------------------------------------------------------------
 
@@ -364,6 +360,7 @@ class Session:
         if assigned.recovery is not None:
             assigned.recovery.close()
         self._backoff.forget(assigned.topic, assigned.partition)
+        self.put_off.pop(assigned.coordinates, None)
         self.assigned.pop(assigned.coordinates, None)
 
     def _end(self, assigned: Assigned, *, write: bool) -> None:
@@ -404,23 +401,19 @@ class Session:
         self.move(*coordinates, offset, log_changed=True)
         return True
 
-    def put_off(self, event: Any) -> None:
+    def answer_later(self, event: Any) -> None:
         """Keep an event of the client until its partition's leader may answer: the other partitions go on."""
         assigned = self.assigned.get((event.topic(), event.partition()))
         if assigned is not None:
             self._backoff.failed(assigned)
-            assigned.unanswered = event
+            self.put_off[assigned.coordinates] = event
 
     def due_events(self) -> list[Any]:
-        """Return the events that were put off and may be answered now."""
-        due = []
-        for assigned in self.assigned.values():
-            if assigned.unanswered is None or assigned.ask_at > time.monotonic():
-                continue
-            if self._backoff.may_begin(assigned):
-                due.append(assigned.unanswered)
-                assigned.unanswered = None
-        return due
+        """Return, once, the events that were put off and may be answered now."""
+        now = time.monotonic()
+        waiting = [self.assigned[coordinates] for coordinates in self.put_off]
+        due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
+        return [self.put_off.pop(each.coordinates) for each in due]
 
     def doubt(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
@@ -437,10 +430,8 @@ class Session:
             start = self._where_it_stood(assigned, known)
             self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
 
-    def doubt_topics_made_anew(self) -> list[Coordinates]:
+    def _topics_made_anew(self) -> list[Coordinates]:
         """Recover the partitions of topics that were deleted and made again, from their beginning; return these partitions."""
-        if not self._topic_watch.is_due:
-            return []
         # A recovery asks by itself.
         delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
         changed = self._topic_watch.look(delivering)
@@ -486,29 +477,36 @@ class Session:
 
     # --- a poll ------------------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
-        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
-        self._recoveries.hurried = False
+    def work(self) -> list[Coordinates]:
+        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits.
+
+        Return the partitions that begin anew, because their topic was made anew.
+        """
         if self.recovering:
             if begun := self._recoveries.work():
                 self._begin_to_deliver(begun)
+            self.hurried = self._recoveries.hurried
         else:
+            self.hurried = False
             self._client.readers.close()
         if self._window_check.asked:
             self._window_check.look()
-        if self.engine.choked and time.monotonic() >= self._write_again_at:
+        now = time.monotonic()
+        if self.engine.choked and now >= self._write_again_at:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
             if assigned.state is State.ACTIVE and assigned.held is not None:
                 self._throttle(assigned, assigned.held)
         try:
-            self.commits.pay()
-            if time.monotonic() >= self._next_commit:
-                self._next_commit = time.monotonic() + self._settings.commit_interval_s
+            if self.commits.owed:
+                self.commits.pay()
+            if now >= self.next_commit_at:
+                self.next_commit_at = now + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next one", error)
+        return self._topics_made_anew() if self._topic_watch.is_due else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
@@ -540,15 +538,18 @@ class Session:
 
     def _throttle(self, assigned: Assigned, held: Partition) -> None:
         """Pause a partition of which too much waits, or that has nowhere to write; let it go on when that is over."""
-        lane = held.lane
-        if not self._settings.completes_on_next_call:
+        lane, pauses, claims = held.lane, assigned.pauses, held.claims
+        if self._completed_by_user:
             note_uncompleted(assigned, lane, MOST_WAITING)
-        claims = held.claims
-        self._pause_while(assigned, Pause.DISK, held.choked and self._chosen.on_full_disk == "pause")
-        self._pause_while(assigned, Pause.ELSEWHERE, claims is not None and claims.stands_still)
-        if Pause.BACKLOG in assigned.pauses:
-            ended = lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit
-            self._pause_while(assigned, Pause.BACKLOG, not ended)
+        full = held.choked and self._chosen.on_full_disk == "pause"
+        if full != (Pause.DISK in pauses):
+            self._pause_while(assigned, Pause.DISK, full)
+        silent = claims is not None and claims.stands_still
+        if silent != (Pause.ELSEWHERE in pauses):
+            self._pause_while(assigned, Pause.ELSEWHERE, silent)
+        if Pause.BACKLOG in pauses:
+            if lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit:
+                self._pause_while(assigned, Pause.BACKLOG, False)
         elif (
             lane.position - lane.high > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
         ):
