@@ -31,10 +31,9 @@ from dedup_sdk.bridge.target import (
 from dedup_sdk.checks import choice, flag, seconds, whole
 from dedup_sdk.errors import BridgeError, ConfigurationError
 from dedup_sdk.ids.spec import IdSpec, id_spec
+from dedup_sdk.kafka.client_errors import passes, text_of
 from dedup_sdk.kafka.error_text import masked_text
 from dedup_sdk.kafka.fields import offsets_of
-from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.refusals import text_of
 
 log = logging.getLogger("dedup_sdk")
 

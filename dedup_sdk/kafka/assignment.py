@@ -260,6 +260,11 @@ class Assigned:
         self.pauses.discard(why)
         return was_there and self.is_fetched
 
+    def note_uncompleted(self, uncompleted: bool) -> bool:  # noqa: FBT001 (the fact itself)
+        """Take note whether nothing of much was completed; return whether that is news."""
+        before, self.uncompleted = self.uncompleted, uncompleted
+        return uncompleted and not before
+
     def note_stop(self) -> None:
         """Take note that the client gave up reading it."""
         self.stopped = True

@@ -12,13 +12,11 @@ from typing import Any, Protocol
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.kafka.assignment import Pause
-from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import Delivery
-from dedup_sdk.kafka.fetcher import Fetcher
-from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
 from dedup_sdk.kafka.session import Session, commit_in_group
 from dedup_sdk.kafka.settings import ClientSettings
 

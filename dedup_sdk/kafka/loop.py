@@ -26,17 +26,13 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.assignment_api import AssignmentApi
-from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.classifier import BatchClassifier
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
-from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Coordinates
-from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.kafka.end_watch import EndWatch
-from dedup_sdk.kafka.fetcher import Fetcher
-from dedup_sdk.kafka.interruption import Interruption
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.fetcher import ClientLock, Collector, Fetcher
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.record import Verdict
@@ -388,7 +384,7 @@ class FetchLoop:
 
     @contextlib.contextmanager
     def steady(self, *, bears_faults: bool = False) -> Iterator[None]:
-        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.interruption`).
+        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.failures`).
 
         ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
         """

@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
 from dedup_sdk.kafka.assignment import CATCHING_UP, RECOVERING, Assigned, Coordinates, Starts, State
-from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Beginning, Commits
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.questions import LOOK_S, Backoff
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings

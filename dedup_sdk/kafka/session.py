@@ -33,18 +33,17 @@ from dedup_sdk.kafka.assignment import (
     hangs_on_the_log,
     set_back,
 )
-from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.questions import ANSWER_S, Backoff
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.recovery_loop import RecoveryLoop
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import status_of
+from dedup_sdk.kafka.status import note_uncompleted, status_of
 from dedup_sdk.kafka.topic_watch import TopicWatch
-from dedup_sdk.kafka.uncompleted import note_uncompleted
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
 

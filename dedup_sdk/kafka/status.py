@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
+from dedup_sdk.lane.state import LaneState
 from dedup_sdk.observe import Hindrance, PartitionStatus
+
+logger = logging.getLogger("dedup_sdk")
+
+MANY = 10_000
+"""Records in flight after which it is news that nothing was completed yet."""
+
+
+def note_uncompleted(assigned: Assigned, lane: LaneState, most_waiting: int) -> None:
+    """Note whether much was handed out and nothing ever came back, of a partition that only the user's offsets complete.
+
+    The log says it once. ``most_waiting``: the records at which the partition will be paused.
+    """
+    start = lane.low if assigned.start is None else assigned.start.offset
+    if assigned.note_uncompleted(lane.high <= start and lane.in_flight >= MANY):
+        logger.warning(
+            "%s[%d]: %d records are in flight, and nothing was completed since offset %d: here only commit(), store_offsets() and "
+            "complete() complete; a transaction's offsets, or offsets kept elsewhere, do not. At %d the partition is paused; call "
+            "store_offsets() for what is handled",
+            assigned.topic, assigned.partition, lane.in_flight, start, most_waiting,
+        )  # fmt: skip
 
 
 def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:

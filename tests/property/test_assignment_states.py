@@ -18,8 +18,8 @@ from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka import recovery_loop, session
 from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
-from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.commit_text import parse_metadata
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
