@@ -152,17 +152,21 @@ class Commits:
 
         Until the broker has taken them a crash would make the group look new, and its store foreign to it.
         """
-        free = [each for each in partitions if (each.topic, each.partition) not in self._unanswered]
-        asked = [(each, offset) for each in free if (offset := _completed_prefix(each)) is not None]
-        if asked:
-            for each, _ in asked:
+        asked: list[Assigned] = []
+        offsets: list[TopicPartition] = []
+        for each in partitions:
+            prefix = None if each.coordinates in self._unanswered else _completed_prefix(each)
+            if prefix is not None:
                 each.commits.beginning = Beginning.ASKED
-            try:
-                self.exactly([offset for _, offset in asked], asynchronous=True)
-            except KafkaException:
-                for each, _ in asked:
-                    each.commits.beginning = Beginning.TO_ASK
-                raise
+                asked.append(each)
+                offsets.append(prefix)
+        try:
+            if offsets:
+                self.exactly(offsets, asynchronous=True)
+        except KafkaException:
+            for each in asked:
+                each.commits.beginning = Beginning.TO_ASK
+            raise
 
     def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
         """Return the offsets of a commit by the user: each partition's completed prefix, at most up to ``ends``.

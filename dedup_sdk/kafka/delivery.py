@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import chain, compress, repeat
 from operator import itemgetter, ne
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from confluent_kafka import Message
@@ -27,11 +27,12 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import State
-from dedup_sdk.kafka.failures import guarded
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.marks import Int64s
+
+T = TypeVar("T")
 
 _offset: Callable[[Any], Any] = Message.offset
 _topic: Callable[[Any], Any] = Message.topic
@@ -107,7 +108,7 @@ class BatchClassifier:
                 continue
             lane.reveals = self._observing
             try:
-                chunks = guarded(
+                chunks = _guarded(
                     held, held.admit, part.offsets, part.timestamps, part.ids, part.messages,
                     discard_unkeyed=self._discard and not self._observing,
                 )  # fmt: skip
@@ -388,7 +389,7 @@ class Delivery:
             self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
             for partition, chunk in chunks:
                 touched[id(partition)] = partition
-                if freed := guarded(partition, partition.complete_chunk, chunk):
+                if freed := _guarded(partition, partition.complete_chunk, chunk):
                     self.offer(freed)
         return touched
 
@@ -402,7 +403,7 @@ class Delivery:
             partition = self.partition_of(*coordinates)
             if partition is not None:
                 touched[id(partition)] = partition
-                self.offer(guarded(partition, partition.complete, ended, states=states, quietly=True))
+                self.offer(_guarded(partition, partition.complete, ended, states=states, quietly=True))
 
     def finish_asked(self) -> list[Partition]:
         """Complete what was given out before the last call, if asking completes; what that call gave out stays in flight."""
@@ -583,3 +584,17 @@ def _without(messages: list[Any], gone: set[Coordinates]) -> list[Any]:
 
 def _same(message: Any, other: Any) -> bool:
     return _coordinates(message) == _coordinates(other) and bool(message.offset() == other.offset())
+
+
+def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Do a step of a partition; an error that nobody expects, which may leave it half-changed, is noted as its failure.
+
+    A second one of the same partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.blame`).
+    """
+    try:
+        return step(*arguments, **named)
+    except DedupError:
+        raise
+    except Exception:
+        partition.note_failure()
+        raise

@@ -13,12 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from dedup_sdk.errors import DedupError
-
-if TYPE_CHECKING:
-    from dedup_sdk.engine.partition import Partition
+from typing import Any
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -59,9 +54,6 @@ class Guard:
             raise kept
 
 
-T = TypeVar("T")
-
-
 class Interruption:
     """Whether an exception has left partitions half way (``happened``), and when the next upkeep is due.
 
@@ -100,17 +92,3 @@ class Interruption:
         except BaseException:
             self.note()
             raise
-
-
-def guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Do a step of a partition; an error that nobody expects, which may leave it half-changed, is noted as its failure.
-
-    A second one of the same partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.blame`).
-    """
-    try:
-        return step(*arguments, **named)
-    except DedupError:
-        raise
-    except Exception:
-        partition.note_failure()
-        raise

@@ -176,7 +176,7 @@ class Backoff:
         """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
         now = self._clock()
         self._readers.answer_s = assigned.answer_s or ANSWER_S
-        if assigned.recovery is not None or not self.is_active:
+        if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
         knock = self._knocks.get(coordinates)
@@ -199,7 +199,7 @@ class Backoff:
     def took(self, seconds: float) -> None:
         """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
         self._readers.answer_s = ANSWER_S
-        if self.is_active and seconds > _LONG_S:
+        if seconds > _LONG_S and self.is_active:
             self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
 
     def failed(self, assigned: Assigned) -> None:

@@ -97,6 +97,8 @@ class Recovery:
     client: Client
     settings: ClientSettings
     chosen: RecoverySettings
+    cluster: str
+    topic_id: str
     until: float | None = None
     """When (monotonic seconds) the partition starts without the rest of its past; None: never."""
     set_aside: bool = False
@@ -150,10 +152,14 @@ def recover(
     start = assigned.start
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
-    at = Recovery(assigned, engine, client, settings, chosen)
+    at = Recovery(
+        assigned, engine, client, settings, chosen,
+        cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
+    )  # fmt: skip
+    assigned.log = log_name(at.cluster, at.topic_id)
     at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     held = yield from _open_store(at)
-    start = _without_another_log(assigned, start, client)
+    start = _without_another_log(assigned, start)
     start = _without_another_rule(assigned, start, held, settings)
     _tell_why_void(assigned, start, chosen)
     start = yield from start_in_the_log(start, held, engine, client, settings, until=at.until)
@@ -212,11 +218,10 @@ def _make_ready(at: Recovery, start: Start, held: Partition, plan: StartPlan, to
 def _open_store(at: Recovery) -> Steps[Partition]:
     """Open the partition's store, once whoever has it lets it go; one that is damaged, or means nothing here, is set aside."""
     assigned, engine = at.assigned, at.engine
-    topic_id, cluster = at.client.topic_id(assigned.topic), at.client.cluster_id()
     began, waited_s = time.monotonic(), -1.0
     while True:
         try:
-            return engine.attach(assigned.topic, assigned.partition, topic_id=topic_id, cluster=cluster)
+            return engine.attach(assigned.topic, assigned.partition, topic_id=at.topic_id, cluster=at.cluster)
         except StoreLockedError as error:
             before_s, waited_s = waited_s, time.monotonic() - began
             _tell_of_the_lock(at, error, waited_s, before_s)
@@ -225,7 +230,7 @@ def _open_store(at: Recovery) -> Steps[Partition]:
             _set_damaged_aside(at, damage)
             yield None
         except ForeignStoreError as error:
-            recreated = error.field == "topic_id" and bool(topic_id)
+            recreated = error.field == "topic_id" and bool(at.topic_id)
             if not recreated and error.field not in _OF_THE_RULE:
                 raise
             kept = _set_aside(at)
@@ -254,9 +259,7 @@ def _set_aside(at: Recovery) -> str | None:
     """Move the partition's store out of the way; None where another process opened it meanwhile: the next look waits for that one."""
     topic, partition = at.assigned.topic, at.assigned.partition
     try:
-        return at.engine.set_aside(
-            topic, partition, topic_id=at.client.topic_id(topic), cluster=at.client.cluster_id()
-        )
+        return at.engine.set_aside(topic, partition, topic_id=at.topic_id, cluster=at.cluster)
     except StoreLockedError:
         return None
 
@@ -278,9 +281,8 @@ def _tell_of_the_lock(at: Recovery, error: StoreLockedError, waited_s: float, be
 # --- the second rung: whether history is of this log and this rule (see also log_check) ----------------------------------
 
 
-def _without_another_log(assigned: Assigned, start: Start, client: Client) -> Start:
+def _without_another_log(assigned: Assigned, start: Start) -> Start:
     """Leave out a commit's text about another log: a tool that copies groups translates offsets, not the text beside them."""
-    assigned.log = log_name(client.cluster_id(), client.topic_id(assigned.topic))
     if start.metadata is None or start.metadata.is_of(assigned.log):
         return start
     if start.metadata.is_of_one_before(assigned.log):
@@ -424,8 +426,8 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
     at.notes = [plan.beginning]
     if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
         identity = Identity(
-            cluster=client.cluster_id(), group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=at.settings.isolation,
+            cluster=at.cluster, group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
+            topic_id=at.topic_id, id_spec=str(held.keys), isolation=at.settings.isolation,
         )  # fmt: skip
         with at.reader() as reader:
             plan, note = yield from start_from_snapshot(

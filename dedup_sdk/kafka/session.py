@@ -627,7 +627,7 @@ class RebalanceLog:
 
     def _write(self, what: str, count: int, names: str) -> None:
         counted = Counter(self._engine.counters.as_dict())
-        since = {name: count for name, count in (counted - self._counted).items() if count}
+        since = dict(counted - self._counted)
         self._counted = counted
         logger.info(
             "%s %d partitions: %s; verdicts since the last rebalance: %s", what, count, names or "-", since or "none"
