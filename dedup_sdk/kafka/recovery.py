@@ -414,7 +414,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
 
 def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[StartPlan]:
     """Begin with the marks of the store, of a snapshot, or with none; return the rest of the plan."""
-    assigned, client = at.assigned, at.client
+    assigned = at.assigned
     if plan.beginning == "rewound":
         detail = "the group's offsets were set back below what this store knows to be committed"
         at.engine.inform(at.event("rewound", detail, start.offset))
