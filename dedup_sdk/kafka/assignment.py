@@ -269,6 +269,32 @@ class Assigned:
         """Take note that the client gave up reading it."""
         self.stopped = True
 
+    def identify(self, *, log: str | None = None, rule: str | None = None) -> None:
+        """Take note of which log its offsets are, and by which rule its marks are made."""
+        self.log = self.log if log is None else log
+        self.rule = self.rule if rule is None else rule
+
+    def begin_at(self, start: Start) -> None:
+        """Start elsewhere than the group's commit says: offsets that were asked for lie behind it, and must be committed again."""
+        self.start = start
+        self.commits.ask_again()
+
+    def replay(self, note: str, records: int = 0) -> None:
+        """Take note of how far the replay is, or of a snapshot that is installed; ``records`` were folded since the last call."""
+        if self.state is State.OPENING:
+            self.enter(State.REPLAYING)
+        self.note, self.replayed = note, self.replayed + records
+
+    def be_ready(
+        self, held: Partition, *, complete: bool, told: CompletedAbove | None, note: str, seconds: float
+    ) -> None:
+        """End the recovery: ``held`` may be fed from the start on. For ``complete`` and ``told`` see the attributes."""
+        self.held, self.complete, self.told, self.note, self.seconds = held, complete, told, note, seconds
+        if told is not None and self.start is not None:
+            said = not self.start.at_once and told.ranges[0][0] >= self.start.offset
+            self.commits.note_done(told.encode(self.start.offset) if said else "")
+        self.enter(State.ANNOUNCING)
+
     def blame(self, at: int) -> None:
         """Note that an unexpected error of this partition came when it stood at an offset; a second one at the same place closes it."""
         again, self.failed_at = self.failed_at == at, at

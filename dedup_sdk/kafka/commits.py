@@ -53,6 +53,10 @@ class CommitState:
         """Return the state after a move to an offset, in another epoch of the partition: offsets from there on may be committed again."""
         return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
 
+    def note_done(self, done: str) -> None:
+        """Take note of the completions above its offset that the group's commit tells (`done_part`)."""
+        self.done_asked = done
+
     def ask_again(self) -> None:
         """Take nothing for asked: the answer was a refusal, or the partition starts before the offset that was asked for."""
         self.requested = -1
@@ -219,7 +223,7 @@ class Commits:
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]
             assigned.commits.requested = max(assigned.commits.requested, tp.offset)
-            assigned.commits.done_asked = done_part(tp.metadata)
+            assigned.commits.note_done(done_part(tp.metadata))
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)

@@ -33,7 +33,7 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, State, Steps, Wait
+from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commit_text import Void
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
@@ -124,16 +124,14 @@ class Recovery:
 
     def begin(self, detail: str) -> None:
         """Something is going to be replayed or installed; observers hear of the first."""
-        self.assigned.note = detail
-        if self.assigned.state is State.OPENING:
-            self.assigned.enter(State.REPLAYING)
+        self.assigned.replay(detail)
         if not self.told:
             self.told = True
             self.engine.inform(self.event("recovery-started", detail))
 
     def progress(self, offset: int, detail: str) -> None:
         """A replay has come to an offset."""
-        self.assigned.note = detail
+        self.assigned.replay(detail)
         self.engine.inform(self.event("recovery-progress", detail, offset))
 
 
@@ -156,7 +154,7 @@ def recover(
         assigned, engine, client, settings, chosen,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
     )  # fmt: skip
-    assigned.log = log_name(at.cluster, at.topic_id)
+    assigned.identify(log=log_name(at.cluster, at.topic_id))
     at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     held = yield from _open_store(at)
     start = _without_another_log(assigned, start)
@@ -172,9 +170,7 @@ def recover(
             cut = yield from _cut_before(start, held, client)
         if cut is None:
             if start is not assigned.start:
-                # Offsets that were asked for lie behind it, and must be committed again.
-                assigned.start = start
-                assigned.commits.ask_again()
+                assigned.begin_at(start)
             plan = yield from _from_store_or_snapshot(at, start, held, plan)
             cut = yield from _replay_tail(at, start, held, plan)
             if cut is None:
@@ -185,31 +181,19 @@ def recover(
         start = yield from start_in_the_log(
             replace(start, log_change=change), held, engine, client, settings, until=at.until
         )
-    _make_ready(at, start, held, plan, told_epoch)
-    assigned.seconds = time.monotonic() - began
-    assigned.note = ", ".join(at.notes)
-    if at.told:
-        engine.inform(at.event("recovery-ended", f"{assigned.note}, {assigned.seconds:.2f} s"))
-    assigned.held = held
-    assigned.enter(State.ANNOUNCING)
-
-
-def _make_ready(at: Recovery, start: Start, held: Partition, plan: StartPlan, told_epoch: int | None) -> None:
-    """Make the partition ready to be read, and have it hide the records that the group completed elsewhere above its committed offset."""
-    assigned = at.assigned
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
-    assigned.told = done
     if done is not None:
-        said = not start.at_once and done.ranges[0][0] >= start.offset
-        assigned.commits.done_asked = done.encode(start.offset) if said else ""
+        # Records that the group completed elsewhere above its committed offset are hidden.
         held.tell_completed(done.ranges, told_epoch)
     held.read_from(start.offset)
-    if start.metadata is not None:
-        assigned.complete = start.metadata.complete
-        if held.lane.high == start.offset:
-            held.lane.learn_epoch(start.leader_epoch)
-    else:
-        assigned.complete = start.new and plan.progress.since_ms is None
+    if start.metadata is not None and held.lane.high == start.offset:
+        held.lane.learn_epoch(start.leader_epoch)
+    new = start.new and plan.progress.since_ms is None
+    note, seconds = ", ".join(at.notes), time.monotonic() - began
+    if at.told:
+        engine.inform(at.event("recovery-ended", f"{note}, {seconds:.2f} s"))
+    complete = new if start.metadata is None else start.metadata.complete
+    assigned.be_ready(held, complete=complete, told=done, note=note, seconds=seconds)
 
 
 # --- the first rung: the local store ------------------------------------------------------------------------------------
@@ -314,7 +298,9 @@ def _without_another_rule(
     Records that another ID spec or strategy hid were never handled: folded by this one, they would count as handled. Marks that are there stay: they
     were made by this rule.
     """
-    assigned.rule = rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
+    assigned.identify(
+        rule=rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
+    )
     if start.rule in (None, assigned.rule):
         return start
     logger.warning(
@@ -638,7 +624,7 @@ def _fold(
             return LogChange(piece.offsets[0])
         held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
         reached, heard = piece.end, time.monotonic()
-        at.assigned.replayed += len(piece.offsets)
+        at.assigned.replay(at.assigned.note, len(piece.offsets))
         watch.note(piece.end)
         at.engine.trim()
         yield None
