@@ -269,6 +269,47 @@ class Assigned:
         """Take note that the client gave up reading it."""
         self.stopped = True
 
+    # --- the turns of its recovery ---------------------------------------------------------------------------------
+
+    def begin_recovery(self, steps: Steps[None]) -> None:
+        """Take the steps of the recovery that is under way from now on."""
+        self.recovery = steps
+
+    def end_recovery(self) -> None:
+        """Let the steps go: it is through."""
+        self.recovery = self.waits_for = None
+        self.failures = 0
+
+    def recover_anew(self) -> None:
+        """Have the next step be the first of another recovery: this one failed."""
+        self.recovery = None
+        if self.state is State.REPLAYING:
+            self.enter(State.OPENING)
+
+    def wait_until(self, at: float, hindrance: Hindrance | None) -> None:
+        """Have its recovery go on, and ask brokers, not before a time (monotonic seconds); ``hindrance``: the thing it waits for."""
+        self.ask_at, self.waits_for = at, hindrance
+
+    def count_failure(self) -> int:
+        """Count a question that was not answered; return how many there were in a row."""
+        self.failures += 1
+        return self.failures
+
+    def silent_s(self, now: float) -> float:
+        """Return how many seconds ago a question of its recovery was not answered for the first time."""
+        self.asked_from = self.asked_from or now
+        return now - self.asked_from
+
+    def note_answer(self, at: float = 0.0) -> None:
+        """Have the silence count from a time on (monotonic seconds), 0: from the next failure on."""
+        self.asked_from = at
+
+    def give_time(self, answer_s: float) -> None:
+        """Let a question to its leader take so many seconds."""
+        self.answer_s = answer_s
+
+    # --- what its recovery finds -----------------------------------------------------------------------------------
+
     def identify(self, *, log: str | None = None, rule: str | None = None) -> None:
         """Take note of which log its offsets are, and by which rule its marks are made."""
         self.log = self.log if log is None else log
@@ -294,6 +335,8 @@ class Assigned:
             said = not self.start.at_once and told.ranges[0][0] >= self.start.offset
             self.commits.note_done(told.encode(self.start.offset) if said else "")
         self.enter(State.ANNOUNCING)
+
+    # --- its state ---------------------------------------------------------------------------------------------------
 
     def blame(self, at: int) -> None:
         """Note that an unexpected error of this partition came when it stood at an offset; a second one at the same place closes it."""
