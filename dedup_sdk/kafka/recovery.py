@@ -190,10 +190,10 @@ def recover(
         held.lane.learn_epoch(start.leader_epoch)
     new = start.new and plan.progress.since_ms is None
     note, seconds = ", ".join(at.notes), time.monotonic() - began
-    if at.told:
-        engine.inform(at.event("recovery-ended", f"{note}, {seconds:.2f} s"))
     complete = new if start.metadata is None else start.metadata.complete
     assigned.be_ready(held, complete=complete, told=done, note=note, seconds=seconds)
+    if at.told:
+        engine.inform(at.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
 
 # --- the first rung: the local store ------------------------------------------------------------------------------------
