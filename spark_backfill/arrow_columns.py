@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup_sdk.ids.fields import Headers
+from dedup_sdk.ids.columns import Headers
 from dedup_sdk.marks import Int64s
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import id_spec
-from dedup_sdk.ids.redrive import ReadsKeys
+from dedup_sdk.ids.spec import ReadsKeys
 from dedup_sdk.kafka.reader import Readers, Slice, TailReader
 from dedup_sdk.kafka.settings import client_settings
 from spark_backfill.fold import Packing

@@ -9,10 +9,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.ids import IdSpec
-from dedup_sdk.ids.digest import Column, digest_columns
-from dedup_sdk.ids.fields import Headers
-from dedup_sdk.ids.parts import Leaf
+from dedup_sdk.ids.columns import Column, Headers, digest_columns
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix
+from dedup_sdk.ids.spec import Leaf
 from dedup_sdk.record import Record
 from dedup_sdk.strategy import Keys
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values

@@ -1,4 +1,4 @@
-"""ID specs as Spark columns: the digest of `dedup_sdk.ids.digest`, computed by the JVM alone.
+"""ID specs as Spark columns: the digest of `dedup_sdk.ids.columns`, computed by the JVM alone.
 
 ``json:``, ``cloudevents`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
 """

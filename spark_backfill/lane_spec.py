@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.ids.fields import Need
+from dedup_sdk.ids.columns import Need
 from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.orders import named
 from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId, Lookup

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dedup_sdk.ids.digest import Ids
-from dedup_sdk.ids.fields import Fields, Need, ReadOnce
-from dedup_sdk.ids.redrive import GroupKeys, Redrivable, redriven_keys
+from dedup_sdk.ids.columns import Fields, Ids, Need, ReadOnce
+from dedup_sdk.ids.spec import GroupKeys, Redrivable, redriven_keys
 
 
 class RunKeys:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dedup_sdk.ids import id_spec
-from dedup_sdk.ids.fields import Need
+from dedup_sdk.ids.columns import Need
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode

@@ -31,10 +31,9 @@ from dedup_sdk.bridge.target import (
 from dedup_sdk.checks import choice, flag, seconds, whole
 from dedup_sdk.errors import BridgeError, ConfigurationError
 from dedup_sdk.ids.spec import IdSpec, id_spec
+from dedup_sdk.kafka.client_errors import passes, text_of
 from dedup_sdk.kafka.error_text import masked_text
-from dedup_sdk.kafka.fields import coordinates_of, offsets_of
-from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.refusals import text_of
+from dedup_sdk.kafka.fields import offsets_of
 
 log = logging.getLogger("dedup_sdk")
 
@@ -308,7 +307,8 @@ class Bridge:
     @staticmethod
     def _split_off_changed_logs(source: Source, batch: list[Any]) -> tuple[list[Any], dict[PartitionId, int]]:
         """Return a batch without partitions whose log seems to be made anew or cut, and the next offset of each partition."""
-        places, offsets = list(zip(*coordinates_of(batch), strict=True)), offsets_of(batch)
+        places = [(message.topic(), message.partition()) for message in batch]
+        offsets = offsets_of(batch)
         back = source.behind_copied(dict(zip(reversed(places), reversed(offsets), strict=True)))
         source.doubt(back)
         lasts = dict(zip(places, offsets, strict=True))

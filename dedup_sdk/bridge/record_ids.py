@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids.fields import Headers, ReadOnce
-from dedup_sdk.ids.parts import HeaderPart
-from dedup_sdk.ids.spec import IdSpec
+from dedup_sdk.ids.columns import Headers, ReadOnce
+from dedup_sdk.ids.spec import HeaderPart, IdSpec
 from dedup_sdk.kafka.fields import MessageFields
 
 _NO_TIMESTAMP: Final = 0

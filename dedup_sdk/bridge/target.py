@@ -20,9 +20,8 @@ from dedup_sdk.bridge.routes import PartitionCounts
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.errors import BridgeError
 from dedup_sdk.fork_safety import keep_in_children
+from dedup_sdk.kafka.client_errors import passes, settings_refused, text_of
 from dedup_sdk.kafka.closing import call_with_timeout
-from dedup_sdk.kafka.passing import passes
-from dedup_sdk.kafka.refusals import settings_refused, text_of
 from dedup_sdk.producer.client_adapter import outcome_of
 
 log = logging.getLogger("dedup_sdk")

@@ -21,7 +21,7 @@ from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk.engine.upkeep import Upkeep
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
-from dedup_sdk.ids.redrive import GroupKeys
+from dedup_sdk.ids.spec import GroupKeys
 from dedup_sdk.lane.chunk import Place
 from dedup_sdk.lane.judging import Find
 from dedup_sdk.lane.plan import plan_start

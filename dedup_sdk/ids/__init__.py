@@ -19,10 +19,8 @@ A+B                 both, in this order                                         
 An ID of more than 65,536 bytes counts as no ID.
 """
 
-from dedup_sdk.ids.digest import MAX_ID_BYTES, Ids, digest_one, digest_parts
-from dedup_sdk.ids.fields import Fields, RecordFields
-from dedup_sdk.ids.parts import Leaf
-from dedup_sdk.ids.spec import IdSpec, cloudevents, header, id_spec, json, key, py, value
+from dedup_sdk.ids.columns import MAX_ID_BYTES, Fields, Ids, RecordFields, digest_one, digest_parts
+from dedup_sdk.ids.spec import IdSpec, Leaf, cloudevents, header, id_spec, json, key, py, value
 
 __all__ = [
     "MAX_ID_BYTES",

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from dedup_sdk.errors import IdSpecError
-from dedup_sdk.ids.digest import Column
+from dedup_sdk.ids.columns import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,34 +15,14 @@ single record with it (`dedup_sdk.units.keys`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
-from dedup_sdk.ids.digest import Ids, digest_one
-from dedup_sdk.ids.fields import Fields, Need, ReadOnce
+from dedup_sdk.ids.columns import digest_one
 
 REDRIVE_HEADER: Final = "dedup-redrive"
 
 _GROUP: Final = b"group="
-
-
-class ReadsKeys(Protocol):
-    """Reads the digests of IDs, source keys or unit keys of records; all three are called *keys* here."""
-
-    def digests(self, fields: Fields) -> Ids:
-        """Return the keys of records."""
-
-
-class Redrivable(ReadsKeys, Protocol):
-    """Keys that differ with a redrive header."""
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The columns that are read."""
-
-    def redriven(self, key: bytes, header: bytes) -> bytes | None:
-        """Return the key that a record has with this redrive header in the place of ``key``; None where it has no ID."""
 
 
 def redrive_value(group: str, topic: str, partition: int, offset: int, timestamp_ms: int) -> bytes:
@@ -59,52 +39,3 @@ def redrive_prefix(group: str | None) -> bytes:
 def redriven_digest(digest: bytes, header: bytes) -> bytes:
     """Return the digest (16 bytes) of an ID, or a source, together with a redrive header."""
     return digest_one(digest + header)
-
-
-def redrive_headers(fields: Fields, group: str | None) -> dict[int, bytes]:
-    """Return the value of the redrive header of those records that bear one which names a group (None: any), by row."""
-    shared = ReadOnce.of(fields)
-    if not shared.has_header(REDRIVE_HEADER):
-        return {}
-    prefix = redrive_prefix(group)
-    values = enumerate(shared.header(REDRIVE_HEADER))
-    return {row: value for row, value in values if value is not None and value.startswith(prefix)}
-
-
-def redriven_keys(keys: Redrivable, ids: Ids, fields: Fields, group: str | None) -> dict[int, bytes | None]:
-    """Return the keys, by row, of records with a redrive header that names a group (None: any); None where there is no ID.
-
-    ``ids`` are their keys without it. A reader for no particular group must remember both.
-    """
-    return {
-        row: keys.redriven(key, header)
-        for row, header in redrive_headers(fields, group).items()
-        if (key := ids.digests[row]) is not None
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class GroupKeys:
-    """Reads the keys of records as one consumer group knows them."""
-
-    keys: Redrivable
-    group: str
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The columns that are read."""
-        return self.keys.needs | {"headers"}
-
-    def digests(self, fields: Fields) -> Ids:
-        """Return the keys of ``fields.count`` records, in order; each column that is needed is read once."""
-        shared = ReadOnce.of(fields)
-        ids = self.keys.digests(shared)
-        redriven = redriven_keys(self.keys, ids, shared, self.group)
-        if not redriven:
-            return ids
-        digests, missing = list(ids.digests), dict(ids.missing)
-        for row, key in redriven.items():
-            digests[row] = key
-            if key is None:
-                missing[row] = "absent"
-        return Ids(digests, missing)

@@ -14,23 +14,265 @@ A builder's argument stands for itself: nothing in it is escaped.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from dedup_sdk.errors import IdSpecError
-from dedup_sdk.ids.digest import Ids, digest_columns
-from dedup_sdk.ids.fields import Fields, Need, ReadOnce
-from dedup_sdk.ids.parts import CloudEventsPart, FieldPart, HeaderPart, JsonPart, Part, PyPart
-from dedup_sdk.ids.redrive import redriven_digest
+from dedup_sdk.ids.columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
+from dedup_sdk.ids.json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix, redriven_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dedup_sdk.ids.parts import Leaf, Part
+    from dedup_sdk.record import Record
+
+# --- the parts of a spec: each is a value that reads its columns
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ATTRIBUTES: Final = {"ce_id": "id", "ce_source": "source"}
+"""The attributes that identify an event: header and member."""
+_STRUCTURED: Final = b"application/cloudevents+json"
+
+Kind = Literal["header", "cloudevents", "key", "value", "json", "py"]
+
+
+class Leaf(NamedTuple):
+    """One column of bytes of an ID, as data, from which a Spark column expression is built.
+
+    ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or ``module:callable``; empty for
+    ``key`` and ``value``.
+    """
+
+    kind: Kind
+    argument: str = ""
+
+
+class Part(Protocol):
+    """One part of a spec, a hashable value; ``name`` and ``argument`` are its text, unescaped."""
+
+    @property
+    def name(self) -> str:
+        """The word before the colon."""
+
+    @property
+    def argument(self) -> str:
+        """What follows the colon; empty where there is none."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The columns it reads."""
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The columns of bytes it contributes, in order."""
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return one column for each leaf."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPart:
+    """The value of the last header of exactly this name."""
+
+    argument: str
+    name: str = field(default="header", init=False)
+    needs: tuple[Need, ...] = field(default=("headers",), init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible header name."""
+        if not self.argument or not _is_text(self.argument):
+            raise IdSpecError(f"header name {self.argument!r} names no header; write e.g. header:dedup-id")
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The header."""
+        return (Leaf("header", self.argument),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return the header's values."""
+        return (Column(fields.header(self.argument)),)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEventsPart:
+    """An event's ``id``, then its ``source``, which identify it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
+
+    In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of the value, a JSON object;
+    else the headers ``ce_id`` and ``ce_source``. Header names are compared case aside. Both must be there and not empty, else the record has no ID.
+    """
+
+    argument: str = field(default="", init=False)
+    name: str = field(default="cloudevents", init=False)
+    needs: tuple[Need, ...] = field(default=("headers", "value"), init=False)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The two attributes, by the names of their headers."""
+        return tuple(Leaf("cloudevents", name) for name in _ATTRIBUTES)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return both attributes; values are read only where there is an event in structured mode."""
+        by_name = [{name.lower(): value for name, value in pairs or ()} for pairs in fields.headers()]
+        structured = [row for row, values in enumerate(by_name) if _is_structured(values.get("content-type"))]
+        contents = fields.values() if structured else ()
+        events = [_event(contents[row]) for row in structured]
+        columns = []
+        for header, member in _ATTRIBUTES.items():
+            values = [each.get(header) for each in by_name]
+            found = scalar_column(partial(_member, member), events)
+            for row, value in zip(structured, found.values, strict=True):
+                values[row] = value
+            why = {structured[at]: reason for at, reason in found.reasons.items()}
+            columns.append(_not_empty(values, why))
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPart:
+    """The record's key, or its whole value: a last resort, because two messages with equal content are then one."""
+
+    name: Literal["key", "value"]
+    argument: str = field(default="", init=False)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The field's column."""
+        return (self.name,)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The field."""
+        return (Leaf(self.name),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return the keys or the values."""
+        return (Column(fields.keys() if self.name == "key" else fields.values()),)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPart:
+    """The string or signed 64-bit integer at a JSON pointer in the record's value."""
+
+    argument: str
+    name: str = field(default="json", init=False)
+    needs: tuple[Need, ...] = field(default=("value",), init=False)
+    tokens: Tokens = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a wrong pointer."""
+        if not _is_text(self.argument):
+            raise IdSpecError(f"json pointer {self.argument!r} is no text; write e.g. json:/order/id")
+        object.__setattr__(self, "tokens", pointer_tokens(self.argument))
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The pointer."""
+        return (Leaf("json", self.argument),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return the bytes of the values at the pointer."""
+        return (scalar_column(self._read, fields.values()),)
+
+    def _read(self, value: bytes | None) -> object:
+        return None if value is None else resolve(read_json(value), self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PyPart:
+    """The result of a user's callable for a `Record`: ``str | int | None``; ``argument`` is its path and version, ``module:callable@2``."""
+
+    argument: str
+    name: str = field(default="py", init=False)
+    needs: tuple[Need, ...] = field(default=("record",), init=False)
+    call: Callable[[Record], object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Import the callable."""
+        object.__setattr__(self, "call", _import(self.argument, _path(self.argument)))
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The callable's path."""
+        return (Leaf("py", self.argument),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return the bytes of the callable's results; a record for which it raises has no ID."""
+        return (scalar_column(self._read, fields.records()),)
+
+    def _read(self, record: Record) -> object:
+        try:
+            return self.call(record)
+        except Exception:  # noqa: BLE001 (the user's code; whatever it raises, the record is delivered)
+            raise NoIdError("failed") from None
+
+
+def _is_text(text: object) -> bool:
+    """Whether it is a string with a UTF-8 form (no lone surrogate)."""
+    return isinstance(text, str) and not _SURROGATE.search(text)
+
+
+def _not_empty(values: Sequence[bytes | None], reasons: dict[int, str]) -> Column:
+    """Return a column in which empty values are missing, too; ``reasons`` are those of the missing ones."""
+    empty = {index: "empty" for index, value in enumerate(values) if value is not None and not value}
+    return Column([value or None for value in values], reasons | empty)
+
+
+def _is_structured(content_type: bytes | None) -> bool:
+    """Whether a content type (with parameters, in any case) is that of an event in JSON."""
+    return content_type is not None and content_type.partition(b";")[0].strip().lower() == _STRUCTURED
+
+
+def _event(value: bytes | None) -> object:
+    """Return the JSON document, or the error that says why there is none."""
+    try:
+        return None if value is None else read_json(value)
+    except NoIdError as error:
+        return error
+
+
+def _member(name: str, event: object) -> object:
+    if isinstance(event, NoIdError):
+        raise event
+    return event.get(name) if isinstance(event, dict) else None
+
+
+def _path(argument: object) -> object:
+    """Return the path of ``module:callable@version``; `_import` refuses anything but text."""
+    if not isinstance(argument, str):
+        return argument
+    path, _, version = argument.rpartition("@")
+    if not path or not version.strip():
+        raise IdSpecError(
+            f'py:{argument} has no version; write e.g. py:{argument.rstrip("@")}@1, or py({argument.rstrip("@")!r}, version="1"), and another '
+            "version whenever the callable returns other IDs: code has no other identity, and marks made by other code do not count"
+        )
+    return path
+
+
+def _import(argument: object, path: object) -> Callable[[Record], object]:
+    if not isinstance(path, str) or path.count(":") != 1:
+        raise IdSpecError(f"py path {argument!r} names no callable; write e.g. py:shop.ids:order_id@1")
+    try:
+        found: object = pkgutil.resolve_name(path)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise IdSpecError(
+            f"py:{argument} cannot be imported ({cause}); write py:MODULE:CALLABLE@VERSION, the module on sys.path"
+        ) from error
+    if not callable(found):
+        raise IdSpecError(
+            f"py:{argument} is {type(found).__name__}, not a callable; name a function of one Record"
+        )
+    return found
+
+
+# --- the text of a spec, and its builders
 
 FORMS = "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION, joined by + (a literal + is %2B)"
 
@@ -115,7 +357,7 @@ class IdSpec:
     def describe(self) -> tuple[Leaf, ...]:
         """Return the columns of bytes that are hashed, in order, from which a Spark column expression is built.
 
-        ``cloudevents`` contributes two, so there may be more than parts. `dedup_sdk.ids.digest` says how they are hashed.
+        ``cloudevents`` contributes two, so there may be more than parts. `dedup_sdk.ids.columns` says how they are hashed.
         """
         return tuple(leaf for part in self.parts for leaf in part.leaves)
 
@@ -124,9 +366,9 @@ class IdSpec:
 
         No content of a record raises: a record whose ID cannot be read has none, with a reason.
         """
+        shared = fields if isinstance(fields, ReadOnce) else ReadOnce(fields)
         if len(self.parts) == 1:
-            return digest_columns(self.parts[0].columns(fields))
-        shared = ReadOnce.of(fields)
+            return digest_columns(self.parts[0].columns(shared))
         return digest_columns([column for part in self.parts for column in part.columns(shared)])
 
     def mark_of(self, digest: bytes) -> bytes:
@@ -198,3 +440,73 @@ def py(path: str, *, version: str) -> IdSpec:
             f'py({path!r}) has the version {given!r}; write a text without @ and without blanks around it, e.g. version="1"'
         )
     return IdSpec((PyPart(f"{path}@{version}"),))
+
+
+# --- the keys of records, as one group knows them
+
+
+class ReadsKeys(Protocol):
+    """Reads the digests of IDs, source keys or unit keys of records; all three are called *keys* here."""
+
+    def digests(self, fields: Fields) -> Ids:
+        """Return the keys of records."""
+
+
+class Redrivable(ReadsKeys, Protocol):
+    """Keys that differ with a redrive header."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+
+    def redriven(self, key: bytes, header: bytes) -> bytes | None:
+        """Return the key that a record has with this redrive header in the place of ``key``; None where it has no ID."""
+
+
+def redrive_headers(fields: Fields, group: str | None) -> dict[int, bytes]:
+    """Return the value of the redrive header of those records that bear one which names a group (None: any), by row."""
+    shared = ReadOnce.of(fields)
+    if not shared.has_header(REDRIVE_HEADER):
+        return {}
+    prefix = redrive_prefix(group)
+    values = enumerate(shared.header(REDRIVE_HEADER))
+    return {row: value for row, value in values if value is not None and value.startswith(prefix)}
+
+
+def redriven_keys(keys: Redrivable, ids: Ids, fields: Fields, group: str | None) -> dict[int, bytes | None]:
+    """Return the keys, by row, of records with a redrive header that names a group (None: any); None where there is no ID.
+
+    ``ids`` are their keys without it. A reader for no particular group must remember both.
+    """
+    return {
+        row: keys.redriven(key, header)
+        for row, header in redrive_headers(fields, group).items()
+        if (key := ids.digests[row]) is not None
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """Reads the keys of records as one consumer group knows them."""
+
+    keys: Redrivable
+    group: str
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+        return self.keys.needs | {"headers"}
+
+    def digests(self, fields: Fields) -> Ids:
+        """Return the keys of ``fields.count`` records, in order; each column that is needed is read once."""
+        shared = fields if isinstance(fields, ReadOnce) else ReadOnce(fields)
+        ids = self.keys.digests(shared)
+        if not shared.has_header(REDRIVE_HEADER):
+            return ids
+        redriven = redriven_keys(self.keys, ids, shared, self.group)
+        digests, missing = list(ids.digests), dict(ids.missing)
+        for row, key in redriven.items():
+            digests[row] = key
+            if key is None:
+                missing[row] = "absent"
+        return Ids(digests, missing)

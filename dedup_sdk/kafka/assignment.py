@@ -1,6 +1,6 @@
 """One partition in hand: its state, where it starts, how far its recovery is, and where the client reads it.
 
-A partition goes ``RECOVERING -> ACTIVE -> REVOKING | LOST -> CLOSED``. Only an active one delivers; a revoking one may still
+A partition goes through the states of `State`, by `TRANSITIONS` alone. Only an active one delivers; a revoking one may still
 write and commit; a lost or closed one does neither. One that moves (a seek, a log that changed) ends, and another
 of the same coordinates begins, so that no state has to be undone.
 """
@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -27,7 +27,14 @@ from confluent_kafka import (
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, parse_metadata, rule_named_in
+from dedup_sdk.kafka.commit_text import (
+    CommitMetadata,
+    CompletedAbove,
+    Void,
+    parse_metadata,
+    rule_named_in,
+    why_void,
+)
 from dedup_sdk.kafka.commits import CommitState
 from dedup_sdk.kafka.settings import Reset
 from dedup_sdk.lane.state import LaneState
@@ -56,8 +63,16 @@ Steps = Generator[Wait | None, None, T]
 class State(Enum):
     """The state of an assigned partition."""
 
-    RECOVERING = "recovering"
-    """Comes up to date; delivers nothing."""
+    ASKING = "asking"
+    """Brokers are asked where it starts."""
+    OPENING = "opening"
+    """Its store is opened, and history is compared with the log."""
+    REPLAYING = "replaying"
+    """A snapshot is installed, or the tail of the log is read."""
+    ANNOUNCING = "announcing"
+    """Up to date; delivers as soon as the group knows where its history begins."""
+    FAILED = "failed"
+    """Delivers nothing until it is moved, or assigned again: an unexpected error came twice with no progress in between."""
     ACTIVE = "active"
     """Delivers."""
     REVOKING = "revoking"
@@ -69,16 +84,39 @@ class State(Enum):
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    State.RECOVERING: frozenset({State.ACTIVE, State.REVOKING, State.LOST}),
+    State.ASKING: frozenset({State.OPENING, State.REVOKING, State.LOST}),
+    State.OPENING: frozenset({State.REPLAYING, State.ANNOUNCING, State.FAILED, State.REVOKING, State.LOST}),
+    State.REPLAYING: frozenset({State.OPENING, State.ANNOUNCING, State.FAILED, State.REVOKING, State.LOST}),
+    State.ANNOUNCING: frozenset({State.ACTIVE, State.REVOKING, State.LOST}),
+    State.FAILED: frozenset({State.REVOKING, State.LOST}),
     State.ACTIVE: frozenset({State.REVOKING, State.LOST}),
     State.REVOKING: frozenset({State.LOST, State.CLOSED}),
     State.LOST: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }
-"""Where each state may lead; a revoke that fails half way ends as a loss."""
+"""Where each state may lead; a recovery that fails begins again, and a revoke that fails half way ends as a loss."""
 
-OURS: Final = frozenset({State.RECOVERING, State.ACTIVE, State.REVOKING})
+CATCHING_UP: Final = frozenset({State.ASKING, State.OPENING, State.REPLAYING})
+"""In these states there is work for the recovery."""
+RECOVERING: Final = CATCHING_UP | {State.ANNOUNCING}
+"""In these states it does not deliver yet, and is going to."""
+OURS: Final = RECOVERING | {State.FAILED, State.ACTIVE, State.REVOKING}
 """In these states the group still takes our commits."""
+
+
+class Pause(Enum):
+    """Why an active partition delivers nothing. It delivers again when no reason is left."""
+
+    USER = "user"
+    """`DedupConsumer.pause`."""
+    BACKLOG = "backlog"
+    """Too many of its records wait for one that is not completed."""
+    DISK = "disk"
+    """There is no room for its marks."""
+    ELSEWHERE = "elsewhere"
+    """Its shared memory does not answer, and too much waits for that."""
+    HANDLERS = "handlers"
+    """`DedupConsumer.run` has as many messages as it takes."""
 
 
 class LogChange(NamedTuple):
@@ -103,8 +141,8 @@ class Start:
     new: bool = False
     at_once: bool = False
     """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
-    before_us: bool = False
-    """The group committed ``offset`` without a valid text of ours, or in another log: the user may vouch for the records before it."""
+    void: Void | None = None
+    """Why the text beside ``offset`` vouches for nothing; None where it does, or ``offset`` is not where the group stands."""
     void_rule: str | None = None
     """The rule that a void text beside ``offset`` names (`dedup_sdk.kafka.commit_text.rule_named_in`); None where it names none."""
     log_change: LogChange | None = None
@@ -113,6 +151,11 @@ class Start:
     """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None
     """Of a partition that was reopened: the offset that the broker has confirmed last, None when there was none."""
+
+    @property
+    def is_unvouched(self) -> bool:
+        """Whether nothing is known of the records before ``offset``, so that the user may vouch for them; not for what another rule hid."""
+        return self.void not in (None, Void.OTHER_RULE)
 
     @property
     def rule(self) -> str | None:
@@ -141,7 +184,7 @@ class Assigned:
     """Whether the user assigned it, and no group: nothing will tell when it goes, and it stays when the group's go."""
     taken_at: float = 0.0
     """When (monotonic seconds) it was taken, or moved; `recovery_timeout` counts from there."""
-    state: State = State.RECOVERING
+    state: State = State.ASKING
     held: Partition | None = None
     """The engine's partition, once recovery has ended."""
 
@@ -157,12 +200,8 @@ class Assigned:
     """How often in a row its recovery got no answer."""
     answer_s: float = 0.0
     """Seconds that a question to its leader may take; 0: as any."""
-    unanswered: Any = None
-    """An event of the client that hangs on an answer of its leader, which does not come now."""
     failed_at: int | None = None
     """Where it stood when an unexpected error left it half-changed last, None: never."""
-    given_up: bool = False
-    """Whether that came a second time with no progress in between: it delivers nothing until it is moved, or assigned again."""
     note: str = ""
     """How recovery went, or how far it is, for the line in the log."""
     replayed: int = 0
@@ -170,9 +209,8 @@ class Assigned:
     seconds: float = 0.0
     """The duration of its recovery."""
 
-    user_paused: bool = False
-    full: bool = False
-    """Paused by us, because too much of it waits."""
+    pauses: set[Pause] = field(default_factory=set)
+    """Why it delivers nothing although it is active."""
     stopped: bool = False
     """The client gave up reading it: the log has not the offset that was asked for."""
     uncompleted: bool = False
@@ -190,6 +228,11 @@ class Assigned:
     told: CompletedAbove | None = None
     """The offsets completed above it, as the group's commit told them when recovery ended."""
 
+    def __post_init__(self) -> None:
+        """Go on at once where it is known where it starts."""
+        if self.start is not None and self.state is State.ASKING:
+            self.enter(State.OPENING)
+
     @property
     def coordinates(self) -> Coordinates:
         """Topic and partition."""
@@ -197,14 +240,109 @@ class Assigned:
 
     @property
     def recovers(self) -> bool:
-        """Whether it does not deliver yet."""
-        return self.state is State.RECOVERING
+        """Whether it does not deliver yet, be it that it never will."""
+        return self.state in RECOVERING or self.state is State.FAILED
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether it delivers, and nobody has paused it."""
+        return self.state is State.ACTIVE and not self.pauses
+
+    def pause(self, why: Pause) -> bool:
+        """Take note of a reason to deliver nothing; return whether the client is to fetch it no more."""
+        was_fetched = self.is_fetched
+        self.pauses.add(why)
+        return was_fetched
+
+    def lift(self, why: Pause) -> bool:
+        """Take a reason back; return whether the client is to fetch it again, because none is left."""
+        was_there = why in self.pauses
+        self.pauses.discard(why)
+        return was_there and self.is_fetched
+
+    def note_uncompleted(self, uncompleted: bool) -> bool:  # noqa: FBT001 (the fact itself)
+        """Take note whether nothing of much was completed; return whether that is news."""
+        before, self.uncompleted = self.uncompleted, uncompleted
+        return uncompleted and not before
+
+    def note_stop(self) -> None:
+        """Take note that the client gave up reading it."""
+        self.stopped = True
+
+    # --- the turns of its recovery ---------------------------------------------------------------------------------
+
+    def begin_recovery(self, steps: Steps[None]) -> None:
+        """Take the steps of the recovery that is under way from now on."""
+        self.recovery = steps
+
+    def end_recovery(self) -> None:
+        """Let the steps go: it is through."""
+        self.recovery = self.waits_for = None
+        self.failures = 0
+
+    def recover_anew(self) -> None:
+        """Have the next step be the first of another recovery: this one failed."""
+        self.recovery = None
+        if self.state is State.REPLAYING:
+            self.enter(State.OPENING)
+
+    def wait_until(self, at: float, hindrance: Hindrance | None) -> None:
+        """Have its recovery go on, and ask brokers, not before a time (monotonic seconds); ``hindrance``: the thing it waits for."""
+        self.ask_at, self.waits_for = at, hindrance
+
+    def count_failure(self) -> int:
+        """Count a question that was not answered; return how many there were in a row."""
+        self.failures += 1
+        return self.failures
+
+    def silent_s(self, now: float) -> float:
+        """Return how many seconds ago a question of its recovery was not answered for the first time."""
+        self.asked_from = self.asked_from or now
+        return now - self.asked_from
+
+    def note_answer(self, at: float = 0.0) -> None:
+        """Have the silence count from a time on (monotonic seconds), 0: from the next failure on."""
+        self.asked_from = at
+
+    def give_time(self, answer_s: float) -> None:
+        """Let a question to its leader take so many seconds."""
+        self.answer_s = answer_s
+
+    # --- what its recovery finds -----------------------------------------------------------------------------------
+
+    def identify(self, *, log: str | None = None, rule: str | None = None) -> None:
+        """Take note of which log its offsets are, and by which rule its marks are made."""
+        self.log = self.log if log is None else log
+        self.rule = self.rule if rule is None else rule
+
+    def begin_at(self, start: Start) -> None:
+        """Start elsewhere than the group's commit says: offsets that were asked for lie behind it, and must be committed again."""
+        self.start = start
+        self.commits.ask_again()
+
+    def replay(self, note: str, records: int = 0) -> None:
+        """Take note of how far the replay is, or of a snapshot that is installed; ``records`` were folded since the last call."""
+        if self.state is State.OPENING:
+            self.enter(State.REPLAYING)
+        self.note, self.replayed = note, self.replayed + records
+
+    def be_ready(
+        self, held: Partition, *, complete: bool, told: CompletedAbove | None, note: str, seconds: float
+    ) -> None:
+        """End the recovery: ``held`` may be fed from the start on. For ``complete`` and ``told`` see the attributes."""
+        self.held, self.complete, self.told, self.note, self.seconds = held, complete, told, note, seconds
+        if told is not None and self.start is not None:
+            said = not self.start.at_once and told.ranges[0][0] >= self.start.offset
+            self.commits.note_done(told.encode(self.start.offset) if said else "")
+        self.enter(State.ANNOUNCING)
+
+    # --- its state ---------------------------------------------------------------------------------------------------
 
     def blame(self, at: int) -> None:
         """Note that an unexpected error of this partition came when it stood at an offset; a second one at the same place closes it."""
-        self.given_up = self.failed_at == at
-        self.failed_at = at
-        if self.given_up:
+        again, self.failed_at = self.failed_at == at, at
+        if again:
+            self.enter(State.FAILED)
             logger.error(
                 "%s[%d] is closed: the error that your program was just given came a second time with nothing completed in between, at "
                 "offset %d. The other partitions go on. When the cause is gone, restart this consumer, or seek the partition",
@@ -224,6 +362,7 @@ class Assigned:
     def starts_at(self, start: Start) -> None:
         """Take note of where the group stands; its committed offset counts, unless the user is to say where to start."""
         self.start = start
+        self.enter(State.OPENING)
         committed = -1 if start.at_once else start.offset
         self.commits = CommitState(requested=committed, confirmed=-1 if self.is_placed else committed)
 
@@ -279,6 +418,11 @@ class Reading:
         self.moved: set[Coordinates] = set()
         """Partitions that the client reads from another place than before: messages fetched before that do not count."""
 
+    def take_moved(self) -> set[Coordinates]:
+        """Return, once, the partitions that the client reads from elsewhere since the last call."""
+        moved, self.moved = self.moved, set()
+        return moved
+
     def begin(self, assigned: Assigned, offset: int, leader_epoch: int | None) -> None:
         """Have a partition that is about to deliver read from an offset; see `Client.seek` for the epoch."""
         topic, partition = assigned.topic, assigned.partition
@@ -311,13 +455,8 @@ class Reading:
         self.moved.update(self._assigned)
         assigned.stopped = False
         for each in self._assigned.values():
-            if is_fetched(each):
+            if each.is_fetched:
                 self._client.resume(each.topic, each.partition)
-
-
-def is_fetched(assigned: Assigned) -> bool:
-    """Whether a partition delivers, and nobody has paused it."""
-    return assigned.state is State.ACTIVE and not (assigned.user_paused or assigned.full)
 
 
 def _reads_on_at(assigned: Assigned) -> int:
@@ -352,13 +491,13 @@ class Starts:
         if committed.offset >= 0:
             metadata = parse_metadata(committed.metadata, committed=committed.offset)
             if asked is None or asked == committed.offset:
-                theirs = metadata is None
+                if metadata is not None:
+                    return Start(offset=committed.offset, metadata=metadata)
                 return Start(
                     offset=committed.offset,
-                    metadata=metadata,
-                    at_once=theirs,
-                    before_us=theirs,
-                    void_rule=rule_named_in(committed.metadata) if theirs else None,
+                    at_once=True,
+                    void=why_void(committed.metadata, committed=committed.offset),
+                    void_rule=rule_named_in(committed.metadata),
                 )
             if metadata is not None and asked < committed.offset:
                 return Start(offset=asked, metadata=set_back(metadata, asked), at_once=True)

@@ -11,14 +11,12 @@ from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka.assignment import State, is_fetched
-from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import Delivery
-from dedup_sdk.kafka.fetcher import Fetcher
-from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
 from dedup_sdk.kafka.session import Session, commit_in_group
 from dedup_sdk.kafka.settings import ClientSettings
 
@@ -63,7 +61,7 @@ class AssignmentApi:
         """Partitions that the user's callback paused before they were taken."""
         self._by_callback: set[Coordinates] = set()
         """Partitions that the user assigned in the callback for others that go: they stay."""
-        self._noted_seeks: dict[Coordinates, TopicPartition] = {}
+        self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Where other threads want partitions to be read from, said while a callback ran."""
 
     # --- subscription --------------------------------------------------------------------------------------------
@@ -126,9 +124,9 @@ class AssignmentApi:
             for coordinates, assigned in self._session.assigned.items():
                 if assigned.by_hand:
                     self._fetcher.read_again([coordinates])
-                    if is_fetched(assigned):
+                    if assigned.is_fetched:
                         self._client.resume(*coordinates)
-                        self._session.waking.append(TopicPartition(*coordinates))
+                        self._session.wake_soon(*coordinates)
             self._interruption.look_soon()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
@@ -165,7 +163,7 @@ class AssignmentApi:
         """Write, commit and close partitions that go to another member in order."""
         if self._handlers is not None:
             # What handlers do of partitions that others have already is not written: they are not waited for.
-            lost = {c for c, assigned in self._session.assigned.items() if assigned.state is State.LOST}
+            lost = {c for c, assigned in self._session.assigned.items() if not assigned.is_ours}
             self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
         self.forget(coordinates_in(partitions))
         self._session.give_back(partitions)
@@ -193,13 +191,13 @@ class AssignmentApi:
         self._delivery.purge(set(gone))
         self._fetcher.forget(gone)
         for coordinates in gone:
-            self._noted_seeks.pop(coordinates, None)
+            self.noted_seeks.pop(coordinates, None)
         self._interruption.look_soon()
 
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
         """Forget what came of a partition that begins anew."""
         assigned = self._session.assigned.get(coordinates)
-        if assigned is not None and assigned.state is State.RECOVERING:
+        if assigned is not None and assigned.recovers:
             self.forget({coordinates})
 
     def reopen_all(self) -> None:
@@ -307,7 +305,7 @@ class AssignmentApi:
             if ours and alone:
                 self._seek(partition)
             elif ours:
-                self._noted_seeks[partition.topic, partition.partition] = partition
+                self.noted_seeks[partition.topic, partition.partition] = partition
                 self._interruption.look_soon()
             elif alone:
                 Consumer.seek(self._consumer, partition)  # the plain client's own error
@@ -382,21 +380,21 @@ class AssignmentApi:
 
     def do_noted_seeks(self) -> None:
         """Do the seeks by other threads; what went meanwhile is left out. With the lock."""
-        while self._noted_seeks:
-            coordinates, target = self._noted_seeks.popitem()
+        while self.noted_seeks:
+            coordinates, target = self.noted_seeks.popitem()
             if coordinates in self._session.assigned:
                 self._guard.run(self._seek, target)
 
     def hold_back(self, *, hold: bool) -> None:
-        """Have the client fetch nothing, or go on; what the user or recovery paused stays so. With the lock."""
-        delivering = [
+        """Have the client fetch nothing while handlers have enough, or go on; what has other reasons to pause stays so. With the lock."""
+        changed = [
             TopicPartition(*coordinates)
             for coordinates, assigned in self._session.assigned.items()
-            if is_fetched(assigned)
+            if (assigned.pause if hold else assigned.lift)(Pause.HANDLERS)
         ]
-        (Consumer.pause if hold else Consumer.resume)(self._consumer, delivering)
+        (Consumer.pause if hold else Consumer.resume)(self._consumer, changed)
         if not hold:
-            self._client.wake(delivering)
+            self._client.wake(changed)
 
 
 def coordinates_in(partitions: Iterable[TopicPartition]) -> set[Coordinates]:

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commit_text import sealed, unsealed
-from dedup_sdk.kafka.passing import passes
 from dedup_sdk.kafka.questions import Asked, Knock, Questions, topic_id_of
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset

@@ -4,19 +4,29 @@ Inside its ``close`` the client serves no callbacks that begin late: when the gr
 client for something that nobody answers any more, and ``close`` never returns (librdkafka, issue 4041). So the member leaves its group
 first, while its callbacks are served, and closes when nothing is assigned. A ``close`` that does not return all the same is left to a
 thread of its own.
+
+Consumers in the child of a fork do not close at all: their threads, connections and open stores are the parent's, and stay it. A child has none of the
+client's threads, so that whoever waits for them waits for ever; and what it wrote to an open store would tear the store of the parent, which does not
+know of it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from weakref import WeakSet
 
 from confluent_kafka import Consumer, KafkaException
 
+from dedup_sdk.fork_safety import keep_in_children
 from dedup_sdk.kafka.settings import Membership
+
+if TYPE_CHECKING:
+    from dedup_sdk.kafka.consumer import DedupConsumer
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -89,3 +99,37 @@ def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: A
     if raised:
         raise raised[0]
     return True
+
+
+_WITHOUT_EFFECT: Final = ("close", "stop")
+_MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
+
+
+def keep_from_children(consumer: DedupConsumer) -> None:
+    """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there."""
+    # RocksDB would write on its way out, too.
+    _MADE.add(keep_in_children(consumer))
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(
+        "this consumer was made before the fork: its threads, connections and stores are its parent's; make one in each process"
+    )
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _after_fork() -> None:
+    for consumer in list(_MADE):
+        if not consumer.leave_to_parent():
+            continue
+        kind = type(consumer)
+        for name in dir(kind):
+            # On the object itself: the calls that nobody forks for stay as fast as they are.
+            if not name.startswith("_") and callable(getattr(kind, name)):
+                vars(consumer)[name] = _ignore if name in _WITHOUT_EFFECT else _refuse
+
+
+os.register_at_fork(after_in_child=_after_fork)

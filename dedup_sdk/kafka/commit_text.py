@@ -42,6 +42,7 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from hashlib import sha256
 from typing import Final
 
@@ -51,6 +52,8 @@ from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log
 
 MOST_CHARACTERS: Final = 4_095
 """What a broker takes beside an offset, unless its ``offset.metadata.max.bytes`` says otherwise."""
+_FORMAT: Final = "dedup/2 "
+_OTHERS_SEAL: Final = "dedup/2 at=void"
 _FORM: Final = re.compile(
     r"dedup/2 at=(?P<at>\d{1,19})(?:/[0-9a-f]{8})? fingerprint=(?P<log>(?:[0-9a-f]{8}){0,2})\.(?P<rule>[0-9a-f]{16}) low=(?P<low>\d{1,19}) "
     r"complete=(?P<complete>[01]) era=(?P<era>[0-9a-z]{0,32})(?: epoch=(?P<epoch>\d{1,9}))?"
@@ -68,6 +71,19 @@ _MOST_BYTES: Final = 2**18
 """At most so many bytes of lengths are unpacked: a hostile text of 4,096 characters could hold far more."""
 _CONTINUES: Final = 0x80
 _MOST_BITS: Final = 70
+
+
+class Void(Enum):
+    """Why nothing is known of a group's history before a committed offset: the text beside it is void. The value says so in the log."""
+
+    NO_TEXT = "there is no text of this package beside it"
+    OTHER_FORMAT = "the text beside it has the format of another version of this package"
+    OTHER_OFFSET = "the text beside it was written for another offset"
+    OTHER_OWNER = "the text beside it was written for another group, topic or partition"
+    UNREADABLE = "the text beside it cannot be read"
+    TOPIC_BEFORE = "the text beside it is of the topic that had this name before"
+    OTHER_LOG = "the text beside it is of another log"
+    OTHER_RULE = "the group went by another rule up to there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,20 @@ def parse_metadata(text: str | None, *, committed: int) -> CommitMetadata | None
     )
 
 
+def why_void(text: str | None, *, committed: int) -> Void | None:
+    """Return why `parse_metadata` returns None for the text beside the offset ``committed``; None where it does not."""
+    if parse_metadata(text, committed=committed) is not None:
+        return None
+    if text is None or not text.startswith("dedup/"):
+        return Void.NO_TEXT
+    if not text.startswith(_FORMAT):
+        return Void.OTHER_FORMAT
+    if text.startswith(_OTHERS_SEAL):
+        return Void.OTHER_OWNER
+    form = _FORM.fullmatch(text)
+    return Void.OTHER_OFFSET if form is not None and int(form["at"]) != committed else Void.UNREADABLE
+
+
 def sealed(text: str | None, group: str, topic: str, partition: int) -> str:
     """Return a text of ours with the seal of this group and partition. Any other text, and one with a seal, stays as it is."""
     form = _SEAL.match(text or "")
@@ -177,7 +207,7 @@ def unsealed(text: str | None, group: str, topic: str, partition: int) -> str:
     form = _SEAL.match(text or "")
     if text is None or form is None:
         return text or ""
-    at = form[1] if form[2] == _seal(group, topic, partition) else "dedup/2 at=void"
+    at = form[1] if form[2] == _seal(group, topic, partition) else _OTHERS_SEAL
     return f"{at} {text[form.end() :]}"
 
 

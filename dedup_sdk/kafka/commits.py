@@ -53,6 +53,10 @@ class CommitState:
         """Return the state after a move to an offset, in another epoch of the partition: offsets from there on may be committed again."""
         return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
 
+    def note_done(self, done: str) -> None:
+        """Take note of the completions above its offset that the group's commit tells (`done_part`)."""
+        self.done_asked = done
+
     def ask_again(self) -> None:
         """Take nothing for asked: the answer was a refusal, or the partition starts before the offset that was asked for."""
         self.requested = -1
@@ -67,10 +71,11 @@ class Commits:
         self._assigned = assigned
         self._client = client
         self._only_hidden = only_hidden
-        self.by_transactions = False
+        self._by_transactions = False
         """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
-        self._owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        self.owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        """Commits that wait for the answer to an earlier one; see `pay`."""
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
@@ -82,7 +87,7 @@ class Commits:
 
         ``until``: when (monotonic seconds) nobody waits for the answer any more.
         """
-        if self._only_hidden and self.by_transactions:
+        if self._only_hidden and self._by_transactions:
             return
         prefix = _hidden_prefix if self._only_hidden else _completed_prefix
         ready = [offset for offset in map(prefix, partitions) if offset is not None]
@@ -100,10 +105,10 @@ class Commits:
 
         Asynchronously those that have that answer by now, else all of them.
         """
-        if not self._owed:
+        if not self.owed:
             return
-        ready = [c for c in self._owed if not (asynchronous and c in self._unanswered)]
-        owed = [self._owed.pop(coordinates) for coordinates in ready]
+        ready = [c for c in self.owed if not (asynchronous and c in self._unanswered)]
+        owed = [self.owed.pop(coordinates) for coordinates in ready]
         due = [
             tp
             for assigned, tp in owed
@@ -117,9 +122,14 @@ class Commits:
     def hand_on(self, before: Assigned, after: Assigned) -> None:
         """Keep the pending commit of a partition that was moved: as with the plain client, a seek takes no commit back."""
         coordinates = before.topic, before.partition
-        held, owed = self._owed.get(coordinates, (None, None))
+        held, owed = self.owed.get(coordinates, (None, None))
         if held is before and owed is not None:
-            self._owed[coordinates] = after, owed
+            self.owed[coordinates] = after, owed
+
+    def begin_transactions(self) -> bool:
+        """Take note that transactions may commit; return whether that is new."""
+        before, self._by_transactions = self._by_transactions, True
+        return not before
 
     def await_nothing(self) -> None:
         """Expect no answers any more: an interruption may have swallowed them."""
@@ -146,17 +156,21 @@ class Commits:
 
         Until the broker has taken them a crash would make the group look new, and its store foreign to it.
         """
-        free = [each for each in partitions if (each.topic, each.partition) not in self._unanswered]
-        asked = [(each, offset) for each in free if (offset := _completed_prefix(each)) is not None]
-        if asked:
-            for each, _ in asked:
+        asked: list[Assigned] = []
+        offsets: list[TopicPartition] = []
+        for each in partitions:
+            prefix = None if each.coordinates in self._unanswered else _completed_prefix(each)
+            if prefix is not None:
                 each.commits.beginning = Beginning.ASKED
-            try:
-                self.exactly([offset for _, offset in asked], asynchronous=True)
-            except KafkaException:
-                for each, _ in asked:
-                    each.commits.beginning = Beginning.TO_ASK
-                raise
+                asked.append(each)
+                offsets.append(prefix)
+        try:
+            if offsets:
+                self.exactly(offsets, asynchronous=True)
+        except KafkaException:
+            for each in asked:
+                each.commits.beginning = Beginning.TO_ASK
+            raise
 
     def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
         """Return the offsets of a commit by the user: each partition's completed prefix, at most up to ``ends``.
@@ -183,7 +197,7 @@ class Commits:
 
     def _owed_up_to(self, assigned: Assigned) -> int:
         """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
-        held, owed = self._owed.get((assigned.topic, assigned.partition), (None, None))
+        held, owed = self.owed.get((assigned.topic, assigned.partition), (None, None))
         return -1 if owed is None or held is not assigned else owed.offset
 
     def note(self, offsets: Iterable[TopicPartition]) -> None:
@@ -191,8 +205,8 @@ class Commits:
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
-            held, owed = self._owed.get(coordinates, (None, tp))
-            self._owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
+            held, owed = self.owed.get(coordinates, (None, tp))
+            self.owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
 
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
@@ -209,7 +223,7 @@ class Commits:
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]
             assigned.commits.requested = max(assigned.commits.requested, tp.offset)
-            assigned.commits.done_asked = done_part(tp.metadata)
+            assigned.commits.note_done(done_part(tp.metadata))
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
@@ -304,7 +318,7 @@ class Commits:
         if assigned.held is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
             again = assigned.commit_of(assigned.held, committed)
-            self._owed.setdefault(where, (assigned, again))
+            self.owed.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
         assigned = self._assigned.get((tp.topic, tp.partition))

@@ -25,24 +25,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
+from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment_api import AssignmentApi
-from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.classifier import BatchClassifier
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
-from dedup_sdk.kafka.closing import close_client, leave_group
-from dedup_sdk.kafka.delivery import CompletedBy, Delivery
-from dedup_sdk.kafka.fetcher import Fetcher
-from dedup_sdk.kafka.forks import keep_from_children
-from dedup_sdk.kafka.interruption import Interruption
+from dedup_sdk.kafka.client_errors import handle_error
+from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_group
+from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
+from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
-from dedup_sdk.kafka.passing import handle_error
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import ClientSettings, client_settings
-from dedup_sdk.kafka.sharing import share, sharing_of
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
@@ -52,6 +48,7 @@ from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import LastId, Lookup, Strategy
+from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from dedup_sdk.runner.runner import Runner
@@ -175,7 +172,7 @@ class DedupConsumer(Consumer):
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
         keys = _key_store(store)
-        sharing = sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
+        sharing = _sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
         self._settings, self._guard = settings, Guard()
         super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -188,7 +185,7 @@ class DedupConsumer(Consumer):
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
-        share(self._engine, sharing, settings)
+        _share(self._engine, sharing, settings)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
@@ -492,8 +489,7 @@ class DedupConsumer(Consumer):
         Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so that what came
         before is unverified after a restart.
         """
-        if not self._session.commits.by_transactions:
-            self._session.commits.by_transactions = True
+        if self._session.commits.begin_transactions():
             logger.warning(
                 "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no history; call "
                 "store_offsets() when the transaction is committed, and expect unverified messages after a restart"
@@ -626,7 +622,7 @@ class DedupConsumer(Consumer):
             # question is answered, so that nothing there could be bounded.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._guard.run(self._assignment.give_back, left)
-            self._session.closing = True
+            self._session.commit_no_more()
         close_client(self, within_s=within_s)
 
     def leave_to_parent(self) -> bool:
@@ -705,3 +701,47 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
     if offsets is None:
         return None
     return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}
+
+
+def _sharing_of(
+    given: Shared | ClaimStore | None,
+    dedup: Strategy,
+    *,
+    observes: bool,
+    session_s: float,
+) -> Shared | None:
+    """Return how a memory is shared, None without one.
+
+    ``observes``: whether nothing is to be hidden; ``session_s``: how long the group misses a silent member. Raises `ConfigurationError` for what does not go together.
+    """
+    if given is None:
+        return None
+    shared = given if isinstance(given, Shared) else Shared(given)
+    window = dedup.window if isinstance(dedup, Lookup) else None
+    if not isinstance(dedup, Lookup) or dedup.unit is not None:
+        raise ConfigurationError(
+            "shared needs Lookup without units: lanes and units lie in one partition; leave out shared"
+        )
+    if observes:
+        raise ConfigurationError(
+            "mode='observe' hides nothing, and a shared memory would hide it from others; leave out shared, or choose mode='dedup'"
+        )
+    if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
+        raise ConfigurationError(
+            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
+        )
+    shared.warn_of_retries()
+    shared.warn_of_lease(session_s)
+    return shared
+
+
+def _share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings) -> None:
+    """Have an engine claim what it hands out, where a memory is shared."""
+    if sharing is None:
+        return
+    engine.claims = Claims(
+        sharing,
+        engine.counters,
+        group=settings.group,
+        silence_s=settings.silence_s,
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import ref
 
-from dedup_sdk.kafka.assignment import Assigned, is_fetched
+from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.questions import Knock
 
 HOLES_S: Final = 5.0
@@ -73,7 +73,7 @@ class EndWatch:
 
         ``position``: before it is nothing that was not read, be it a record or a marker of a transaction.
         """
-        if not is_fetched(assigned) or assigned.stopped:
+        if not assigned.is_fetched or assigned.stopped:
             return False
         look, now = self._look(assigned), self._clock()
         if look.position != position or now - look.looked > HOLES_S:

@@ -1,22 +1,140 @@
-"""Messages that were fetched and not judged yet, and where the client has to read again.
+"""Calls of the client for messages: one thread at a time, the collector paused, and what came kept until it is judged.
 
-Every change of what is read of a partition (a pause, a seek, a rebalance) makes what was fetched of it void, and gives its fetch position a new
-generation. A fetch that began in an older generation brought messages from where the partition was read before: they are dropped, too, and the
-partition is read again from where judging stands, before the next fetch.
+Locking (`ClientLock`): the client lets one thread in at a time, and from inside it calls back (rebalances), which needs our state. So a thread that
+has our state must never wait for the client while another one is inside: both would wait for ever. Hence the order: nobody takes our state in order
+to call the client before the polling thread has left the client, which it does several times a second, and lets those go first who wait. While the
+client calls back nobody gets in, and the callback may wait for the very thread that wants to: such a thread leaves a note instead, of what is to be
+done when the callback is over.
 
-While another thread is inside the client, pauses and resumptions are noted, and told when it is free: as it is by then.
+Fetching (`Fetcher`): every change of what is read of a partition (a pause, a seek, a rebalance) makes what was fetched of it void, and gives its fetch
+position a new generation. A fetch that began in an older generation brought messages from where the partition was read before: they are dropped, too,
+and the partition is read again from where judging stands, before the next fetch. While another thread is inside the client, pauses and resumptions are
+noted, and told when it is free: as it is by then.
+
+The garbage collector (`Collector`) would walk a thousand live messages (and the headers that each has by then) twice a batch: a tenth of the whole
+cost. So it is paused while a batch is fetched and judged, never while waiting. It comes back as the very last thing before the application has its
+messages: those of the batch before are then freed before the next allocation asks whether there is anything to collect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Condition, RLock, get_ident
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from dedup_sdk.kafka.client_lock import ClientLock
+from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.session import Session
+
+_LONGEST_WAIT_S = 5.0
+
+
+class ClientLock:
+    """The lock of a consumer's state (``lock``), who is inside the client, and whether the consumer is closed."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.closed = False
+        self._changed = Condition(self.lock)
+        self._inside: int | None = None
+        self._waiting = 0
+        self._calls_back = False
+
+    def check_open(self) -> None:
+        """Raise `RuntimeError`, as the plain client does, after `close`."""
+        if self.closed:
+            raise RuntimeError("Consumer closed")
+
+    def close(self) -> None:
+        """Let no call in any more."""
+        self.closed = True
+
+    def leave_to_parent(self) -> None:
+        """Count as closed in the child of a fork, where the holders of the lock are not."""
+        self.__init__()  # type: ignore[misc]
+        self.closed = True
+
+    @property
+    def busy_elsewhere(self) -> bool:
+        """Whether another thread is inside the client; ask with the lock."""
+        return self._inside not in (None, get_ident())
+
+    def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the client in a way that may call back; threads that wait go first, and nobody comes in beside another one."""
+        with self.lock:
+            me = get_ident()
+            if self._waiting:
+                self._changed.wait_for(lambda: not self._waiting, _LONGEST_WAIT_S)
+            if self._inside not in (None, me):
+                self._changed.wait_for(lambda: not self.busy_elsewhere)
+            self._inside = me
+        try:
+            return call(*arguments)
+        finally:
+            with self.lock:
+                self._inside = None
+                self._changed.notify_all()
+
+    @contextmanager
+    def calling_back(self) -> Iterator[None]:
+        """Be in a callback of the client, which may wait for other threads: these do not wait for its end."""
+        with self.lock:
+            self._calls_back = True
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._calls_back = False
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the lock while no other thread is inside the client, so that the client may be called with it."""
+        with self._lock_when(lambda: self._inside is None):
+            yield
+
+    @contextmanager
+    def alone_or_noting(self) -> Iterator[bool]:
+        """Have the lock and be alone with the client (True), or be asked to leave a note: another thread is called back (False)."""
+        with self._lock_when(lambda: self._inside is None or self._calls_back):
+            yield not self.busy_elsewhere
+
+    @contextmanager
+    def _lock_when(self, may_go: Callable[[], bool]) -> Iterator[None]:
+        with self.lock:
+            if self.busy_elsewhere:
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(may_go)
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()
+            yield
+
+
+class Collector:
+    """Pauses the collector if it runs, and brings it back if it was paused here (``paused``).
+
+    A ``gc.disable()`` by another thread during the few milliseconds between is undone.
+    """
+
+    def __init__(self) -> None:
+        self.paused = False
+
+    def pause(self) -> None:
+        """Keep the collector out until `resume`."""
+        if gc.isenabled():
+            gc.disable()
+            self.paused = True
+
+    def resume(self) -> None:
+        """Leave the collector as the user has it."""
+        if self.paused:
+            self.paused = False
+            gc.enable()
 
 
 class Fetcher:
@@ -68,7 +186,10 @@ class Fetcher:
             came = self._lock.call_client(Consumer.consume, self._consumer, room, wait_s)
             self.ran_dry = len(came) < room
             if came:
-                self.keep(came, began)
+                with self._lock.lock:
+                    if self._behind or self._generation != began:
+                        came = self._still_read(came, began)
+                    self.messages = self.messages + came if self.messages else came
 
     def listen(self, wait_s: float) -> None:
         """Let the client do its work; keep the message or event that comes with it."""
@@ -82,10 +203,7 @@ class Fetcher:
     def keep(self, messages: list[Any], began: int) -> None:
         """Keep what a fetch brought that began in a generation, as far as it is still read from there."""
         with self._lock.lock:
-            if self._behind or self._generation != began:
-                void = {c for c, generation in self._generations.items() if generation > began}
-                messages = self._without(messages, void | self._behind)
-            self.messages = self.messages + messages if self.messages else messages
+            self.messages = self.messages + self._still_read(messages, began)
 
     def rest(self, messages: list[Any]) -> None:
         """Keep these of what was fetched; the others are dealt with."""
@@ -122,13 +240,11 @@ class Fetcher:
             if _is_stop(message):
                 assigned = self._session.assigned.get((message.topic(), message.partition()))
                 if assigned is not None:
-                    assigned.stopped = True
+                    assigned.note_stop()
 
     def drop_moved(self) -> None:
         """Drop what was fetched of partitions that the client reads from elsewhere since."""
-        moved = set(self._session.reading.moved)
-        if moved:
-            self._session.reading.moved.clear()
+        if moved := self._session.reading.take_moved():
             # Others that stopped wait for their own turn.
             still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
             self._drop_stops(moved - still)
@@ -143,7 +259,7 @@ class Fetcher:
         with self._lock.lock:
             self._tell_pauses()
             assigned = self._session.assigned
-            due = {c for c in self._behind if c not in assigned or not assigned[c].user_paused}
+            due = {c for c in self._behind if c not in assigned or Pause.USER not in assigned[c].pauses}
             if due:
                 self.note_stops()
                 self._behind -= due
@@ -154,7 +270,7 @@ class Fetcher:
         """Tell the client whether partitions are paused, as it is now, whatever came in between; what went is left out."""
         untold, self._untold = self._untold, set()
         for coordinates in untold & self._session.assigned.keys():
-            paused = self._session.assigned[coordinates].user_paused
+            paused = self._session.assigned[coordinates].pauses
             (self.pause if paused else self.resume)([TopicPartition(*coordinates)])
 
     def _void(self, partitions: Collection[Coordinates]) -> None:
@@ -166,6 +282,11 @@ class Fetcher:
         self.messages = [
             m for m in self.messages if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
         ]
+
+    def _still_read(self, messages: list[Any], began: int) -> list[Any]:
+        """Return what a fetch brought that began in a generation, as far as it is still read from there."""
+        void = {c for c, generation in self._generations.items() if generation > began}
+        return self._without(messages, void | self._behind)
 
     def _without(self, messages: list[Any], gone: Collection[Coordinates]) -> list[Any]:
         kept = []

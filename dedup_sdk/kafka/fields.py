@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from gc import get_referents
 from operator import itemgetter, methodcaller
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Message
 
-from dedup_sdk.ids.digest import Ids
-from dedup_sdk.ids.fields import Headers, RecordFields
+from dedup_sdk.ids.columns import Headers, Ids, RecordFields
 from dedup_sdk.ids.spec import IdSpec
 from dedup_sdk.marks import Int64s
 from dedup_sdk.record import Record
@@ -30,13 +30,6 @@ def offsets_of(messages: Sequence[Any]) -> list[int]:
     """Return the offsets."""
     read: Callable[[Any], Any] = Message.offset
     return list(map(read, messages))
-
-
-def coordinates_of(messages: Sequence[Any]) -> tuple[list[str], list[int]]:
-    """Return the topics and the partitions."""
-    topic: Callable[[Any], Any] = Message.topic
-    partition: Callable[[Any], Any] = Message.partition
-    return list(map(topic, messages)), list(map(partition, messages))
 
 
 def _headers(message: Any) -> tuple[Any, int]:
@@ -62,45 +55,45 @@ def as_record(message: Any) -> Record:
     )  # fmt: skip
 
 
+@dataclass(slots=True)
 class MessageFields:
     """The fields of messages; each column is read when it is asked for."""
 
-    def __init__(self, messages: Sequence[Any]) -> None:
-        self._messages = messages
-        self.nameless: list[tuple[Any, int]] = []
-        """Messages with headers whose names are not UTF-8, and how many, once `headers` was asked for."""
+    messages: Sequence[Any]
+    nameless: list[tuple[Any, int]] = field(default_factory=list)
+    """Messages with headers whose names are not UTF-8, and how many, once `headers` was asked for."""
 
     @property
     def count(self) -> int:
         """How many messages these are."""
-        return len(self._messages)
+        return len(self.messages)
 
     def headers(self) -> list[Headers | None]:
         """Return the headers of each message."""
         read: Callable[[Any], Any] = Message.headers
         try:
-            return list(map(read, self._messages))
+            return list(map(read, self.messages))
         except (SystemError, UnicodeDecodeError):
             # A header's name that is no UTF-8: only that one is left out.
-            read_one_by_one = list(map(_headers, self._messages))
+            read_one_by_one = list(map(_headers, self.messages))
         self.nameless = [
             (message, missing)
-            for message, (_, missing) in zip(self._messages, read_one_by_one, strict=True)
+            for message, (_, missing) in zip(self.messages, read_one_by_one, strict=True)
             if missing
         ]
         return [found for found, _ in read_one_by_one]
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each message."""
-        return list(map(Message.key, self._messages))
+        return list(map(Message.key, self.messages))
 
     def values(self) -> list[bytes | None]:
         """Return the value of each message."""
-        return list(map(Message.value, self._messages))
+        return list(map(Message.value, self.messages))
 
     def records(self) -> list[Record]:
         """Return the messages as plain records."""
-        return list(map(as_record, self._messages))
+        return list(map(as_record, self.messages))
 
 
 def ids_of(spec: IdSpec, messages: Sequence[Any]) -> Ids:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import compress, repeat
 from operator import is_not
-from threading import RLock
-from typing import Any, Literal
+from threading import RLock, get_ident
+from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -26,17 +26,13 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.assignment_api import AssignmentApi
-from dedup_sdk.kafka.callbacks import Guard
-from dedup_sdk.kafka.classifier import BatchClassifier
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
-from dedup_sdk.kafka.collector import Collector
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Coordinates
-from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.kafka.end_watch import EndWatch
-from dedup_sdk.kafka.fetcher import Fetcher
-from dedup_sdk.kafka.interruption import Interruption
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.fetcher import ClientLock, Collector, Fetcher
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.record import Verdict
@@ -57,6 +53,10 @@ _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
 _MOST_FETCHED = 1_000
 """Messages that are fetched while none may be handed out, at most."""
+_TWO_POLLERS: Final = (
+    "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
+    'others (completion="explicit"), or use run()'
+)
 
 Durability = Literal["record", "batch", "commit"]
 
@@ -82,6 +82,8 @@ class FetchLoop:
     ) -> None:
         self._engine, self._session, self._client = engine, session, client
         self._guard, self._lock, self._interruption = guard, lock, interruption
+        self.lock: RLock = lock.lock
+        """The lock of the consumer's state."""
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
@@ -98,21 +100,40 @@ class FetchLoop:
         """When (monotonic seconds) a recovery goes on, where nothing is ready to be handed out meanwhile."""
         self._gathers = isinstance(engine.strategy, Lookup) and engine.strategy.unit is not None
         self._holds_back = False
-
-    @property
-    def lock(self) -> RLock:
-        """The lock of the consumer's state."""
-        return self._lock.lock
+        self._poller: int | None = None
+        """The thread that is in a call for messages."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
     def messages(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
-        """Return up to ``count`` messages, of which ``at_most`` are judged together, after ``timeout`` seconds at most (None, -1: no limit)."""
+        """Return up to ``count`` messages, of which ``at_most`` are judged together, after ``timeout`` seconds at most (None, -1: no limit).
+
+        Raises `RuntimeError` after `DedupConsumer.close`, and while another thread is in such a call.
+        """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        me = get_ident()
+        with self.lock:
+            if self._lock.closed or self._poller not in (None, me):
+                self._lock.check_open()
+                raise RuntimeError(_TWO_POLLERS)
+            self._poller = me
         try:
             try:
-                got: list[Any] = self._lock.poll_turn(self._gather, count, until, at_most)
+                while True:
+                    # Whatever has come by then is judged and handed out.
+                    last = time.monotonic() >= until
+                    try:
+                        got = self._round(count, until, at_most)
+                        if not got and self._guard.kept is not None:
+                            self._guard.raise_kept(StoreError)
+                    except StoreError as error:
+                        if not self._survives(error):
+                            raise
+                        got = []
+                    if got or last or self._guard.kept is not None:
+                        break
             finally:
+                self._poller = None
                 if self._collector.paused:
                     self._collector.resume()
         except BaseException:
@@ -123,101 +144,95 @@ class FetchLoop:
             self._guard.raise_kept()
         return got
 
-    def _gather(self, count: int, until: float, at_most: int) -> list[Any]:
-        late = False
-        while True:
-            try:
-                got = self._go_on(count)
-                if not got and not late and self._guard.kept is None:
-                    left_s = until - time.monotonic()
-                    late = left_s <= 0
-                    judges = self._fetch(at_most, left_s, whole=count > 1)
-                    got = self._judge_and_hand_over(count, judges=judges)
-                if not got and self._guard.kept is not None:
-                    self._guard.raise_kept(StoreError)
-                    return []
-                if got or late:
-                    return got
-            except StoreUnavailableError:
-                # Where nothing can be kept in memory instead: recovery waits for the store.
-                self._interruption.note()
-            except StoreCorruptError:
-                if not self._survives_damage():
-                    raise
+    def _survives(self, error: StoreError) -> bool:
+        """Whether to go on after an error of a store: the next round reads from what is completed.
 
-    def _survives_damage(self) -> bool:
-        """Whether to go on: the next round reads from what is completed, and its recovery sets the damaged store aside.
-
-        False when nothing was set aside since the last time: then it would go on for ever.
+        Its recovery waits for a store that cannot be written now, and sets a damaged one aside; false when nothing was set aside since the last
+        damage: then it would go on for ever.
         """
         self._interruption.note()
+        if isinstance(error, StoreUnavailableError):
+            return True
+        if not isinstance(error, StoreCorruptError):
+            return False
         before, self._survived = self._survived, self._engine.counters.stores_set_aside
         return before != self._survived
 
-    def _go_on(self, count: int) -> list[Any]:
-        """Complete what was handed out, do what is due, and hand out what is left of the last batch."""
-        if self._interruption.happened:
+    def _round(self, count: int, until: float, at_most: int) -> list[Any]:
+        """Complete what was handed out, do what is due, and hand out what is left of the last batch; or else fetch and judge the next one."""
+        delivery, interruption = self._delivery, self._interruption
+        if interruption.happened:
             # Also what another thread was interrupted in meanwhile.
             self.reopen()
-        with self._lock.lock:
+        with self.lock:
             try:
-                delivery = self._delivery
                 if touched := delivery.finish():
-                    self._note_completed(touched)
-                now, due = time.monotonic(), self._interruption.upkeep_at
-                if not delivery.ready and self._recover_at < due:
-                    due = self._recover_at
-                if now >= due or self._since_upkeep >= UPKEEP_RECORDS:
+                    if self._durability == "batch":
+                        self._unwritten.update(touched)
+                    else:
+                        self._write(touched.values())
+                now, due = time.monotonic(), interruption.upkeep_at
+                if (
+                    now >= (due if delivery.ready else min(due, self._recover_at))
+                    or self._since_upkeep >= UPKEEP_RECORDS
+                ):
                     self._upkeep()
-                if not delivery.ready or now <= self._heard_at + UPKEEP_S:
-                    return self._hand_over(count) if delivery.ready or delivery.apart else []
+                silent = bool(delivery.ready) and now > self._heard_at + UPKEEP_S
+                if (delivery.ready or delivery.apart) and not silent and (got := self._hand_over(count)):
+                    return got
             except BaseException:
-                self._interruption.note()
+                interruption.note()
                 raise
-        # The group hears from us also while there is enough to hand out: slow handlers.
-        self._heard_at = time.monotonic()
-        self._fetcher.listen(0)
-        with self._lock.lock:
-            handed: list[Any] = self._interruption.whole(self._hand_over, count)
-            return handed
+        if silent and (got := self._listen_and_hand_over(count)):
+            return got
+        return [] if self._guard.kept is not None else self._fetch_and_judge(count, until, at_most)
 
-    def _fetch(self, at_most: int, left_s: float, *, whole: bool) -> bool:
-        """Fetch what is there at once, or what comes within the time that is left (or until there is something to look after).
-
-        ``whole``: as many as are asked for are waited for, not one. Return whether what there is now is to be judged.
-        """
-        fetcher, enough = self._fetcher, at_most if whole else 1
+    def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
+        """Fetch what is there at once, or what comes in time; judge it, and hand out."""
+        fetcher, delivery = self._fetcher, self._delivery
         if not fetcher.ran_dry:
             # A batch may be ready. A few messages are no work for the collector.
             self._collector.pause()
         fetcher.fetch(at_most, 0)
         self._heard_at = now = time.monotonic()
-        if len(fetcher.messages) >= enough or left_s <= 0 or self._session.hurried:
-            return True
-        self._collector.resume()
-        wait_s = max(0.0, min(left_s, self._interruption.upkeep_at - now, self._recover_at - now))
-        if whole:
-            fetcher.fetch(at_most, wait_s)
-        else:
-            fetcher.listen(wait_s)
-        self._collector.pause()
-        if not whole:
-            fetcher.fetch(at_most, 0)
-        return len(fetcher.messages) >= enough
-
-    def _judge_and_hand_over(self, count: int, *, judges: bool) -> list[Any]:
-        with self._lock.lock:
+        enough = at_most if count > 1 else 1
+        judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
+        if not judges:
+            judges = self._wait_for(enough, until - now, at_most)
+        with self.lock:
             try:
-                if judges and self._fetcher.messages:
-                    self._judge_first(self._fetcher.messages)
+                if judges and fetcher.messages:
+                    self._judge_first(fetcher.messages)
                 if self._gathers:
                     # Not before: what came in time is judged first, however long the application took.
                     self._fail_overdue()
-                delivery = self._delivery
                 return self._hand_over(count) if delivery.ready or delivery.apart else []
             except BaseException:
                 self._interruption.note()
                 raise
+
+    def _listen_and_hand_over(self, count: int) -> list[Any]:
+        """Let the group hear from us, also while there is enough to hand out: handlers are slow."""
+        self._heard_at = time.monotonic()
+        self._fetcher.listen(0)
+        with self.lock:
+            handed: list[Any] = self._interruption.whole(self._hand_over, count)
+            return handed
+
+    def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
+        """Fetch what comes within the time that is left (or until there is something to look after); return whether that is ``enough``."""
+        fetcher = self._fetcher
+        self._collector.resume()
+        now = self._heard_at
+        wait_s = max(0.0, min(left_s, self._interruption.upkeep_at - now, self._recover_at - now))
+        if enough > 1:
+            fetcher.fetch(at_most, wait_s)
+        else:
+            fetcher.listen(wait_s)
+        self._collector.pause()
+        if enough == 1:
+            fetcher.fetch(at_most, 0)
+        return len(fetcher.messages) >= enough
 
     def _hand_over(self, count: int) -> list[Any]:
         if self._guard.kept is not None:
@@ -233,7 +248,7 @@ class FetchLoop:
 
     def reopen(self) -> None:
         """After an interruption: open every partition again, from its store and from what is completed."""
-        with self._lock.lock:
+        with self.lock:
             if self._interruption.happened:
                 self._unwritten.clear()
                 self._assignment.reopen_all()
@@ -255,7 +270,10 @@ class FetchLoop:
             # A crash repeats no more than that.
             self._write_completed()
         self._delivery.fill(judged)
-        self._offer_due()
+        for partition in self._engine.partitions.values():
+            if partition.due:
+                self._offer_due()
+                break
         self._fetcher.rest(judged.rest + batch[first:])
         if judged.doubted:
             self._assignment.forget(judged.doubted)
@@ -271,7 +289,7 @@ class FetchLoop:
             if not passes(error):
                 raise
             logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
-            self._session.put_off(event)
+            self._session.answer_later(event)
             absorbed = True
         self._fetcher.rest(batch[1:])
         if not absorbed:
@@ -322,42 +340,36 @@ class FetchLoop:
         self._engine.trim()
         if self._engine.claims is not None:
             self._settle_claims(self._engine.claims)
-        self._assignment.do_noted_seeks()
+        if self._assignment.noted_seeks:
+            self._assignment.do_noted_seeks()
         session = self._session
-        if session.recovering:
+        recovers = session.recovering
+        if recovers:
             # A step of a recovery makes messages by the thousand, too.
             self._collector.pause()
             self._fetcher.note_stops()
-        session.work()
-        for coordinates in session.doubt_topics_made_anew():
+        for coordinates in session.work():
             self._assignment.forget_if_it_recovers(coordinates)
-        self._fetcher.drop_moved()
-        if events := session.due_events():
+        if session.reading.moved:
+            self._fetcher.drop_moved()
+        if session.put_off and (events := session.due_events()):
             self._fetcher.put_first(events)
         if session.waking:
             session.wake()
         now = time.monotonic()
-        recovers_s = 0.0 if session.hurried else _RECOVERING_S if session.recovering else UPKEEP_S
-        self._recover_at = now + recovers_s
-        self._interruption.upkeep_at = now + min(UPKEEP_S, session.until_commit_s)
+        self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
+        self._interruption.look_at(min(now + UPKEEP_S, session.next_commit_at))
 
     def _settle_claims(self, claims: Claims) -> None:
         claims.keep(self._delivery.take_back)
         claims.settle([held for held in self._engine.partitions.values() if held.started])
         self._offer_due()
 
-    def _note_completed(self, partitions: Iterable[Partition]) -> None:
-        """Have what asking for more has completed written, at once or by the upkeep."""
-        for partition in partitions:
-            if self._durability == "batch":
-                self._unwritten[id(partition)] = partition
-            else:
-                self._write([partition])
-
     def _write_completed(self) -> None:
         """Write what asking for more has completed, or `store_offsets`."""
-        unwritten, self._unwritten = self._unwritten, {}
-        self._write(unwritten.values())
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, {}
+            self._write(unwritten.values())
         if self._delivery.completed_by is CompletedBy.COMMIT:
             open_ = self._engine.partitions.values()
             self._write(held for held in open_ if held.started and held.lane.unwritten)
@@ -372,11 +384,11 @@ class FetchLoop:
 
     @contextlib.contextmanager
     def steady(self, *, bears_faults: bool = False) -> Iterator[None]:
-        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.interruption`).
+        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.failures`).
 
         ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
         """
-        with self._lock.lock:
+        with self.lock:
             self._lock.check_open()
             try:
                 yield
@@ -439,7 +451,7 @@ class FetchLoop:
 
     def holds(self, message: Any) -> bool:
         """Whether a message that was handed out is still ours to handle."""
-        with self._lock.lock:
+        with self.lock:
             if self._lock.closed or message.error() is not None:
                 return False
             partition = self._delivery.partition_of(message.topic(), message.partition())
@@ -485,7 +497,7 @@ class FetchLoop:
             for (topic, number), end in below.items():
                 self._write(delivery.finish_up_to(topic, number, end - 1))
         elif delivery.completed_by is CompletedBy.NEXT_CALL:
-            self._write(delivery.finish())
+            self._write(delivery.finish().values())
 
     def store_below(self, below: dict[Coordinates, int]) -> None:
         """Complete what was handed out below these offsets; it is written by the batch, unless every message counts."""
@@ -496,7 +508,7 @@ class FetchLoop:
         """Return the verdict of a message that was handed out; None when it is not known any more."""
         if message.error() is not None:
             return None
-        with self._lock.lock:
+        with self.lock:
             place = self._delivery.place(message)
             held = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and held is not None:
@@ -513,8 +525,8 @@ class FetchLoop:
     def _look_after(self) -> None:
         if self._interruption.happened:
             self.reopen()
-        with self._lock.lock:
-            self._note_completed(self._delivery.finish())
+        with self.lock:
+            self._unwritten.update(self._delivery.finish())
             self._upkeep()
             if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
                 self._holds_back = True
@@ -524,7 +536,7 @@ class FetchLoop:
     def fetch_again(self) -> None:
         """Let the client fetch again, where `heartbeat` had to stop it."""
         if self._holds_back:
-            with self._lock.lock:
+            with self.lock:
                 self._holds_back = False
                 self._assignment.hold_back(hold=False)
 

@@ -28,6 +28,7 @@ from dedup_sdk.kafka.settings import ASK_S, admin_settings
 if TYPE_CHECKING:
     from dedup_sdk.kafka.assignment import Assigned
     from dedup_sdk.kafka.reader import Readers
+    from dedup_sdk.observe import Hindrance
 
 KNOCK_S = 5.0
 """Seconds after which a leader that does not answer is asked by another connection."""
@@ -176,50 +177,48 @@ class Backoff:
         """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
         now = self._clock()
         self._readers.answer_s = assigned.answer_s or ANSWER_S
-        if assigned.recovery is not None or not self.is_active:
+        if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
         knock = self._knocks.get(coordinates)
         if knock is None:
             knock = self._knocks[coordinates] = self._questions.knock(*coordinates)
         if not knock.is_over:
-            assigned.waits_for = "broker" if now - knock.began > ANSWER_S else None
-            assigned.ask_at = now + LOOK_S
+            assigned.wait_until(now + LOOK_S, "broker" if now - knock.began > ANSWER_S else None)
             return False
         del self._knocks[coordinates]
         if not knock.is_answered:
-            assigned.waits_for = "broker"
-            self._put_off(assigned, now)
+            self._put_off(assigned, now, "broker")
             return False
-        assigned.waits_for = None
-        assigned.answer_s = min(max(ANSWER_S, _TIMES * (knock.took_s or 0.0)), MOST_ANSWER_S)
+        assigned.wait_until(assigned.ask_at, None)
+        assigned.give_time(min(max(ANSWER_S, _TIMES * (knock.took_s or 0.0)), MOST_ANSWER_S))
         self._readers.answer_s = assigned.answer_s
         return True
 
     def took(self, seconds: float) -> None:
         """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
         self._readers.answer_s = ANSWER_S
-        if self.is_active and seconds > _LONG_S:
+        if seconds > _LONG_S and self.is_active:
             self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
 
     def failed(self, assigned: Assigned) -> None:
         """Note that a question was not answered."""
         self.note_silence()
-        self._put_off(assigned, self._clock())
+        self._put_off(assigned, self._clock(), assigned.waits_for)
 
     def put_off(self, partitions: Iterable[Assigned]) -> None:
         """Have these not ask before a while, because the same question was not answered to another."""
         again = self._clock() + AGAIN_S
         for assigned in partitions:
-            assigned.ask_at = max(assigned.ask_at, again)
+            assigned.wait_until(max(assigned.ask_at, again), assigned.waits_for)
 
     def forget(self, topic: str, partition: int) -> None:
         """Take no answer any more for a partition that went."""
         self._knocks.pop((topic, partition), None)
 
-    def _put_off(self, assigned: Assigned, now: float) -> None:
-        assigned.failures += 1
-        assigned.ask_at = now + min(AGAIN_S * 2 ** min(assigned.failures - 1, 8), MOST_AGAIN_S)
+    def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
+        pause_s = AGAIN_S * 2 ** min(assigned.count_failure() - 1, 8)
+        assigned.wait_until(now + min(pause_s, MOST_AGAIN_S), hindrance)
         self._questions.renew()
 
 

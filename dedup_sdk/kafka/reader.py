@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids.redrive import ReadsKeys
+from dedup_sdk.ids.spec import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk.marks import Int64s

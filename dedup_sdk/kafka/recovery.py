@@ -35,6 +35,7 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.commit_text import Void
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
@@ -96,6 +97,8 @@ class Recovery:
     client: Client
     settings: ClientSettings
     chosen: RecoverySettings
+    cluster: str
+    topic_id: str
     until: float | None = None
     """When (monotonic seconds) the partition starts without the rest of its past; None: never."""
     set_aside: bool = False
@@ -121,14 +124,14 @@ class Recovery:
 
     def begin(self, detail: str) -> None:
         """Something is going to be replayed or installed; observers hear of the first."""
-        self.assigned.note = detail
+        self.assigned.replay(detail)
         if not self.told:
             self.told = True
             self.engine.inform(self.event("recovery-started", detail))
 
     def progress(self, offset: int, detail: str) -> None:
         """A replay has come to an offset."""
-        self.assigned.note = detail
+        self.assigned.replay(detail)
         self.engine.inform(self.event("recovery-progress", detail, offset))
 
 
@@ -147,11 +150,16 @@ def recover(
     start = assigned.start
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
-    at = Recovery(assigned, engine, client, settings, chosen)
+    at = Recovery(
+        assigned, engine, client, settings, chosen,
+        cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
+    )  # fmt: skip
+    assigned.identify(log=log_name(at.cluster, at.topic_id))
     at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     held = yield from _open_store(at)
-    start = _without_another_log(assigned, start, client)
+    start = _without_another_log(assigned, start)
     start = _without_another_rule(assigned, start, held, settings)
+    _tell_why_void(assigned, start, chosen)
     start = yield from start_in_the_log(start, held, engine, client, settings, until=at.until)
     start, told_epoch = yield from _checked(start, held, engine, client)
     while True:
@@ -162,9 +170,7 @@ def recover(
             cut = yield from _cut_before(start, held, client)
         if cut is None:
             if start is not assigned.start:
-                # Offsets that were asked for lie behind it, and must be committed again.
-                assigned.start = start
-                assigned.commits.ask_again()
+                assigned.begin_at(start)
             plan = yield from _from_store_or_snapshot(at, start, held, plan)
             cut = yield from _replay_tail(at, start, held, plan)
             if cut is None:
@@ -175,30 +181,19 @@ def recover(
         start = yield from start_in_the_log(
             replace(start, log_change=change), held, engine, client, settings, until=at.until
         )
-    _hand_over(at, start, held, plan, told_epoch)
-    assigned.seconds = time.monotonic() - began
-    assigned.note = ", ".join(at.notes)
-    if at.told:
-        engine.inform(at.event("recovery-ended", f"{assigned.note}, {assigned.seconds:.2f} s"))
-
-
-def _hand_over(at: Recovery, start: Start, held: Partition, plan: StartPlan, told_epoch: int | None) -> None:
-    """Make the partition ready to be read, and have it hide the records that the group completed elsewhere above its committed offset."""
-    assigned = at.assigned
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
-    assigned.told = done
     if done is not None:
-        said = not start.at_once and done.ranges[0][0] >= start.offset
-        assigned.commits.done_asked = done.encode(start.offset) if said else ""
+        # Records that the group completed elsewhere above its committed offset are hidden.
         held.tell_completed(done.ranges, told_epoch)
-    assigned.held = held
     held.read_from(start.offset)
-    if start.metadata is not None:
-        assigned.complete = start.metadata.complete
-        if held.lane.high == start.offset:
-            held.lane.learn_epoch(start.leader_epoch)
-    else:
-        assigned.complete = start.new and plan.progress.since_ms is None
+    if start.metadata is not None and held.lane.high == start.offset:
+        held.lane.learn_epoch(start.leader_epoch)
+    new = start.new and plan.progress.since_ms is None
+    note, seconds = ", ".join(at.notes), time.monotonic() - began
+    complete = new if start.metadata is None else start.metadata.complete
+    assigned.be_ready(held, complete=complete, told=done, note=note, seconds=seconds)
+    if at.told:
+        engine.inform(at.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
 
 # --- the first rung: the local store ------------------------------------------------------------------------------------
@@ -207,11 +202,10 @@ def _hand_over(at: Recovery, start: Start, held: Partition, plan: StartPlan, tol
 def _open_store(at: Recovery) -> Steps[Partition]:
     """Open the partition's store, once whoever has it lets it go; one that is damaged, or means nothing here, is set aside."""
     assigned, engine = at.assigned, at.engine
-    topic_id, cluster = at.client.topic_id(assigned.topic), at.client.cluster_id()
     began, waited_s = time.monotonic(), -1.0
     while True:
         try:
-            return engine.attach(assigned.topic, assigned.partition, topic_id=topic_id, cluster=cluster)
+            return engine.attach(assigned.topic, assigned.partition, topic_id=at.topic_id, cluster=at.cluster)
         except StoreLockedError as error:
             before_s, waited_s = waited_s, time.monotonic() - began
             _tell_of_the_lock(at, error, waited_s, before_s)
@@ -220,7 +214,7 @@ def _open_store(at: Recovery) -> Steps[Partition]:
             _set_damaged_aside(at, damage)
             yield None
         except ForeignStoreError as error:
-            recreated = error.field == "topic_id" and bool(topic_id)
+            recreated = error.field == "topic_id" and bool(at.topic_id)
             if not recreated and error.field not in _OF_THE_RULE:
                 raise
             kept = _set_aside(at)
@@ -249,9 +243,7 @@ def _set_aside(at: Recovery) -> str | None:
     """Move the partition's store out of the way; None where another process opened it meanwhile: the next look waits for that one."""
     topic, partition = at.assigned.topic, at.assigned.partition
     try:
-        return at.engine.set_aside(
-            topic, partition, topic_id=at.client.topic_id(topic), cluster=at.client.cluster_id()
-        )
+        return at.engine.set_aside(topic, partition, topic_id=at.topic_id, cluster=at.cluster)
     except StoreLockedError:
         return None
 
@@ -273,15 +265,19 @@ def _tell_of_the_lock(at: Recovery, error: StoreLockedError, waited_s: float, be
 # --- the second rung: whether history is of this log and this rule (see also log_check) ----------------------------------
 
 
-def _without_another_log(assigned: Assigned, start: Start, client: Client) -> Start:
+def _without_another_log(assigned: Assigned, start: Start) -> Start:
     """Leave out a commit's text about another log: a tool that copies groups translates offsets, not the text beside them."""
-    assigned.log = log_name(client.cluster_id(), client.topic_id(assigned.topic))
     if start.metadata is None or start.metadata.is_of(assigned.log):
         return start
     if start.metadata.is_of_one_before(assigned.log):
         # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
         return replace(
-            start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=LogChange()
+            start,
+            metadata=None,
+            void=Void.TOPIC_BEFORE,
+            void_rule=start.rule,
+            at_once=True,
+            log_change=LogChange(),
         )
     logger.warning(
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
@@ -290,7 +286,7 @@ def _without_another_log(assigned: Assigned, start: Start, client: Client) -> St
     # The broker's answer about its epochs compares this log with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
     return replace(
-        start, metadata=None, void_rule=start.rule, at_once=True, before_us=True, log_change=change
+        start, metadata=None, void=Void.OTHER_LOG, void_rule=start.rule, at_once=True, log_change=change
     )
 
 
@@ -302,7 +298,9 @@ def _without_another_rule(
     Records that another ID spec or strategy hid were never handled: folded by this one, they would count as handled. Marks that are there stay: they
     were made by this rule.
     """
-    assigned.rule = rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
+    assigned.identify(
+        rule=rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
+    )
     if start.rule in (None, assigned.rule):
         return start
     logger.warning(
@@ -311,7 +309,20 @@ def _without_another_rule(
         assigned.topic, assigned.partition, start.offset, start.rule, assigned.rule,
     )  # fmt: skip
     # Nor may the user vouch for it: what the other rule hid was handled by nobody.
-    return replace(start, metadata=None, at_once=True, before_us=False)
+    return replace(start, metadata=None, void=Void.OTHER_RULE, at_once=True)
+
+
+def _tell_why_void(assigned: Assigned, start: Start, chosen: RecoverySettings) -> None:
+    """Say why nothing is known of the group's history; another log, or another rule, was told by then."""
+    if start.void in (None, Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
+        return
+    vouched = chosen.history == "assume-processed"
+    logger.log(
+        logging.INFO if vouched or start.void is Void.NO_TEXT else logging.WARNING,
+        "%s[%d]: the group has committed %d, and %s: %s",
+        assigned.topic, assigned.partition, start.offset, start.void.value,
+        "history='assume-processed' vouches for what came before" if vouched else "what came before is unverified until the window has filled",
+    )  # fmt: skip
 
 
 def _checked(
@@ -355,7 +366,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
-    elif chosen.history == "assume-processed" and start.before_us:
+    elif chosen.history == "assume-processed" and start.is_unvouched:
         low = client.bounds(*where)[0]
     plan = plan_start(
         stored,
@@ -366,7 +377,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         new=start.new,
         vouched=start.metadata is not None,
     )
-    if start.before_us and (stored is None or stored.committed is None or start.offset < stored.committed):
+    if start.is_unvouched and (stored is None or stored.committed is None or start.offset < stored.committed):
         # As far as is known here the group was set back: a new era tells it to hosts whose stores know more, whatever is committed meanwhile.
         plan = replace(plan, progress=replace(plan.progress, era=secrets.token_hex(4)))
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
@@ -389,7 +400,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
 
 def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[StartPlan]:
     """Begin with the marks of the store, of a snapshot, or with none; return the rest of the plan."""
-    assigned, client = at.assigned, at.client
+    assigned = at.assigned
     if plan.beginning == "rewound":
         detail = "the group's offsets were set back below what this store knows to be committed"
         at.engine.inform(at.event("rewound", detail, start.offset))
@@ -401,8 +412,8 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
     at.notes = [plan.beginning]
     if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
         identity = Identity(
-            cluster=client.cluster_id(), group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=client.topic_id(assigned.topic), id_spec=str(held.keys), isolation=at.settings.isolation,
+            cluster=at.cluster, group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
+            topic_id=at.topic_id, id_spec=str(held.keys), isolation=at.settings.isolation,
         )  # fmt: skip
         with at.reader() as reader:
             plan, note = yield from start_from_snapshot(
@@ -613,7 +624,7 @@ def _fold(
             return LogChange(piece.offsets[0])
         held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
         reached, heard = piece.end, time.monotonic()
-        at.assigned.replayed += len(piece.offsets)
+        at.assigned.replay(at.assigned.note, len(piece.offsets))
         watch.note(piece.end)
         at.engine.trim()
         yield None

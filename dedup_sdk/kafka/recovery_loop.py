@@ -12,14 +12,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
-from dedup_sdk.kafka.assignment import Assigned, Coordinates, Starts
-from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.assignment import CATCHING_UP, RECOVERING, Assigned, Coordinates, Starts, State
 from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Beginning, Commits
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.questions import LOOK_S, Backoff
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.observe import Hindrance
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -64,11 +65,11 @@ class RecoveryLoop:
     def work(self) -> list[Assigned]:
         """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now."""
         until = time.monotonic() + SLICE_S
-        waiting = [each for each in self._assigned.values() if each.recovers and not each.given_up]
+        waiting = [each for each in self._assigned.values() if each.state in RECOVERING]
         while True:
             now = time.monotonic()
             # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [each for each in waiting if each.held is None and each.ask_at <= now]
+            busy = [each for each in waiting if each.state in CATCHING_UP and each.ask_at <= now]
             self.hurried = bool(busy) and not self._backoff.rests
             if now >= until or not self.hurried:
                 break
@@ -77,7 +78,7 @@ class RecoveryLoop:
                 self._step(assigned)
                 if time.monotonic() >= until:
                     break
-        finished = [each for each in waiting if each.held is not None]
+        finished = [each for each in waiting if each.state is State.ANNOUNCING]
         return self._together(self._announced(finished)) if finished else []
 
     def _together(self, begun: list[Assigned]) -> list[Assigned]:
@@ -101,18 +102,19 @@ class RecoveryLoop:
             if assigned.recovery is None:
                 if not self._is_described(assigned):
                     return
-                assigned.recovery = recover(
-                    assigned, self._engine, self._client, self._settings, self._chosen
-                )
-            wait = next(assigned.recovery)
-            assigned.waits_for = None if wait is None else wait.hindrance
-            if wait is not None:
-                assigned.ask_at = time.monotonic() + wait.seconds
+                steps = recover(assigned, self._engine, self._client, self._settings, self._chosen)
+                assigned.begin_recovery(steps)
+            else:
+                steps = assigned.recovery
+            wait = next(steps)
+            if wait is None:
+                assigned.wait_until(assigned.ask_at, None)
+            else:
+                assigned.wait_until(time.monotonic() + wait.seconds, wait.hindrance)
         except StopIteration:
-            assigned.recovery = assigned.waits_for = None
-            assigned.failures = 0
+            assigned.end_recovery()
         except BaseException as error:
-            assigned.recovery = None
+            assigned.recover_anew()
             self._engine.lose(assigned.topic, assigned.partition)
             if not isinstance(error, DedupError | KafkaException):
                 if isinstance(error, Exception) and assigned.start is not None:
@@ -124,13 +126,17 @@ class RecoveryLoop:
 
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
         """Have a recovery begin again later, or the error raised."""
-        assigned.ask_at = time.monotonic() + ASK_AGAIN_S
+        now = time.monotonic()
+        hindrance: Hindrance | None = assigned.waits_for
         if isinstance(error, StoreUnavailableError):
-            if assigned.waits_for != "store":
+            if hindrance != "store":
                 logger.warning("%s[%d] waits for its store: %s", assigned.topic, assigned.partition, error)
-            assigned.waits_for = "store"
-        elif isinstance(error, KafkaException) and (
-            passes(error) or (_is_unknown_topic(error) and self._silent_s(assigned) <= UNKNOWN_S)
+            hindrance = "store"
+        assigned.wait_until(now + ASK_AGAIN_S, hindrance)
+        if isinstance(error, StoreUnavailableError):
+            return
+        if isinstance(error, KafkaException) and (
+            passes(error) or (_is_unknown_topic(error) and assigned.silent_s(now) <= UNKNOWN_S)
         ):
             self._backoff.failed(assigned)
             logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
@@ -140,13 +146,6 @@ class RecoveryLoop:
         else:
             self._guard.keep(error)
 
-    @staticmethod
-    def _silent_s(assigned: Assigned) -> float:
-        """Return how many seconds ago a question of this recovery was not answered for the first time."""
-        now = time.monotonic()
-        assigned.asked_from = assigned.asked_from or now
-        return now - assigned.asked_from
-
     def _is_described(self, assigned: Assigned) -> bool:
         """Whether it is known which topic this is; all that recover are asked about in one request."""
         if self._client.is_described(assigned.topic):
@@ -155,7 +154,7 @@ class RecoveryLoop:
         self._client.describe(recovering)
         if self._client.is_described(assigned.topic):
             return True
-        assigned.ask_at = time.monotonic() + LOOK_S
+        assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
         return False
 
     def _find_start(self, assigned: Assigned) -> None:
@@ -164,15 +163,15 @@ class RecoveryLoop:
         try:
             [(_, committed)] = self._starts.stand([wanted], self._client.readers.answer_s)
             assigned.starts_at(self._starts.start(wanted, committed))
-            assigned.asked_from = 0.0
+            assigned.note_answer()
         except KafkaException as error:
             self._backoff.failed(assigned)
             self._backoff.put_off(each for each in self._assigned.values() if each.start is None)
-            silent_s = self._silent_s(assigned)
-            if error.args[0].code() == _UNKNOWN_PARTITION and silent_s > UNKNOWN_S:
+            now = time.monotonic()
+            if assigned.silent_s(now) > UNKNOWN_S and error.args[0].code() == _UNKNOWN_PARTITION:
                 if self._client.knows_of(assigned.topic, assigned.partition):
                     # It has no leader for now, so that there is nobody to ask.
-                    assigned.asked_from = time.monotonic()
+                    assigned.note_answer(now)
                     return
                 raise RecoveryError(
                     f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
@@ -196,7 +195,7 @@ class RecoveryLoop:
             ):
                 known.append(assigned)
             elif assigned.commits.beginning is Beginning.TO_ASK and assigned.ask_at <= now:
-                assigned.ask_at = now + ASK_AGAIN_S
+                assigned.wait_until(now + ASK_AGAIN_S, assigned.waits_for)
                 due.append(assigned)
         if due:
             try:

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError, RecoveryError
+from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, sealed, unsealed
-from dedup_sdk.kafka.refusals import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, refuse_unwritable
 
 _ERA_BYTES = 4

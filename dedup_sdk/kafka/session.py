@@ -11,37 +11,39 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from threading import RLock
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.assignment import (
+    RECOVERING,
     Assigned,
     Coordinates,
     LogChange,
+    Pause,
     Reading,
     Start,
     Starts,
     State,
     hangs_on_the_log,
-    is_fetched,
     set_back,
 )
-from dedup_sdk.kafka.callbacks import Guard
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.questions import ANSWER_S, Backoff
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.recovery_loop import RecoveryLoop
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import status_of
+from dedup_sdk.kafka.status import note_uncompleted, status_of
 from dedup_sdk.kafka.topic_watch import TopicWatch
-from dedup_sdk.kafka.uncompleted import note_uncompleted
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
 
@@ -65,6 +67,7 @@ _REBALANCING: Final = frozenset({
 """The group's answers to a commit of a member that must join again first."""
 
 _MOST_OFFSET: Final = 2**63 - 1
+_state = attrgetter("state")
 
 
 class Session:
@@ -85,7 +88,7 @@ class Session:
         self.log = RebalanceLog(engine)
         self.placed = False
         """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
-        self.closing = False
+        self._commits_end = False
         """Whether the client is on its way out: it answers no questions any more, and nothing is committed."""
         self._client = client
         self._settings = settings
@@ -98,7 +101,13 @@ class Session:
             self.assigned, engine, client, settings, chosen, guard=guard, starts=self._starts,
             backoff=self._backoff, commits=self.commits,
         )  # fmt: skip
-        self._next_commit = time.monotonic() + settings.commit_interval_s
+        self.next_commit_at = time.monotonic() + settings.commit_interval_s
+        """When (monotonic seconds) the next commit is due."""
+        self.hurried = False
+        """Whether some recovery could go on at once."""
+        self.put_off: dict[Coordinates, Any] = {}
+        """Events of the client that hang on an answer of their partition's leader, which does not come now."""
+        self._completed_by_user = not settings.completes_on_next_call
         self._write_again_at = 0.0
         self.waking: list[TopicPartition] = []
         """Partitions that deliver and are not fetched from yet; see `wake`."""
@@ -110,18 +119,8 @@ class Session:
 
     @property
     def recovering(self) -> bool:
-        """Whether some partition does not deliver yet."""
-        return bool([each for each in self.assigned.values() if each.recovers and not each.given_up])
-
-    @property
-    def hurried(self) -> bool:
-        """Whether some recovery could go on at once."""
-        return self._recoveries.hurried
-
-    @property
-    def until_commit_s(self) -> float:
-        """Seconds until the next commit is due."""
-        return max(0.0, self._next_commit - time.monotonic())
+        """Whether some partition does not deliver yet, and is going to."""
+        return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
 
     # --- taking and moving -------------------------------------------------------------------------------------------
 
@@ -228,7 +227,7 @@ class Session:
             wanted=assigned.wanted,
             by_hand=assigned.by_hand,
             taken_at=time.monotonic(),
-            user_paused=assigned.user_paused,
+            pauses=assigned.pauses & {Pause.USER},
             stopped=assigned.stopped,
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
@@ -260,7 +259,7 @@ class Session:
         """
         self.commits.await_nothing()
         for assigned in list(self.assigned.values()):
-            if assigned.given_up:
+            if assigned.state is State.FAILED:
                 continue
             held, known = assigned.held, self._history(assigned)
             start = assigned.start if held is None or known is None else self._where_it_stood(assigned, known)
@@ -303,7 +302,7 @@ class Session:
             assigned.enter(State.REVOKING)
         try:
             # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
-            if not self.closing:
+            if not self._commits_end:
                 if self._settings.only_user_commits:
                     self.commits.pay(asynchronous=False, until=until)
                 self.commits.completed(mine, asynchronous=False, until=until)
@@ -322,6 +321,10 @@ class Session:
             self._let_go(assigned, write=in_time)
         if mine:
             self.log.went("revoked", mine)
+
+    def commit_no_more(self) -> None:
+        """Take note that the client is on its way out."""
+        self._commits_end = True
 
     def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
@@ -356,6 +359,7 @@ class Session:
         if assigned.recovery is not None:
             assigned.recovery.close()
         self._backoff.forget(assigned.topic, assigned.partition)
+        self.put_off.pop(assigned.coordinates, None)
         self.assigned.pop(assigned.coordinates, None)
 
     def _end(self, assigned: Assigned, *, write: bool) -> None:
@@ -381,7 +385,7 @@ class Session:
         assigned = self.assigned.get(coordinates)
         if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             return False
-        assigned.stopped = True
+        assigned.note_stop()
         if assigned.state is State.ACTIVE and self._read_again_if_truncated(
             assigned, parted_at(event.error().str())
         ):
@@ -396,23 +400,19 @@ class Session:
         self.move(*coordinates, offset, log_changed=True)
         return True
 
-    def put_off(self, event: Any) -> None:
+    def answer_later(self, event: Any) -> None:
         """Keep an event of the client until its partition's leader may answer: the other partitions go on."""
         assigned = self.assigned.get((event.topic(), event.partition()))
         if assigned is not None:
             self._backoff.failed(assigned)
-            assigned.unanswered = event
+            self.put_off[assigned.coordinates] = event
 
     def due_events(self) -> list[Any]:
-        """Return the events that were put off and may be answered now."""
-        due = []
-        for assigned in self.assigned.values():
-            if assigned.unanswered is None or assigned.ask_at > time.monotonic():
-                continue
-            if self._backoff.may_begin(assigned):
-                due.append(assigned.unanswered)
-                assigned.unanswered = None
-        return due
+        """Return, once, the events that were put off and may be answered now."""
+        now = time.monotonic()
+        waiting = [self.assigned[coordinates] for coordinates in self.put_off]
+        due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
+        return [self.put_off.pop(each.coordinates) for each in due]
 
     def doubt(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
@@ -429,10 +429,8 @@ class Session:
             start = self._where_it_stood(assigned, known)
             self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
 
-    def doubt_topics_made_anew(self) -> list[Coordinates]:
+    def _topics_made_anew(self) -> list[Coordinates]:
         """Recover the partitions of topics that were deleted and made again, from their beginning; return these partitions."""
-        if not self._topic_watch.is_due:
-            return []
         # A recovery asks by itself.
         delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
         changed = self._topic_watch.look(delivering)
@@ -457,11 +455,12 @@ class Session:
         """Remember whose pause it is: a recovery that ends does not undo the user's."""
         for coordinates in partitions:
             if coordinates in self.assigned:
-                self.assigned[coordinates].user_paused = paused
+                assigned = self.assigned[coordinates]
+                (assigned.pause if paused else assigned.lift)(Pause.USER)
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return those that may deliver now."""
-        held_up = {c for c, assigned in self.assigned.items() if assigned.full or assigned.recovers}
+        held_up = {c for c, assigned in self.assigned.items() if not assigned.is_fetched}
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
     def gave(self, message: Any) -> bool:
@@ -477,33 +476,40 @@ class Session:
 
     # --- a poll ------------------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
-        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits."""
-        self._recoveries.hurried = False
+    def work(self) -> list[Coordinates]:
+        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits.
+
+        Return the partitions that begin anew, because their topic was made anew.
+        """
         if self.recovering:
             if begun := self._recoveries.work():
                 self._begin_to_deliver(begun)
+            self.hurried = self._recoveries.hurried
         else:
+            self.hurried = False
             self._client.readers.close()
         if self._window_check.asked:
             self._window_check.look()
-        if self.engine.choked and time.monotonic() >= self._write_again_at:
+        now = time.monotonic()
+        if self.engine.choked and now >= self._write_again_at:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
-            if assigned.full or (assigned.held is not None and assigned.held.started):
-                self._throttle(assigned)
+            if assigned.state is State.ACTIVE and assigned.held is not None:
+                self._throttle(assigned, assigned.held)
         try:
-            self.commits.pay()
-            if time.monotonic() >= self._next_commit:
-                self._next_commit = time.monotonic() + self._settings.commit_interval_s
+            if self.commits.owed:
+                self.commits.pay()
+            if now >= self.next_commit_at:
+                self.next_commit_at = now + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next one", error)
+        return self._topics_made_anew() if self._topic_watch.is_due else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
-        fetching = any(map(is_fetched, self.assigned.values()))
+        fetching = any(each.is_fetched for each in self.assigned.values())
         for assigned in finished:
             start = assigned.start
             if start is None:
@@ -512,46 +518,51 @@ class Session:
             if start.offset != assigned.reads_from or assigned.stopped or start.leader_epoch is not None:
                 # With the epoch the client asks the broker whether the log still has the records before.
                 self.reading.begin(assigned, start.offset, start.leader_epoch)
-            if not assigned.user_paused:
+            if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
             if not fetching:
-                self.waking.append(TopicPartition(assigned.topic, assigned.partition))
+                self.wake_soon(*assigned.coordinates)
         behind = [each for each in self.assigned.values() if each.recovers]
         self.log.ready(finished, behind)
+
+    def wake_soon(self, topic: str, partition: int) -> None:
+        """Have the next `wake` include a partition."""
+        self.waking.append(TopicPartition(topic, partition))
 
     def wake(self) -> None:
         """Have the client fetch at once from partitions that have begun to deliver."""
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
-    def _throttle(self, assigned: Assigned) -> None:
-        if assigned.held is None or assigned.state is not State.ACTIVE:
-            return
-        lane = assigned.held.lane
-        span = lane.position - lane.high
-        if not self._settings.completes_on_next_call:
+    def _throttle(self, assigned: Assigned, held: Partition) -> None:
+        """Pause a partition of which too much waits, or that has nowhere to write; let it go on when that is over."""
+        lane, pauses, claims = held.lane, assigned.pauses, held.claims
+        if self._completed_by_user:
             note_uncompleted(assigned, lane, MOST_WAITING)
-        claims = assigned.held.claims
-        choked = (assigned.held.choked and self._chosen.on_full_disk == "pause") or (
-            claims is not None and claims.stands_still
-        )
-        if choked and not assigned.full:
-            assigned.full = True
-            self._client.pause(assigned.topic, assigned.partition)
+        full = held.choked and self._chosen.on_full_disk == "pause"
+        if full != (Pause.DISK in pauses):
+            self._pause_while(assigned, Pause.DISK, full)
+        silent = claims is not None and claims.stands_still
+        if silent != (Pause.ELSEWHERE in pauses):
+            self._pause_while(assigned, Pause.ELSEWHERE, silent)
+        if Pause.BACKLOG in pauses:
+            if lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit:
+                self._pause_while(assigned, Pause.BACKLOG, False)
         elif (
-            not assigned.full and span > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
+            lane.position - lane.high > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
         ):
-            assigned.full = True
-            self._client.pause(assigned.topic, assigned.partition)
+            self._pause_while(assigned, Pause.BACKLOG, True)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
                 assigned.topic, assigned.partition, lane.kept, lane.high,
             )  # fmt: skip
-        elif assigned.full and not choked and (lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit):
-            assigned.full = False
-            if not assigned.user_paused:
-                self._client.resume(assigned.topic, assigned.partition)
+
+    def _pause_while(self, assigned: Assigned, why: Pause, there: bool) -> None:  # noqa: FBT001 (it reads as a sentence)
+        if there and assigned.pause(why):
+            self._client.pause(assigned.topic, assigned.partition)
+        elif not there and assigned.lift(why):
+            self._client.resume(assigned.topic, assigned.partition)
 
 
 def _left_out(assigned: Assigned) -> int:
@@ -616,7 +627,7 @@ class RebalanceLog:
 
     def _write(self, what: str, count: int, names: str) -> None:
         counted = Counter(self._engine.counters.as_dict())
-        since = {name: count for name, count in (counted - self._counted).items() if count}
+        since = dict(counted - self._counted)
         self._counted = counted
         logger.info(
             "%s %d partitions: %s; verdicts since the last rebalance: %s", what, count, names or "-", since or "none"

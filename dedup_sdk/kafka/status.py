@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka.assignment import Assigned, State
+from dedup_sdk.kafka.assignment import Assigned, Pause, State
+from dedup_sdk.lane.state import LaneState
 from dedup_sdk.observe import Hindrance, PartitionStatus
+
+logger = logging.getLogger("dedup_sdk")
+
+MANY = 10_000
+"""Records in flight after which it is news that nothing was completed yet."""
+
+
+def note_uncompleted(assigned: Assigned, lane: LaneState, most_waiting: int) -> None:
+    """Note whether much was handed out and nothing ever came back, of a partition that only the user's offsets complete.
+
+    The log says it once. ``most_waiting``: the records at which the partition will be paused.
+    """
+    start = lane.low if assigned.start is None else assigned.start.offset
+    if assigned.note_uncompleted(lane.high <= start and lane.in_flight >= MANY):
+        logger.warning(
+            "%s[%d]: %d records are in flight, and nothing was completed since offset %d: here only commit(), store_offsets() and "
+            "complete() complete; a transaction's offsets, or offsets kept elsewhere, do not. At %d the partition is paused; call "
+            "store_offsets() for what is handled",
+            assigned.topic, assigned.partition, lane.in_flight, start, most_waiting,
+        )  # fmt: skip
 
 
 def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
@@ -17,7 +39,7 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
     return PartitionStatus(
         topic=assigned.topic,
         partition=assigned.partition,
-        state=assigned.state.value,
+        state="recovering" if assigned.recovers else assigned.state.value,
         hindrances=tuple(_hindrances(assigned, held)),
         position=None if begun is None else begun.lane.position,
         in_flight=0 if begun is None else begun.lane.in_flight,
@@ -27,23 +49,23 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
 
 
 def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
-    if assigned.state is State.RECOVERING:
+    if assigned.recovers:
         yield from _waits_for(assigned)
     choked = held is not None and held.choked
     if choked or assigned.waits_for == "store":
         yield "store"
     claims = None if held is None else held.claims
-    if assigned.full and not choked and not (claims is not None and claims.stands_still):
+    if Pause.BACKLOG in assigned.pauses:
         yield "backlog"
     if claims is not None and claims.waiting:
         yield "elsewhere"
     if claims is not None and claims.is_out:
         yield "outage"
-    if assigned.given_up:
+    if assigned.state is State.FAILED:
         yield "failed"
     if assigned.uncompleted:
         yield "uncompleted"
-    if assigned.user_paused:
+    if Pause.USER in assigned.pauses:
         yield "paused"
     if held is not None and held.started and assigned.held is not None and not held.covered:
         yield "uncovered"

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from dedup_sdk.ids import Fields, Ids, IdSpec
-from dedup_sdk.ids.digest import Column, digest_columns, digest_one
-from dedup_sdk.ids.fields import Need, ReadOnce
+from dedup_sdk.ids.columns import Column, Need, ReadOnce, digest_columns, digest_one
 from dedup_sdk.ids.redrive import redriven_digest
 from dedup_sdk.marks import DIGEST_BYTES
 
@@ -63,7 +62,7 @@ class LaneDigests:
         self._asked = 0
         self._pays = True
 
-    def digests(self, spec: IdSpec, fields: Fields) -> Ids:
+    def digests(self, spec: IdSpec, fields: ReadOnce) -> Ids:
         """Return the lanes of records as `dedup_sdk.ids.IdSpec.digests` does."""
         if len(spec.parts) > 1 or not self._pays:
             return spec.digests(fields)

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from dedup_sdk.errors import ConfigurationError, DeadLetterError
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
+from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.fields import as_record
-from dedup_sdk.kafka.refusals import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, refuse_unwritable
 from dedup_sdk.runner.dead_letters import DeadLetter, Headers
 

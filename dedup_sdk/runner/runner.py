@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.errors import DeadLetterError
-from dedup_sdk.kafka.passing import handle_error
+from dedup_sdk.kafka.client_errors import handle_error
 from dedup_sdk.runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk.runner.settings import RunSettings
 from dedup_sdk.runner.tasks import Coordinates, Task, Tasks

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from dedup_sdk.ids import Fields, Ids, IdSpec, digest_one, header
-from dedup_sdk.ids.fields import Need, ReadOnce
+from dedup_sdk.ids.columns import Need, ReadOnce
 from dedup_sdk.ids.redrive import redriven_digest
 from dedup_sdk.marks import DIGEST_BYTES
 from dedup_sdk.units.unit import Unit, UnitMode
@@ -141,7 +141,7 @@ def _key(digest: bytes | None, name: bytes, size: bytes | None, *, is_end: bool)
     return (digest or _NO_ID) + bytes([flags]) + number.to_bytes(8) + name
 
 
-def _joined(spec: IdSpec, fields: Fields) -> list[bytes | None]:
+def _joined(spec: IdSpec, fields: ReadOnce) -> list[bytes | None]:
     """Return the values that a spec reads; those of several parts are joined by a colon."""
     columns = [column.values for part in spec.parts for column in part.columns(fields)]
     if len(columns) == 1:

@@ -21,7 +21,7 @@ from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
 from dedup_sdk.ids import redrive, spec
-from dedup_sdk.ids.digest import Column
+from dedup_sdk.ids.columns import Column
 from dedup_sdk.kafka import assignment, commits, log_check, reader, recovery
 from dedup_sdk.kafka.assignment import Starts
 from dedup_sdk.kafka.assignment_api import AssignmentApi

@@ -11,9 +11,7 @@ from dedup_sdk import StoreError
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import loop as fetch_loop
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_lock import ClientLock
-from dedup_sdk.kafka.collector import Collector
-from dedup_sdk.kafka.fetcher import Fetcher
+from dedup_sdk.kafka.fetcher import Collector, Fetcher
 from dedup_sdk.kafka.loop import FetchLoop
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.runner.runner import Runner
@@ -126,7 +124,7 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     assert values(poll_some(consumer, len(again))) == again
 
 
-@pytest.mark.parametrize(("owner", "name"), [(ClientLock, "poll_turn"), (Collector, "resume")])
+@pytest.mark.parametrize(("owner", "name"), [(Collector, "resume")])
 def test_an_interruption_of_the_last_step_costs_no_message(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
@@ -134,16 +132,16 @@ def test_an_interruption_of_the_last_step_costs_no_message(
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 5)
-    gather = FetchLoop._gather
+    one_round = FetchLoop._round
     raised: list[list[int]] = []
 
     def then_torn(self: Any, *arguments: Any) -> list[Any]:
-        found = gather(self, *arguments)
+        found = one_round(self, *arguments)
         if found and not raised:
             raised.append(once_after(monkeypatch, owner, name, Interrupted()))
         return found
 
-    monkeypatch.setattr(FetchLoop, "_gather", then_torn)
+    monkeypatch.setattr(FetchLoop, "_round", then_torn)
     consumer._interruption.look_soon()
     got += poll_through(consumer, 15)
     send("end")

@@ -9,20 +9,22 @@ def test_one_record_is_a_short_way() -> None:
     """From the fetch to the hand-out, and to its completion by the next call."""
     trail = record_path()
 
-    assert trail.count() <= 106, "\n".join(trail.trace)
-    assert trail.modules <= 25, sorted(trail.calls)
+    assert trail.count() <= 80, "\n".join(trail.trace)
+    assert trail.modules <= 20, sorted(trail.calls)
+    assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
+    assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
 
 def test_what_is_on_a_timer_is_a_short_way() -> None:
     """A call for which nothing has come."""
     trail = housekeeping_path()
 
-    assert trail.count() <= 60, "\n".join(trail.trace)
+    assert trail.count() <= 33, "\n".join(trail.trace)
 
 
 def test_an_assignment_is_a_way_of_limited_length() -> None:
     """From the subscription to the first message; rounds in which a broker did not answer yet are among it."""
     trail = assignment_path()
 
-    assert trail.count() <= 900, "\n".join(trail.trace)
-    assert trail.modules <= 80, sorted(trail.calls)
+    assert trail.count() <= 750, "\n".join(trail.trace)
+    assert trail.modules <= 65, sorted(trail.calls)

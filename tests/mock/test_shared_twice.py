@@ -49,7 +49,7 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
     lane = consumer._engine.partitions["pairs", 0].lane
     monkeypatch.setattr(lane, "is_another_log", lambda offsets, _epochs: offsets[0] == 1)
     consumer._fetcher.rest([by_place[0, 0], by_place[1, 0], by_place[0, 1]])
-    consumer._loop._judge_and_hand_over(0, judges=True)
+    consumer._loop._judge_first(consumer._fetcher.messages)
     assert ("pairs", 0) not in consumer._engine.partitions
     assert sorted(values(poll_some(consumer, 3))) == ["a", "b", "c"]
 

@@ -105,7 +105,7 @@ def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
 
     def look() -> None:
         until = time.monotonic() + PATIENCE_S
-        while consumer._access._poller is None and time.monotonic() < until:
+        while consumer._loop._poller is None and time.monotonic() < until:
             time.sleep(0.01)
         ask()
         send("a")

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka import recovery_loop, session
-from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, State
-from dedup_sdk.kafka.callbacks import Guard
+from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
 from dedup_sdk.kafka.commit_text import parse_metadata
+from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -221,10 +221,31 @@ def test_what_is_over_stays_so() -> None:
         assert TRANSITIONS[state] & {State.LOST, State.CLOSED}
 
 
-@pytest.mark.parametrize("wrong", [State.RECOVERING, State.CLOSED])
+@pytest.mark.parametrize("wrong", [State.OPENING, State.CLOSED])
 def test_a_transition_that_is_not_in_the_table_is_refused(wrong: State) -> None:
     """An active partition neither recovers again nor closes without being revoked or lost."""
-    assigned = Assigned("t", 0)
-    assigned.enter(State.ACTIVE)
+    assigned = Assigned("t", 0, state=State.ACTIVE)
     with pytest.raises(AssertionError, match="cannot go from ACTIVE"):
         assigned.enter(wrong)
+
+
+def test_a_partition_delivers_again_when_no_reason_to_pause_is_left() -> None:
+    """Whatever the order in which reasons come and go; one that is not there is no news, nor is any before it delivers."""
+    assigned = Assigned("t", 0, state=State.ACTIVE)
+    assert [assigned.pause(Pause.USER), assigned.pause(Pause.BACKLOG)] == [True, False]
+    assert [assigned.lift(why) for why in (Pause.DISK, Pause.USER, Pause.BACKLOG, Pause.BACKLOG)] == [
+        False, False, True, False,
+    ]  # fmt: skip
+    assert assigned.is_fetched
+    assert not Assigned("t", 0).pause(Pause.USER)
+
+
+def test_the_same_error_twice_without_progress_ends_a_recovery() -> None:
+    """One elsewhere begins the count anew; only a loss or a revocation leads out of it."""
+    assigned = Assigned("t", 0, Start(offset=5))
+    states = []
+    for at in (5, 6, 6):
+        assigned.blame(at)
+        states.append(assigned.state)
+    assert states == [State.OPENING, State.OPENING, State.FAILED]
+    assert TRANSITIONS[State.FAILED] == {State.REVOKING, State.LOST}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup_sdk.ids import digest_one, id_spec
-from dedup_sdk.ids.fields import RecordFields
+from dedup_sdk.ids.columns import RecordFields
 from dedup_sdk.record import Record
 from dedup_sdk.window import Window
 from spark_backfill import slots

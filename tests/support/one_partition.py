@@ -17,7 +17,7 @@ from tests.support.answering import Answering, UndescribedClient
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from dedup_sdk.ids.redrive import ReadsKeys
+    from dedup_sdk.ids.spec import ReadsKeys
     from dedup_sdk.kafka.settings import Reset
 
 TOPIC = "t"

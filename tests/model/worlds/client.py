@@ -10,7 +10,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids.redrive import ReadsKeys
+from dedup_sdk.ids.spec import ReadsKeys
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.reader import Readers, Slice, TailReader
 from dedup_sdk.kafka.settings import Reset, client_settings

@@ -14,8 +14,7 @@ from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.assignment import State as Assignment
-from dedup_sdk.kafka.classifier import BatchClassifier
-from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.lane.plan import plan_start
 from tests.support.sharing.line import LOST, Line
@@ -196,7 +195,7 @@ class Member(Watched):
             for given in self.has.values():
                 self._handle(given)
             self.has.clear()
-        self._write(self.hand.finish())
+        self._write(list(self.hand.finish().values()))
         self.polled_at = self.world.now_s
         self.engine.trim()
         self.settle()

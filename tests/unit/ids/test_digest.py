@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, digest_one, digest_parts, id_spec
-from dedup_sdk.ids import digest as digest_module
+from dedup_sdk.ids import columns as digest_module
 from dedup_sdk.record import Record
 
 

@@ -8,14 +8,8 @@ import pytest
 
 from dedup_sdk import LastId, Lookup, Record, Window, header, key, orders
 from dedup_sdk.ids import IdSpec, RecordFields, digest_one
-from dedup_sdk.ids.redrive import (
-    REDRIVE_HEADER,
-    GroupKeys,
-    redrive_headers,
-    redrive_prefix,
-    redrive_value,
-    redriven_keys,
-)
+from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix, redrive_value
+from dedup_sdk.ids.spec import GroupKeys, redrive_headers, redriven_keys
 from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit

@@ -11,6 +11,7 @@ from dedup_sdk.kafka.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
     CompletedAbove,
+    Void,
     decode,
     done_part,
     fitting,
@@ -18,6 +19,7 @@ from dedup_sdk.kafka.commit_text import (
     rule_named_in,
     sealed,
     unsealed,
+    why_void,
 )
 from dedup_sdk.lane.ranges import Range, merged
 from dedup_sdk.progress import Witness
@@ -203,3 +205,19 @@ def test_a_text_counts_where_it_was_committed(group: str, topic: str, partition:
     for theirs in ("", "mine", "dedup/1 low=0"):
         assert sealed(theirs, group, topic, partition) == unsealed(theirs, group, topic, partition) == theirs
     assert sealed(None, group, topic, partition) == unsealed(None, group, topic, partition) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, Void.NO_TEXT), ("", Void.NO_TEXT), ("mine", Void.NO_TEXT), ("dedup/1 low=1 era= complete=1", Void.OTHER_FORMAT),
+        ("dedup/3 at=5", Void.OTHER_FORMAT), (CommitMetadata(low=1).text(4), Void.OTHER_OFFSET),
+        (CommitMetadata(low=9).text(5), Void.UNREADABLE), (CommitMetadata(low=1).text(5) + " more=2", Void.UNREADABLE),
+        (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 1), Void.OTHER_OWNER),
+        (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 0), None),
+    ],
+)  # fmt: skip
+def test_a_void_text_says_why(text: str | None, why: Void | None) -> None:
+    """Each is told from the others; what is valid is not void."""
+    assert why_void(text, committed=5) is why
+    assert (parse_metadata(text, committed=5) is None) == (why is not None)

@@ -14,7 +14,7 @@ from tests.support.one_partition import TOPIC, Cluster, ListReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.ids.redrive import ReadsKeys
+    from dedup_sdk.ids.spec import ReadsKeys
     from dedup_sdk.kafka.reader import Slice, TailReader
     from dedup_sdk.kafka.settings import Reset
 

@@ -10,7 +10,7 @@ from weakref import ref
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.assignment import Assigned, State
+from dedup_sdk.kafka.assignment import Assigned, Pause, State
 from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
 from dedup_sdk.kafka.questions import Asked, Knock
 
@@ -78,9 +78,11 @@ def test_the_end_is_where_the_last_fetch_saw_it(broker: Broker, watch: EndWatch)
     assert watch.is_reached(assigned, 5, dry=False)
 
 
-@pytest.mark.parametrize("settings", [{"user_paused": True}, {"full": True}, {"stopped": True}])
+@pytest.mark.parametrize(
+    "settings", [{"pauses": {Pause.USER}}, {"pauses": {Pause.BACKLOG}}, {"stopped": True}]
+)
 def test_what_is_not_read_does_not_come_to_its_end(
-    broker: Broker, watch: EndWatch, settings: dict[str, bool]
+    broker: Broker, watch: EndWatch, settings: dict[str, Any]
 ) -> None:
     """Paused, or given up by the client."""
     broker.end = 5

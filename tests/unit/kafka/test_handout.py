@@ -7,8 +7,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk.kafka.classifier import Classified
-from dedup_sdk.kafka.delivery import Delivery
+from dedup_sdk.kafka.delivery import Classified, Delivery
 
 
 class Contended(deque[Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.client_errors import passes
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import questions
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.passing import passes
+from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.settings import client_settings
 
 if TYPE_CHECKING:

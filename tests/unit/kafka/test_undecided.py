@@ -9,7 +9,6 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import VerdictKind
 from dedup_sdk.kafka import log_check
-from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.status import status_of
 from tests.support.machine import LOG, Machine, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster
@@ -30,9 +29,7 @@ def waits(machine: Machine) -> bool:
         machine.session.work()
         machine.guard.raise_kept()
     assigned = machine.session.assigned[TOPIC, 0]
-    return (
-        assigned.state is State.RECOVERING and "transaction" in status_of(assigned, machine.engine).hindrances
-    )
+    return assigned.recovers and "transaction" in status_of(assigned, machine.engine).hindrances
 
 
 @pytest.mark.parametrize("memory", ["none", "the first two"])
