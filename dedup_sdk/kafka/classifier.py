@@ -7,6 +7,7 @@ from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
 
+from dedup_sdk.core.flight import OFFERED, Chunk
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
@@ -14,7 +15,6 @@ from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.fields import MessageFields, coordinates_of, offsets_of, timestamps_ms
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.lane.chunk import OFFERED, Chunk
 from dedup_sdk.marks import Int64s
 
 _SHOWN = bytes(state == OFFERED for state in range(256))
@@ -74,8 +74,8 @@ class BatchClassifier:
             if held is None:
                 continue
             part = columns if len(runs) == 1 else columns.cut(run.rows)
-            lane = held.lane
-            if lane.is_another_log(part.offsets, part.leader_epochs):
+            flight = held.flight
+            if flight.is_another_log(part.offsets, part.leader_epochs):
                 self._session.doubt(run.topic, run.partition)
                 doubted.add((run.topic, run.partition))
                 continue
@@ -84,7 +84,6 @@ class BatchClassifier:
                 self._session.doubt(run.topic, run.partition, contradicted_at=other)
                 doubted.add((run.topic, run.partition))
                 continue
-            lane.reveals = self._observing
             try:
                 chunks = held.admit(
                     part.offsets,
@@ -92,6 +91,7 @@ class BatchClassifier:
                     part.ids,
                     part.messages,
                     discard_unkeyed=self._discard and not self._observing,
+                    reveals=self._observing,
                 )
             except DedupError as error:
                 messages += self._claimed(admitted)
@@ -99,9 +99,9 @@ class BatchClassifier:
             except Exception:
                 held.note_failure()
                 raise
-            if held.gathers:
-                self._engine.refuse_crossing(held)
-            lane.note_epoch(part.messages[-1].leader_epoch())
+            if held.gates:
+                self._engine.look_across(held)
+            flight.note_epoch(part.messages[-1].leader_epoch())
             judged += [PartitionBatch(held, chunk) for chunk in chunks]
             if claims is None:
                 messages += self._deliver(part.messages, chunks)

@@ -18,10 +18,10 @@ from enum import Enum
 from itertools import chain
 from typing import Any
 
+from dedup_sdk.core.flight import APART, OFFERED, Place
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.classifier import Classified, PartitionBatch
-from dedup_sdk.lane.chunk import APART, OFFERED, Place
 
 Coordinates = tuple[str, int]
 
@@ -140,7 +140,7 @@ class Delivery:
         for message in [*self._drop_apart(paused), *(m for m in ready if _coordinates(m) in paused)]:
             coordinates = _coordinates(message)
             partition = self.partition_of(*coordinates)
-            place = partition.lane.place(message.offset()) if partition is not None else None
+            place = partition.flight.place(message.offset()) if partition is not None else None
             if place is not None and place.chunk.states[place.row] == OFFERED:
                 place.chunk.states[place.row] = APART
             self._aside[coordinates].append(message)
@@ -286,13 +286,13 @@ class Delivery:
         topic, number = partition.topic, partition.partition
         # What waits apart, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
         waiting = self._first_ready(topic, number)
-        stop = partition.lane.position if waiting is None else waiting
+        stop = partition.flight.position if waiting is None else waiting
         if end is not None:
             stop = min(stop, end)
         due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
         self._apart_handed = [m for m in self._apart_handed if m not in due]
         self._finish_each(due, {}, (OFFERED, APART))
-        self.offer(partition.complete(partition.lane.offered_below(stop), states=(OFFERED,), quietly=True))
+        self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
         """Complete what was given out of one partition, up to and including ``offset``, if asking for more completes."""
@@ -328,7 +328,7 @@ class Delivery:
     def _in_flight(self, message: Any) -> Place | None:
         partition = self.partition_of(message.topic(), message.partition())
         place = (
-            partition.lane.place(message.offset()) if partition is not None and partition.started else None
+            partition.flight.place(message.offset()) if partition is not None and partition.started else None
         )
         return None if place is None or place.chunk.states[place.row] not in (OFFERED, APART) else place
 

@@ -209,8 +209,8 @@ class Session:
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return the range that the group has processed without a gap: the metadata with its beginning, and the offset after its end."""
         if assigned.held is not None:
-            lane = assigned.held.lane
-            return assigned.metadata(assigned.held, lane.high), lane.high
+            high = assigned.held.flight.high
+            return assigned.metadata(assigned.held, high), high
         start = assigned.start
         if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
             return None
@@ -276,7 +276,7 @@ class Session:
         if assigned.held is not None:
             # Records that were not read yet are still to be compared with the marks.
             high = assigned.held.committable
-            acknowledged = assigned.held.lane.committed
+            acknowledged = assigned.held.flight.committed
         elif start is not None:
             acknowledged = start.acknowledged if start.reopened else start.offset
         else:
@@ -472,7 +472,7 @@ class Session:
         assigned = self.assigned.get((message.topic(), message.partition()))
         if assigned is None or assigned.held is None or not assigned.held.started:
             return assigned is not None
-        place = assigned.held.lane.place(message.offset())
+        place = assigned.held.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
     # --- a poll ------------------------------------------------------------------------------------------------------
@@ -528,27 +528,23 @@ class Session:
     def _throttle(self, assigned: Assigned) -> None:
         if assigned.held is None or assigned.state is not State.ACTIVE:
             return
-        lane = assigned.held.lane
-        span = lane.position - lane.high
+        held = assigned.held
+        flight = held.flight
+        span = flight.position - flight.high
         if not self._settings.completes_on_next_call:
-            note_uncompleted(assigned, lane, MOST_WAITING)
-        claims = assigned.held.claims
-        choked = (assigned.held.choked and self._chosen.on_full_disk == "pause") or (
-            claims is not None and claims.stands_still
-        )
+            note_uncompleted(assigned, flight, MOST_WAITING)
+        choked = (held.writer.choked and self._chosen.on_full_disk == "pause") or held.stands_still
         if choked and not assigned.full:
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)
-        elif (
-            not assigned.full and span > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
-        ):
+        elif not assigned.full and span > MOST_WAITING and not held.needs_more and flight.kept > MOST_WAITING:
             assigned.full = True
             self._client.pause(assigned.topic, assigned.partition)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
-                assigned.topic, assigned.partition, lane.kept, lane.high,
+                assigned.topic, assigned.partition, flight.kept, flight.high,
             )  # fmt: skip
-        elif assigned.full and not choked and (lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit):
+        elif assigned.full and not choked and (flight.kept <= MOST_WAITING // 2 or held.needs_more):
             assigned.full = False
             if not assigned.user_paused:
                 self._client.resume(assigned.topic, assigned.partition)

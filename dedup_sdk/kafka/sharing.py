@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.settings import ClientSettings
+from dedup_sdk.shared.claims import Claims
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.settings import Shared
 from dedup_sdk.strategy import Lookup, Strategy
@@ -29,7 +29,7 @@ def sharing_of(
     window = dedup.window if isinstance(dedup, Lookup) else None
     if not isinstance(dedup, Lookup) or dedup.unit is not None:
         raise ConfigurationError(
-            "shared needs Lookup without units: lanes and units lie in one partition; leave out shared"
+            "shared needs Lookup without units: sources and units lie in one partition; leave out shared"
         )
     if observes:
         raise ConfigurationError(
@@ -48,9 +48,11 @@ def share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings
     """Have an engine claim what it hands out, where a memory is shared."""
     if sharing is None:
         return
-    engine.claims = Claims(
-        sharing,
-        engine.counters,
-        group=settings.group,
-        silence_s=settings.silence_s,
+    engine.share(
+        Claims(
+            sharing,
+            engine.counters,
+            group=settings.group,
+            silence_s=settings.silence_s,
+        )
     )

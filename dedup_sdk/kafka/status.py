@@ -19,9 +19,9 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
         partition=assigned.partition,
         state=assigned.state.value,
         hindrances=tuple(_hindrances(assigned, held)),
-        position=None if begun is None else begun.lane.position,
-        in_flight=0 if begun is None else begun.lane.in_flight,
-        effective_window_ms=None if begun is None else begun.effective_window_ms,
+        position=None if begun is None else begun.flight.position,
+        in_flight=0 if begun is None else begun.flight.in_flight,
+        effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
         detail=assigned.note,
     )
 
@@ -29,16 +29,13 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
 def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
     if assigned.state is State.RECOVERING:
         yield from _waits_for(assigned)
-    choked = held is not None and held.choked
+    choked = held is not None and held.writer.choked
     if choked or assigned.waits_for == "store":
         yield "store"
-    claims = None if held is None else held.claims
-    if assigned.full and not choked and not (claims is not None and claims.stands_still):
+    if assigned.full and not choked and not (held is not None and held.stands_still):
         yield "backlog"
-    if claims is not None and claims.waiting:
-        yield "elsewhere"
-    if claims is not None and claims.is_out:
-        yield "outage"
+    for gate in () if held is None else held.gates:
+        yield from gate.hindrances()
     if assigned.given_up:
         yield "failed"
     if assigned.uncompleted:

@@ -23,6 +23,7 @@ from dedup_sdk import (
     Unit,
     VerdictKind,
 )
+from dedup_sdk.core.plan import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, digest
@@ -32,11 +33,10 @@ from dedup_sdk.kafka.loop import MOST_UNWRITTEN, UPKEEP_S
 from dedup_sdk.kafka.recovery_loop import SLICE_S
 from dedup_sdk.kafka.session import MOST_WAITING
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.lane.plan import Beginning
-from dedup_sdk.lane.unit_lane import MOST_OPEN
 from dedup_sdk.producer.outbox import OutboxCounters
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
+from dedup_sdk.units.memory import MOST_OPEN
 from spark_backfill.stretch import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 

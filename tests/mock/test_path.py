@@ -9,8 +9,8 @@ def test_one_record_is_a_short_way() -> None:
     """From the fetch to the hand-out, and to its completion by the next call."""
     trail = record_path()
 
-    assert trail.count() <= 106, "\n".join(trail.trace)
-    assert trail.modules <= 25, sorted(trail.calls)
+    assert trail.count() <= 83, "\n".join(trail.trace)
+    assert trail.modules <= 23, sorted(trail.calls)
 
 
 def test_what_is_on_a_timer_is_a_short_way() -> None:

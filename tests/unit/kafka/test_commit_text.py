@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk.core.ranges import Range, merged
 from dedup_sdk.kafka.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
@@ -19,7 +20,6 @@ from dedup_sdk.kafka.commit_text import (
     sealed,
     unsealed,
 )
-from dedup_sdk.lane.ranges import Range, merged
 from dedup_sdk.progress import Witness
 from dedup_sdk.rule_fingerprint import log_name
 
