@@ -1,4 +1,9 @@
-"""Records that lie outside Kafka: read by Spark, with Kafka's columns, and looked over before anything is folded."""
+"""Records that lie outside Kafka: read by Spark, with Kafka's columns, and looked over before anything is folded.
+
+A first pass over coordinates and timestamps says where an archive begins and ends, so that the cut, the
+gaps and the slots are known before the fold. Marks from before a gap stay, and coverage begins behind it. A
+count window is not counted across a gap: ranks that are too small would keep IDs for too long.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The marks of a base as pieces: its sorted files are read in Spark's tasks, and join the pieces of what is read."""
+"""The marks of a base as pieces: its sorted files are read in Spark's tasks, and join the pieces of what is read.
+
+A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. In
+a count window the marks of a base have their numbers and come before all rows, and the fold goes on from
+the base's count. What is left out of a base (below the group's ``low``) moves coverage behind it, because
+an earlier sighting of the same ID is not in the base any more.
+"""
 
 from __future__ import annotations
 

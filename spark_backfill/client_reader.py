@@ -1,6 +1,8 @@
 """Reading Kafka with confluent-kafka in Spark's Python workers: read, digest and pack in one process.
 
 Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of the consumer.
+
+A Spark data source in Python would do the same with one more Python process, which plans it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,12 @@ slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lan
 
 Where lanes have a second opinion, a record is dealt out twice: to its lane, and as a *sighting* of what is looked up, whose digest stands in the place
 of the lane, without an ID. Of sightings the last is all that counts, so that a batch has one for each digest.
+
+Rows are shuffled one by one, and not folded in runs first: the memory of a lane is a fold in offset order,
+of which the parts do not merge. Spark sorts the rows of a slot (on disk where memory is short), and the
+task folds them as they stream by, one lane at a time. Because sightings are dealt by their own digest,
+their marks lie between the lanes in the files as they do in a store, and the history is read once. Both are
+kept for the longer of the two windows: one store has one horizon.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Who reads rows in any order compares those of a run, and besides, over all tasks, those of some offsets (`watched_marks`), the same
 ones everywhere: two logs have thousands of offsets in common, of which some are watched.
+
+Whether an archive has two logs is seen only where rows of one offset meet, and the shuffle is by digest. So
+the rows at watched offsets go to the first slot of their partition, where they meet. Where an archive has
+more rows than offsets it is sorted by offset instead, and every row is compared
+(`spark_backfill.offset_order`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What Parquet files say of themselves: their columns, and what one of them is known by when it is read again later."""
+"""What Parquet files say of themselves: their columns, and what one of them is known by when it is read again later.
+
+All files of a folder must have the same of Kafka's columns, or the run ends: with the columns of one file
+taken for those of all, rows of other topics would count for this one. A task reads row groups by their
+number, so the file must be the same one when it is read again: it is known by its size, its row groups and
+a checksum of its footer, not by its time, which machines tell differently.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The rows of plain Parquet files, read by Arrow."""
+"""The rows of plain Parquet files, read by Arrow.
+
+Columns that the statistics of a row group describe fully (one topic or partition in all rows), and groups
+outside the wanted offsets, are not read.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,47 @@
 A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left in both: in its own
 partition, where a twin may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
 cut (`dedup_sdk.marks.elsewhere`).
+
+**Meaning.** Such a mark has the offset ``~c``, where ``c`` is the cut of the partition that takes it,
+``q``, and the timestamp of its own record. It says: when the group had completed ``q`` up to ``c``, it had
+completed a record with this ID in another partition. Offsets of two partitions have no order. So it says
+nothing of records of ``q`` below ``c``; for those from ``c`` on it counts if it is at most a window older,
+or newer (`dedup_sdk.decision`). Any sighting in ``q`` from ``c`` on replaces it, because its offset is
+higher.
+
+**Fold.** Marks are copied, not moved. In one partition the last sighting is the one with the highest
+offset, among several partitions the one with the latest timestamp; of the last one here and the latest
+elsewhere the later is kept, and the one here if both are equal. So an ID of which nothing comes from
+elsewhere has the mark that it has without re-sharding. Records without a key leave a mark where they lie
+only. Count windows are refused: a rank is one of the partition's own records.
+
+**Nothing is lost**, because
+
+- marks come only from below the group's committed offset of their partition ``p``: the message was handled,
+  or was a duplicate of a handled one;
+- a reader of ``q`` sees the commits of ``q``, not of ``p``, and a mark from elsewhere names neither its
+  partition nor its offset. So such marks are limited by commits where the snapshot is made, and only there:
+  from the commits of one group, never vouched for, and only that group takes the snapshot
+  (`dedup_sdk.store.snapshot_fit`). Commits go back only by a rewind;
+- after a rewind of ``p`` alone, or where the commits of the group were deleted, ``q`` still recognises what
+  was completed in ``p`` before. ``p`` delivers these records again, so no message stays unhandled; where
+  the record in ``p`` is gone by then, a resend in ``q`` stays hidden for the handling before. A snapshot
+  made after the rewind does not have these marks;
+- a mark from elsewhere hides a record only within a window, which is the meaning of "the same message";
+- a group that is set back before the cut does not take the snapshot, and where the log was cut below ``c``,
+  such marks are silent below ``c``: records there are delivered;
+- every partition knows only as far back as the one that knows least, because each may have had keys of the
+  others. A partition that was committed without our text puts all others in doubt: unverified, and
+  delivered;
+- a wrong partitioner puts marks where no record asks for them. The keys in the last partition show it,
+  because all partitions existed when its first record was written (`Reshard.doubt`).
+
+**What may be doubled**: a record that is unread in ``p`` while its copy is read from ``q``, or completed in
+``p`` after the cut; IDs without a key; IDs under several keys of which none leads to the partition; and, of
+an ID with sightings in two partitions more than a window apart, copies of the earlier one.
+
+`tests/property/test_reshard.py` lives through histories with a widened topic against an oracle that knows
+all sightings.
 """
 
 from __future__ import annotations

@@ -2,6 +2,13 @@
 
 It is done when all files are written and before the snapshot is published: what is wrong with a history is found before, so that nothing of it is
 shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared.protocol`).
+
+Finished files are loaded, not the rows of the folding tasks: what is loaded cannot be taken back, and a
+history may turn out to be inconsistent in the last task. An ID's remaining life counts from the end of its
+partition's history, not from now: a group that is behind needs it that much longer. A client that
+reconnects does not notice a quick restart of the server, which may have forgotten what was loaded. So what
+tells one incarnation from the next (Redis' run IDs, the start time of PostgreSQL) is asked for before and
+after, and everything is loaded again where it changed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 They have a session of their own, so that Ctrl-C at a terminal reaches the launcher alone, and the launcher ends them in order:
 the driver first, which takes its files away, then whatever is left. When the launcher itself is killed, a shell that waits for
 the end of a pipe does the same.
+
+The driver is ended, not the JVM: a JVM that gets a signal goes at once, and leaves the driver with a broken
+gateway in the middle of its cleaning up. So the driver prints its process ID in a line of its own.
 """
 
 from __future__ import annotations

@@ -6,6 +6,12 @@ Switches (environment):
     DEDUP_TEST_POSTGRES_IMAGE  the image for PostgreSQL, instead of postgres:15
     DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
     DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
+
+No test is run a second time: a test that fails now and then has an error in its premise or in the code, and
+both have been found so. Property tests draw the same examples in each run, so that a change is judged by
+its own doing; draw others for a night, or before a release. Waits end far above the time that they take on
+a machine that stands still for a moment. `make test` runs the suite in four parts that may run side by
+side; `.ci/run` adds every chaos scenario.
 """
 
 from __future__ import annotations

@@ -13,6 +13,10 @@
 
 A transaction that is rolled back sends nothing; one that is committed is sent, also when this process dies, with the same dedup key each time.
 PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+
+The sending process looks through the table from its beginning, not behind a cursor: a row gets its number
+when it is written, and appears when its transaction is committed, so that a smaller number may appear
+later. Rows that are under way are left out, which are few; delivered rows are deleted.
 """
 
 from __future__ import annotations

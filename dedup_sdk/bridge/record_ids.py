@@ -1,4 +1,12 @@
-"""The dedup IDs of copied records: the one that a record bears, else one made of its position in the source."""
+"""The dedup IDs of copied records: the one that a record bears, else one made of its position in the source.
+
+Topic, partition and offset alone would not do: they come again in a topic that was made anew, or whose log
+was cut, and the second record would pass for the first. So the ID contains a mark of the topic and the
+timestamp of the record. The mark is a function of what the brokers say, so that a bridge needs no memory of
+earlier topics: a deleted topic takes its group's offsets along, and a bridge that starts cannot know of it.
+One thing is kept beside the commits (`dedup_sdk.bridge.source_log`): that a topic was begun without a mark,
+when its brokers had no topic IDs.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,14 @@
 
 What was committed of a topic says nothing of a new topic with the same name, whose records must not get IDs of the old one. So no record of
 a partition is read before the identity of its topic is known.
+
+A partition is paused when it is assigned, and then moved to its start also if the client stands there
+already: a record may have been handed over before the pause took effect. A record, or an end, that lies
+before what was copied has the topic checked at once. After a failed transaction nobody knows whether it was
+committed until the next producer of the same ``transactional.id`` is ready; so the source reads again from
+the committed offsets, and not from its batch. A commit that was made meanwhile counts only if its text
+names the log that is read. If the group does not answer either, the member joins anew. An end of a
+partition that the client reports counts only when the records before it are copied.
 """
 
 from __future__ import annotations

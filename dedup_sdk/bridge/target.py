@@ -1,4 +1,9 @@
-"""The target end of a bridge: a producer, and the transaction that makes a batch atomic."""
+"""The target end of a bridge: a producer, and the transaction that makes a batch atomic.
+
+While a call that sends offsets does not return, the bridge does not poll, and the group's rebalance waits.
+So such a call gets a limited time and is then left to itself (`dedup_sdk.kafka.closing.call_with_timeout`);
+the next producer with the same ``transactional.id`` ends the transaction.
+"""
 
 from __future__ import annotations
 

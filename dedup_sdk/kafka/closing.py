@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
@@ -24,33 +24,38 @@ _POLL_S: Final = 0.005
 
 
 def leave_group(
-    consumer: Consumer, membership: Membership, *, within_s: float, by_hand: bool = False
+    consumer: Consumer,
+    membership: Membership,
+    *,
+    within_s: float,
+    by_hand: Collection[tuple[str, int]] = (),
 ) -> None:
-    """Leave the group and serve callbacks until nothing is assigned; what comes of partitions meanwhile is dropped.
+    """Leave the group and serve callbacks until it can assign nothing more; what comes of partitions meanwhile is dropped.
 
-    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back. ``by_hand``: the application assigned the
-    partitions itself; no group takes them back.
+    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back. ``by_hand``: partitions that the
+    application assigned itself; no group takes them back, so they are not waited for.
     """
     if membership == "static":
         return
     until = time.monotonic() + within_s
     try:
         Consumer.unsubscribe(consumer)
-        if by_hand:
-            Consumer.unassign(consumer)
         # What the group has assigned is not in the assignment before its callback has run: so the first poll comes before the first look.
         Consumer.poll(consumer, _POLL_S)
-        while _is_member(consumer, membership) and time.monotonic() < until:
+        while _is_member(consumer, membership, by_hand) and time.monotonic() < until:
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
         logger.info("the group was not left in order: %s", error)
 
 
-def _is_member(consumer: Consumer, membership: Membership) -> bool:
-    """Whether the group may still assign something; with ``group.protocol=consumer`` a member keeps its ID, which tells nothing."""
-    return bool(Consumer.assignment(consumer)) or (
-        membership == "classic" and bool(Consumer.memberid(consumer))
-    )
+def _is_member(consumer: Consumer, membership: Membership, by_hand: Collection[tuple[str, int]]) -> bool:
+    """Whether the group may still assign or revoke something.
+
+    With the classic protocols a member that has left has no ID; with ``group.protocol=consumer`` it keeps its ID, so its partitions tell.
+    """
+    if membership == "classic":
+        return bool(Consumer.memberid(consumer))
+    return any((tp.topic, tp.partition) not in by_hand for tp in Consumer.assignment(consumer))
 
 
 def close_client(consumer: Consumer, *, within_s: float) -> None:

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -600,7 +600,7 @@ class DedupConsumer(Consumer):
         with self._access.alone():
             if self._access.closed:
                 return
-            by_hand = bool(self._session.assigned) and not self._session.of_group
+            by_hand = self._session.assigned.keys() - self._session.of_group
             self._guard.run(self._assignment.part)
         if self._session.of_group:
             self._guard.run(self._assignment.commit_in_group)
@@ -618,7 +618,7 @@ class DedupConsumer(Consumer):
                     self._guard.run(self._engine.claims.close)
         self._guard.raise_kept()
 
-    def _close_client(self, by_hand: bool) -> None:  # noqa: FBT001 (called with positional arguments only)
+    def _close_client(self, by_hand: Collection[tuple[str, int]]) -> None:
         within_s = self._settings.revoke_deadline_s
         leave_group(self, self._settings.membership, within_s=within_s, by_hand=by_hand)
         with self._access.lock:

@@ -7,6 +7,11 @@
 
 An order gives each ID a `Place`: an origin, and a rank within it. Places of two origins cannot be compared, and neither can
 malformed IDs; their records are delivered. This package needs no Kafka, store or clock.
+
+A record whose ID is called the same as another one's is not delivered. So an order must read strictly, and
+must never make one of two texts that its document keeps apart: ``1.2`` is not ``1.2.0``, a fraction of a
+second beyond nanoseconds is malformed and not cut, and a resume token is compared as a whole, by
+default, and not by its time.
 """
 
 from dedup_sdk.orders.identifiers import snowflake, ulid, uuid1, uuid6, uuid7

@@ -5,6 +5,10 @@
 No message is given to the client before the transaction that holds it has returned. Messages in the outbox are sent in the order of their
 IDs, so that those of an earlier process go first. While the partition of a message is unknown, all messages behind it in its topic wait, so
 that none overtakes it.
+
+A message that was written is sent from memory as long as there is room; beyond that, rows are read again in
+the order of their IDs. So a broker that is away costs disk and not memory, and no message overtakes
+another.
 """
 
 from __future__ import annotations

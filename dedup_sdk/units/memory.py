@@ -1,6 +1,7 @@
 """The memory of a partition whose records may belong to units: IDs are looked up, but records of a unit wait until it is whole.
 
-Each single record is judged where it lies, those of a unit at its end, all at once. What waits for an ID, records and units, waits in one
+Each single record is judged where it lies, those of a unit at its end, all at once, and they are remembered there: so that "a mark below
+this offset" still tells what was judged before, and a fold of the log gives the same. What waits for an ID, records and units, waits in one
 line for it, in the order in which they are judged.
 """
 

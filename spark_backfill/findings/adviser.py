@@ -1,4 +1,8 @@
-"""Which window? For each length the share of duplicates that it hides, the IDs that it remembers, and what the history cannot tell."""
+"""Which window? For each length the share of duplicates that it hides, the IDs that it remembers, and what the history cannot tell.
+
+A duplicate refreshes its mark, so that a window hides exactly the duplicates whose gap to the sighting
+before is no longer than the window: an advice needs nothing but the gaps.
+"""
 
 from __future__ import annotations
 

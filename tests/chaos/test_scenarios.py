@@ -25,17 +25,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
     ("name", "protocol", "seed"),
     [
         ("kill", "classic", 1),
-        ("zombie", "cooperative", 2),
-        ("storm", "consumer", 3),
-        ("network", "classic", 4),
-        ("corruption", "cooperative", 5),
-        ("topic-changes", "consumer", 6),
-        ("outbox", "classic", 7),
-        ("bridge", "cooperative", 9),
-        pytest.param("inbox-offsets", "consumer", 8, marks=pytest.mark.container),
         ("units", "cooperative", 8),
         pytest.param("shared", "cooperative", 9, marks=REDIS),
-        pytest.param("shared-sql", "classic", 11, marks=pytest.mark.container),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:

@@ -40,10 +40,14 @@ class Send(Protocol):
 @pytest.fixture
 def send(kafka: MockKafka) -> Send:
     """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
-    # Nothing goes before the flush: what is sent by one call comes in one batch.
+    # Nothing goes before the flush, and the client knows the topic before the first record: what one call sends comes in one batch.
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 60_000, "log_level": 0})
+    known: set[str] = set()
 
     def send(*ids: str, topic: str = "orders", partition: int = 0) -> None:
+        if topic not in known:
+            producer.list_topics(topic, timeout=_FLUSH_S)
+            known.add(topic)
         for each in ids:
             producer.produce(topic, each, headers={"dedup-id": each}, partition=partition)
         assert producer.flush(_FLUSH_S) == 0

@@ -69,6 +69,7 @@ def test_what_is_in_hand_when_the_group_goes(both: DedupConsumer, make: Make, se
     assert last in again if last in "bc" else "c" in again or "c" in values(got)
 
 
+@pytest.mark.timeout(45)  # less than the minute that `close` may wait for a group: nothing here is waited for
 @pytest.mark.parametrize("close", [True, False])
 def test_both_are_committed(both: DedupConsumer, kafka: MockKafka, *, close: bool) -> None:
     """The group's while it takes that."""

@@ -1,4 +1,15 @@
-"""Offsets that are kept in the database, moved by the transaction that handles their messages."""
+"""Offsets that are kept in the database, moved by the transaction that handles their messages.
+
+Nobody tells an inbox whether the transaction in which it moved an offset was committed, and a commit that
+seemed to fail may have been made. So each attempt is noted together with the offset before it. The next
+statement moves the offset only from the value that it has if all attempts were committed; if it finds
+another value, that value says which attempts were rolled back, or that another owner of the partition went
+ahead. So two owners need no lease.
+
+The offset does not move over duplicates that a `DedupConsumer` hid. They may come in batches of which
+nothing is handed out, so that there is no transaction to move it in; and if one of them is handed out after
+all (the store was lost meanwhile), it must be a duplicate, not an `OutOfOrderError`.
+"""
 
 from __future__ import annotations
 

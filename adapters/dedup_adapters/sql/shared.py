@@ -3,8 +3,15 @@
     store = SharedStore(create_engine("postgresql+psycopg://localhost/work"))
     store.create()
 
-A row is a claim, or a mark; which is live until ``until_ms``, by the database's clock. One that is over counts as none, and is deleted by `SharedStore.expire`.
-A clock that is set back would keep a claim for as much longer. So who finds one that lives longer than its ``lease_ms`` has it end with that, from now.
+A row is a claim, or a mark; which is live until ``until_ms``, by the database's clock. One that is over
+counts as none, and is deleted by `SharedStore.expire`. A clock that is set back would keep a claim for as
+much longer. So who finds one that lives longer than its ``lease_ms`` has it end with that, from now. It
+does not end at once: its owner may be alive, and the next renewal puts everything right.
+
+The IDs of a batch travel as one value of bytes, which the server cuts. New IDs are stored twice as fast as
+from an array, and as fast as by ``COPY`` into a temporary table, for which each driver has its own
+interface. Every statement takes its rows in the order of the IDs, deletions too: a plain join would take
+them in the order of the table, and could deadlock with claims.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """What a shared memory in PostgreSQL is asked: each question is one statement, over the IDs of a batch.
 
 ``{table}`` and what else stands in braces are names that `dedup_adapters.sql.shared` fills in.
+
+A question is a transaction with its own ``lock_timeout`` and ``idle_in_transaction_session_timeout``.
+Without a transaction a consumer could not stand still between a statement and its ``COMMIT``; but then the
+role's ``default_transaction_isolation`` would count, and ``lock_timeout`` would have to be set for the
+session, which a pooler lends to others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The tables of an inbox: what they are made of, their DDL, and whether those that are there are these."""
+"""The tables of an inbox: what they are made of, their DDL, and whether those that are there are these.
+
+Times come from the clock of the database server. A host whose clock is ahead would call IDs first that all
+others know, and would drop time partitions that they need.
+"""
 
 from __future__ import annotations
 

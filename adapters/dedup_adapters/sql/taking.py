@@ -1,4 +1,8 @@
-"""The one statement of a batch: which IDs are new in the database, stored by the same step."""
+"""The one statement of a batch: which IDs are new in the database, stored by the same step.
+
+An ID is found to be new by storing it: two transactions that first asked could both be told "new". The IDs
+of a batch are stored in ascending order, so that two batches wait for each other without a deadlock.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 from rocksdict import Options, Rdict
 
-from dedup_sdk.errors import StoreCorruptError, StoreError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.store import rocks_generations, rocks_partition
 from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.paths import list_partitions
@@ -117,3 +117,46 @@ def test_a_store_that_fails_to_close_is_free(
     again = RocksStore(tmp_path).open(IDENTITY, WINDOW)
     assert again.load() is not None
     again.close()
+
+
+def interrupt(*_: object, **__: object) -> NoReturn:
+    """Strike as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (rocks_partition, "has_tables"),
+        (FilterSet, "keep"),
+        (RocksGenerations, "close"),
+        (rocks_partition, "close_database"),
+    ],
+)
+def test_an_interrupted_close_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, step: str
+) -> None:
+    """After an interruption inside `close` a second `close` gives the lock back, and nothing of the store is lost."""
+    written(tmp_path)
+    partition = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            partition.close()
+    partition.close()
+    again = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    loaded = again.load()
+    assert loaded is not None
+    assert loaded.progress == progress(1_003)
+    again.close()
+
+
+def test_a_lock_that_fails_is_no_other_owner(tmp_path: Path) -> None:
+    """Where the system cannot lock the file at all, nobody is told to stop another consumer: there is none."""
+    lock = written(tmp_path) / "LOCK"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StoreUnavailableError, match="check the folder, its permissions and its disk"):
+        RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    lock.rmdir()
+    RocksStore(tmp_path).open(IDENTITY, WINDOW).close()
