@@ -56,7 +56,7 @@ def decide(
 
     ``contradicted`` (see `is_contradicted`): what is completed at this offset was another record.
 
-    ``accepted`` is the rank of the last record accepted before this one in its lane (count windows only).
+    ``accepted`` is the rank of the last record accepted before this one in its partition (count windows only).
     A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate. One outside the
     window is the last sighting only if the store covers the window: else a later one may be among what it does not know.
     One of another partition says nothing of a record before its cut, nor of one that is older than it by more than the window.

@@ -1,4 +1,4 @@
-"""Marks as columns: how they travel between lanes, stores, snapshots and the backfill.
+"""Marks as columns: how they travel between memories, stores, snapshots and the backfill.
 
 A mark's offset is that of its record in the partition that has the mark. One below zero marks a sighting *elsewhere*, in a partition
 where records of the same key went before the topic had more of them: see `elsewhere`.
@@ -60,8 +60,8 @@ class Marks:
     """``n`` marks, column by column.
 
     ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have shape ``(n,)``.
-    ``numbers`` are acceptance numbers, shape ``(n,)``, or None where the lane has no count window. ``payloads`` has for each mark
-    what its lane keeps with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any; many are `Packed`.
+    ``numbers`` are acceptance numbers, shape ``(n,)``, or None where there is no count window. ``payloads`` has for each mark
+    what is kept with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any; many are `Packed`.
     """
 
     digests: bytes
@@ -177,6 +177,11 @@ def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
     """Return the digests at some indexes, in that order, or where a mask is true, one after the other."""
     taken: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
     return taken
+
+
+def cut_digests(digests: bytes) -> list[bytes]:
+    """Return the digests that stand one after the other."""
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
 def take_payloads(payloads: Sequence[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:

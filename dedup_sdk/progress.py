@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from dedup_sdk.lane.ranges import merged
+from dedup_sdk.core.ranges import merged
 
 CHECK_DIGITS: Final = 16
 
@@ -32,7 +32,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The part of a lane's state that is written with every step, in the same atomic write as its marks.
+    """The part of a partition's state that is written with every step, in the same atomic write as its marks.
 
     - ``low``: where the stretch of log begins that this group has processed without a gap.
     - ``high``: every offset in ``[low, high)`` is completed ("the next one", as Kafka's committed offsets).

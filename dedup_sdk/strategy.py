@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from dedup_sdk.checks import choice, flag, whole
+from dedup_sdk.core.last import open_last
+from dedup_sdk.core.last_rule import BelowFloor, LastRule
+from dedup_sdk.core.lookup import open_lookup
+from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk.core.state import PartitionState
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.last.keys import LaneKeys
-from dedup_sdk.last.rule import BelowFloor, LastRule
+from dedup_sdk.marks import NO_MARKS, Marks
 from dedup_sdk.orders import Order, order_of
+from dedup_sdk.progress import Progress
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
 from dedup_sdk.window import Window, Windows, window_of
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.gates import Gate
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 
@@ -66,6 +74,32 @@ class Lookup:
     def forgets(self, topic: str) -> bool:
         """Whether partitions of the topic start without marks whenever they are opened, and store none."""
         return not self.persist or self.window_of(topic).is_off
+
+    def tells_of_singles(self, topic: str) -> bool:
+        """Whether a mark says of each record with its ID what became of it, up to its offset."""
+        return self.unit is None or self.window_of(topic).is_off
+
+    def hangs_on_order(self, topic: str) -> bool:
+        """Whether marks are more than last sightings, so that a fold of them begins where the history does."""
+        return not self.tells_of_singles(topic) or self.window_of(topic).count is not None
+
+    def open(self, topic: str, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
+        """Return the state of a partition of the topic: its progress, and the recent marks beside it."""
+        keys = self.keys
+        if isinstance(keys, UnitKeys) and not self.tells_of_singles(topic):
+            # Where there are units only.
+            from dedup_sdk.units.memory import open_units
+
+            return open_units(self.window_of(topic), keys, progress, recent)
+        return open_lookup(self.window_of(topic), progress, recent)
+
+    def gates(self, state: PartitionState) -> list[Gate]:
+        """Return the gates that records of a partition in this state pass."""
+        if self.unit is None:
+            return []
+        from dedup_sdk.units.gate import unit_gates
+
+        return unit_gates(state)
 
     @property
     def keys(self) -> IdSpec | UnitKeys:
@@ -145,15 +179,31 @@ class LastId:
         """Return False: sources are always stored."""
         return False
 
+    def tells_of_singles(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
+        """Return False: a mark is that of a source."""
+        return False
+
+    def hangs_on_order(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
+        """Return True: what a source remembers is more than a last sighting."""
+        return True
+
+    def open(self, topic: str, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:  # noqa: ARG002 (as `Lookup` has it)
+        """Return the state of a partition: its progress, and the recent marks beside it."""
+        return open_last(self.rule, self.keys, progress, recent, second=self.second_window)
+
+    def gates(self, state: PartitionState) -> list[Gate]:  # noqa: ARG002 (as `Lookup` has it)
+        """Return none."""
+        return []
+
     @property
     def rule(self) -> LastRule:
         """The rule by which its sources are judged and stored."""
         return LastRule(self.order, self.reorder_depth, self.below_floor, self.window)
 
     @property
-    def keys(self) -> LaneKeys:
+    def keys(self) -> SourceKeys:
         """The keys to read from records."""
-        return LaneKeys(
+        return SourceKeys(
             self.id,
             self.lane,
             self.order.name,
@@ -162,4 +212,4 @@ class LastId:
 
 
 Strategy = Lookup | LastId
-Keys = IdSpec | LaneKeys | UnitKeys
+Keys = IdSpec | SourceKeys | UnitKeys

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dedup_sdk.core.source_keys import source_spec_of
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.last.keys import spec_of_lanes
 from dedup_sdk.units.keys import spec_in_units
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
@@ -94,7 +94,7 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
 
 def _refuse_others(base: str, id_text: str) -> None:
     """Refuse a base whose marks are more than last sightings."""
-    if spec_of_lanes(id_text) is not None:
+    if source_spec_of(id_text) is not None:
         raise ConfigurationError(
             f"base {base!r} remembers lanes of IDs that are compared, and nothing can be added to these: rebuild in full with "
             "--id and --order, without --base"

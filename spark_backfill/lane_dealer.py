@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.last.keys import LaneKeys
+from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
 from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.words import digest_list
@@ -97,7 +97,7 @@ class LaneDealer:
             yield self._told(partition, tally)
 
     def _dealt(
-        self, batch: pa.RecordBatch, keys: LaneKeys | UnitKeys, tallies: dict[int, Tally]
+        self, batch: pa.RecordBatch, keys: SourceKeys | UnitKeys, tallies: dict[int, Tally]
     ) -> Iterator[pa.RecordBatch]:
         lane_keys = bytes_list(batch.column("digest"))
         lanes, ids = _lanes_and_ids(keys, lane_keys)
@@ -109,7 +109,7 @@ class LaneDealer:
             np.asarray(batch.column("digest").is_valid()),
             lane_keys,
             _prefixes(lanes),
-            keys.others_of(lane_keys) if isinstance(keys, LaneKeys) and keys.other is not None else [],
+            keys.others_of(lane_keys) if isinstance(keys, SourceKeys) and keys.other is not None else [],
         )
         for partition in np.unique(rows.partitions).tolist():
             inside = rows.partitions == partition
@@ -145,7 +145,7 @@ class LaneDealer:
         )
 
     def _watched(
-        self, keys: LaneKeys | UnitKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int
+        self, keys: SourceKeys | UnitKeys, rows: _Rows, bearing: NDArray[np.bool_], partition: int
     ) -> pa.RecordBatch:
         seen = np.flatnonzero(bearing & is_watched(rows.offsets, self.watch[partition]))
         first = self.plan.ranges(partition)[0]
@@ -212,12 +212,12 @@ def _tally(rows: _Rows, inside: NDArray[np.bool_], bearing: NDArray[np.bool_]) -
 
 
 def _lanes_and_ids(
-    keys: LaneKeys | UnitKeys, read: Sequence[bytes | None]
+    keys: SourceKeys | UnitKeys, read: Sequence[bytes | None]
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
     """Return the lane of each row, None where it has no ID, and what the lane's fold reads of it."""
     if isinstance(keys, UnitKeys):
         return [None if key is None else IN_UNITS for key in read], read
-    return keys.lanes_of(read), keys.ids_of(read)
+    return keys.sources_of(read), keys.ids_of(read)
 
 
 def _prefixes(lanes: Sequence[bytes | None]) -> Int64s:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.last.candidate import Candidate
-from dedup_sdk.last.rule import NO_TIME_MS, LaneMark, LastRule
+from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule, SourceState
+from dedup_sdk.core.seen import Candidate
 from dedup_sdk.marks import Marks
 from spark_backfill.count_fold import later
 from spark_backfill.lane_dealer import TALLIES, WATCHED, read_tally
@@ -109,10 +109,10 @@ class LaneFold:
             last = row if row.offset != last.offset else last
         return _Left(last.offset, last.timestamp_ms, b"")
 
-    def _folded(self, records: Iterable[DealtRow]) -> LaneMark | None:
+    def _folded(self, records: Iterable[DealtRow]) -> SourceState | None:
         rule, since_ms = self._rule, self._since_ms
         window_ms = rule.window.time_ms or 0
-        mark: LaneMark | None = None
+        mark: SourceState | None = None
         for _, _, offset, timestamp_ms, candidate in self._once(records):
             if self._stretch.gaps:
                 self._doubt_past_gaps(mark, offset)
@@ -129,7 +129,7 @@ class LaneFold:
         self._doubt_past_gaps(mark, self._stretch.high)
         return mark
 
-    def _doubt_past_gaps(self, mark: LaneMark | None, offset: int) -> None:
+    def _doubt_past_gaps(self, mark: SourceState | None, offset: int) -> None:
         """Where offsets between a lane's last record and this one are nowhere, some that were completed may be missing."""
         if mark is not None and any(mark.offset < begin < offset for begin, _ in self._stretch.gaps):
             mark.seen.doubt()

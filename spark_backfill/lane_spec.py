@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.ids.columns import Need
-from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.orders import named
 from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId, Lookup
 from dedup_sdk.window import Window
@@ -46,7 +46,7 @@ class LaneSpec:
 
     @property
     def reach(self) -> Window:
-        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk.lane.last_state.LastState.horizon_ms`)."""
+        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk.core.reach.Reach.horizon_ms`)."""
         strategy = self.strategy
         second = strategy.second_window
         if second is None:
@@ -54,7 +54,7 @@ class LaneSpec:
         return max(strategy.window, second, key=lambda window: window.time_ms or 0)
 
     @property
-    def keys(self) -> LaneKeys:
+    def keys(self) -> SourceKeys:
         """What is read of a record."""
         return self.strategy.keys
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.last.candidate import Candidate
+from dedup_sdk.core.seen import Candidate
 from dedup_sdk.orders import Order
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list

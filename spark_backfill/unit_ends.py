@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dedup_sdk.lane.unit_state import MOST_HELD_BACK
-from dedup_sdk.units.gathering import Gathering, Standing
+from dedup_sdk.units.assembler import Standing, UnitAssembler
 from dedup_sdk.units.keys import UnitKeys
+from dedup_sdk.units.ranges import MOST_HELD_BACK
 
 
 class Ends(NamedTuple):
@@ -22,7 +22,7 @@ class UnitEnds:
 
     def __init__(self, keys: UnitKeys) -> None:
         self._keys = keys
-        self._units = Gathering(keys.unit.records)
+        self._units = UnitAssembler(keys.unit.records)
         self._over: list[tuple[int, int]] = []
         self._next_tidy = 0
 

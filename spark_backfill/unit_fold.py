@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.lane.plan import plan_start
-from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.marks import Marks, select_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.units.memory import UnitMemory
 from spark_backfill.count_fold import later
 from spark_backfill.lane_dealer import TALLIES, read_tally
 from spark_backfill.offset_twins import two_records
@@ -155,14 +155,13 @@ class UnitFold:
         self, held: Partition, part: pa.RecordBatch, keys: list[bytes | None], ends: Ends
     ) -> None:
         """Take the keys from records whose unit never ends: each may have been handled by itself, or not, so that it leaves doubt and no mark."""
-        lane = held.lane
-        if not isinstance(lane, UnitLane):
-            raise TypeError(f"{lane} is not a lane of units")
+        memory = held.memory
+        if not isinstance(memory, UnitMemory):
+            raise TypeError(f"{memory} has no units")
         columns = part.column("offset").to_pylist(), part.column("timestamp_ms").to_pylist()
         for row, (offset, timestamp_ms) in enumerate(zip(*columns, strict=True)):
             if offset in ends.unfinished:
-                digest = self._keys.name_of(keys[row])
-                lane.note_maybe([] if digest is None else [digest], timestamp_ms)
+                memory.doubt.note([self._keys.name_of(keys[row])], timestamp_ms)
                 keys[row] = None
 
     def _note_progress(self, progress: Progress) -> None:

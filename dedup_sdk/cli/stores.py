@@ -15,10 +15,10 @@ from rich.table import Table
 
 from dedup_sdk.cli.console import print_table, printable, utc_time
 from dedup_sdk.cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
+from dedup_sdk.core.seen_bytes import decode_seen
+from dedup_sdk.core.source_keys import PARTITION_SOURCE, source_spec_of
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts
-from dedup_sdk.last.keys import PARTITION_LANE, spec_of_lanes
-from dedup_sdk.last.seen_bytes import decode_seen
 from dedup_sdk.store.live_snapshot import snapshot_store
 from dedup_sdk.store.mark_text import mark_texts
 from dedup_sdk.store.paths import PartitionFolder
@@ -79,14 +79,14 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
     Raises:
         IdSpecError: the spec has another number of parts; the message names them.
     """
-    lanes = spec_of_lanes(spec)
-    if lanes == "":
+    source = source_spec_of(spec)
+    if source == "":
         if texts:
             raise IdSpecError(
                 "here each partition is one source; leave the ID out to see the last ID of each"
             )
-        return [PARTITION_LANE]
-    spec = lanes or spec_in_units(spec) or spec
+        return [PARTITION_SOURCE]
+    spec = source or spec_in_units(spec) or spec
     names = part_names(spec)
     if len(names) != len(texts):
         raise IdSpecError(

@@ -1,1 +1,1 @@
-"""The engine that gives verdicts: lanes joined to a key store, free of any Kafka client."""
+"""The engine that gives verdicts: the state of each partition joined to a key store, free of any Kafka client."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -12,35 +13,32 @@ from types import TracebackType
 from typing import Self
 
 from dedup_sdk.checks import callables, flag, whole
-from dedup_sdk.engine.claims import Claims
-from dedup_sdk.engine.crossing import claims_elsewhere, fail_crossing
-from dedup_sdk.engine.foresight import columns_of, looked_up
-from dedup_sdk.engine.news import News
+from dedup_sdk.core.flight import Place
+from dedup_sdk.core.memory import Find
+from dedup_sdk.core.plan import plan_start
+from dedup_sdk.engine.gates import Gate, Gatekeeper
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.prefetch import columns_of, looked_up
 from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
-from dedup_sdk.engine.upkeep import Upkeep
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
 from dedup_sdk.ids.spec import GroupKeys
-from dedup_sdk.lane.chunk import Place
-from dedup_sdk.lane.judging import Find
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.marks import Int64s
-from dedup_sdk.observe import Observer
+from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.strategy import Lookup, Strategy
-from dedup_sdk.units.gathering import UNFINISHED
-from dedup_sdk.units.unit import UNIT_TIMEOUT_S, Unit
+from dedup_sdk.strategy import Strategy
+
+logger = logging.getLogger("dedup_sdk")
 
 RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
 
 
-class Deduplicator(Upkeep, News):
+class Deduplicator:
     """Gives each record a verdict, and remembers what is completed.
 
     Records of a partition are admitted in offset order. A record that is to be delivered is *in flight* until
@@ -52,7 +50,7 @@ class Deduplicator(Upkeep, News):
         store: where it is remembered; in memory by default. Several engines may share one, each with partitions of its own.
         cluster, group, isolation: whose memory it is, and at which isolation level it reads; part of the store's identity.
         observers: called with every final verdict.
-        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. Lanes of `LastId` that remember many IDs
+        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. Sources of `LastId` that remember many IDs
             count as more of them.
         clock: seconds since the epoch; only decides what may be forgotten and which units are overdue, never a verdict.
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
@@ -81,13 +79,13 @@ class Deduplicator(Upkeep, News):
         flag("bears_full_disk", bears_full_disk)
         flag("forgets_unwritten", forgets_unwritten)
         advice = f"at least one mark is kept; leave it out for {RECENT_MARKS}"
-        super().__init__(
-            MemoryStore() if store is None else store,
-            recent_marks=whole("recent_marks", recent_marks, advice=advice),
-            forgets_unwritten=forgets_unwritten,
-        )
-        News.__init__(self, callables("observers", observers))
         self.strategy = strategy
+        self.counters = Counters()
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._store = MemoryStore() if store is None else store
+        self._recent_marks = whole("recent_marks", recent_marks, advice=advice)
+        self._forgets_unwritten = forgets_unwritten
+        self._observers = list(callables("observers", observers))
         self.keys = GroupKeys(strategy.keys, group)
         """Reads the keys of records, redrives of this group's dead letters among them."""
         self._cluster = cluster
@@ -98,8 +96,8 @@ class Deduplicator(Upkeep, News):
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
         """The store of each partition as it was opened last."""
-        self.claims: Claims | None = None
-        """What its owner asks a shared memory with, if it has one: set before anything is opened."""
+        self.claims: Gatekeeper | None = None
+        """See `share`."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
 
     def __enter__(self) -> Self:
@@ -115,6 +113,10 @@ class Deduplicator(Upkeep, News):
         """See `dedup_sdk.store.protocol.KeyStore.lock_wait_s`."""
         return self._store.lock_wait_s
 
+    def share(self, gatekeeper: Gatekeeper) -> None:
+        """Have partitions pass what they hand out by this gatekeeper; only before anything is opened."""
+        self.claims = gatekeeper
+
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def attach(
@@ -125,7 +127,7 @@ class Deduplicator(Upkeep, News):
         topic_id: str = "",
         cluster: str | None = None,
     ) -> Partition:
-        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.lane.plan`.
+        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.core.plan`.
 
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
         """
@@ -137,9 +139,9 @@ class Deduplicator(Upkeep, News):
             # Its closing was interrupted: nobody else lets it go.
             left.close()
         window = self.strategy.window_of(topic)
-        claims = None
+        gate: Gate | None = None
         if self.claims is not None:
-            claims = self.claims.of(
+            gate = self.claims.gate(
                 topic, partition, window, cluster=identity.cluster, id_spec=identity.id_spec
             )
         store = self._store.open(identity, window)
@@ -154,12 +156,12 @@ class Deduplicator(Upkeep, News):
                 observers=self._observers,
                 clock=self._clock,
                 bears_full_disk=self._bears_full_disk,
-                claims=claims,
+                gates=() if gate is None else (gate,),
+                all_partitions=self.partitions.values,
             )
         except BaseException:
             store.close()
             raise
-        held.is_claimed_elsewhere = lambda name: claims_elsewhere(name, held, self.partitions.values())
         self.partitions[topic, partition] = held
         return held
 
@@ -253,11 +255,11 @@ class Deduplicator(Upkeep, News):
         """
         self._raise_late()
         offsets, timestamps = columns_of(records)
-        lanes: dict[tuple[str, int], list[int]] = {}
+        indexes_of: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):
-            lanes.setdefault((record.topic, record.partition), []).append(index)
+            indexes_of.setdefault((record.topic, record.partition), []).append(index)
         batches: list[tuple[list[int], list[Record], Ids]] = []
-        for indexes in lanes.values():
+        for indexes in indexes_of.values():
             indexes.sort(key=offsets.__getitem__)
             batch = [records[index] for index in indexes]
             ids = self.keys.digests(RecordFields(batch))
@@ -288,7 +290,7 @@ class Deduplicator(Upkeep, News):
         if not held.begun:
             held.begin(batch[0].offset)
         held.persist()
-        return held, looked_up(held.store.find, held.lane.asks_for(ids.digests))
+        return held, looked_up(held.store.find, held.memory.asks_for(ids.digests))
 
     def _admit(
         self, held: Partition, batch: list[Record], timestamps: Int64s, ids: Ids, find: Find
@@ -296,9 +298,8 @@ class Deduplicator(Upkeep, News):
         offsets = [record.offset for record in batch]
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
         verdicts = [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
-        if held.gathers:
-            # Not before: what fails then is settled, and told once.
-            self.refuse_crossing(held)
+        # Not before: what is settled by that is told once.
+        self.look_across(held)
         return verdicts
 
     def _written(self, ended: Iterable[Partition]) -> StoreError | None:
@@ -329,16 +330,11 @@ class Deduplicator(Upkeep, News):
                 "choose on_missing_id='process' or 'discard'"
             )
 
-    def refuse_crossing(self, held: Partition) -> None:
-        """Let units fail that have records in this partition and in another one."""
-        for event in fail_crossing(held, list(self.partitions.values())):
-            self.count(event)
-
-    @property
-    def unit_timeout_s(self) -> float:
-        """Seconds in which a unit is to become whole."""
-        unit = self.strategy.unit if isinstance(self.strategy, Lookup) else None
-        return unit.timeout if isinstance(unit, Unit) else UNIT_TIMEOUT_S
+    def look_across(self, held: Partition) -> None:
+        """Have the gates of a partition look at others, after records of it came."""
+        for gate in held.gates:
+            for event in gate.look_across():
+                self.count(event)
 
     def settle_units(self, *, at_end: bool = True) -> list[Settled]:
         """Return the records of earlier calls whose unit became whole, was rejected or failed since; those that took too long fail now.
@@ -347,9 +343,9 @@ class Deduplicator(Upkeep, News):
         after the other, time goes by for units. Ask after each `admit`, and now and then while nothing comes. Sorted by offset in each partition; those whose verdict says
         ``deliver`` are to be delivered. Raises `StoreError` where what they complete cannot be written, and there is nothing to return.
         """
-        for held in self.partitions.values() if self.gathers else ():
-            for name in held.overdue_units(self.unit_timeout_s, at_end=at_end):
-                held.fail_unit(name, UNFINISHED)
+        for held in self.partitions.values():
+            for name in held.tick(at_end=at_end):
+                held.give_up(name)
         touched = [held for held in self.partitions.values() if held.due]
         settled = [
             Settled(chunk.items[row], chunk.verdict(row))
@@ -408,10 +404,84 @@ class Deduplicator(Upkeep, News):
         None for a partition that is not open, or whose history begins with a record that has not come yet.
         """
         held = self.partitions.get((topic, partition))
-        return held.lane.high if held is not None and held.begun else None
+        return held.flight.high if held is not None and held.begun else None
+
+    # --- upkeep --------------------------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Flush partitions to sorted files while too many marks are in memory, or a journal is too long."""
+        for held in self.partitions.values():
+            if held.started and held.writer.flush_due(self._recent_marks):
+                held.flush()
+        while sum(held.writer.recent for held in self.partitions.values()) > self._recent_marks:
+            fullest = max(self.partitions.values(), key=lambda held: held.writer.recent)
+            before = fullest.writer.recent
+            fullest.flush()
+            if fullest.writer.recent == before:
+                break
+        for held in self.partitions.values():
+            if (
+                held.writer.choked
+                and self._forgets_unwritten
+                and held.writer.unwritten_weight > 4 * self._recent_marks
+            ):
+                held.writer.forget_unwritten()
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest."""
+        while self._store.excess_bytes():
+            held = max(self.partitions.values(), key=lambda held: held.writer.reach_ms, default=None)
+            if held is None or not held.writer.shed():
+                return
+
+    @property
+    def choked(self) -> bool:
+        """Whether some partition's disk is full, so that what is completed is in memory only."""
+        return any(held.writer.choked for held in self.partitions.values())
+
+    def write_again(self) -> bool:
+        """Try to write what full disks refused; True when everything is written.
+
+        Raises `StoreError` when a store cannot be opened again.
+        """
+        # All of them are tried: one that is still full says nothing of another's disk.
+        written = [held.writer.write_again() for held in self.partitions.values() if held.writer.choked]
+        return all(written)
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """The shortest time in ms over which marks are known, of all open partitions; None without a window by time."""
+        known = [held.writer.effective_window_ms for held in self.partitions.values() if held.started]
+        return min((window_ms for window_ms in known if window_ms is not None), default=None)
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def tell(self, event: PartitionEvent) -> None:
+        """Count an event, write it to the log, and tell the observers that want to know."""
+        logger.warning(
+            "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
+        )  # fmt: skip
+        self.count(event)
+
+    def count(self, event: PartitionEvent) -> None:
+        """Count an event, and tell the observers that want to know."""
+        self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
+        self.inform(event)
+
+    def inform(self, event: PartitionEvent) -> None:
+        """Tell the observers that want to know, and nobody else."""
+        for observer in self._observers:
+            listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
+            if listen is not None:
+                try:
+                    listen(event)
+                except Exception:
+                    self.counters.observer_errors += 1
+                    logger.exception("an observer failed at %s; going on", event.name)
 
 
 def _ascending(batch: list[Record]) -> list[slice]:
-    """Cut records sorted by offset where an offset repeats: a lane is fed strictly ascending."""
+    """Cut records sorted by offset where an offset repeats: a partition is fed strictly ascending."""
     cuts = [0, *(i for i in range(1, len(batch)) if batch[i].offset == batch[i - 1].offset), len(batch)]
     return [slice(start, end) for start, end in pairwise(cuts) if end > start]

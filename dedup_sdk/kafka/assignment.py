@@ -24,6 +24,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from dedup_sdk.core.flight import Flight
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.client import Client
@@ -37,7 +38,6 @@ from dedup_sdk.kafka.commit_text import (
 )
 from dedup_sdk.kafka.commits import CommitState
 from dedup_sdk.kafka.settings import Reset
-from dedup_sdk.lane.state import LaneState
 from dedup_sdk.observe import Hindrance
 from dedup_sdk.progress import Witness
 
@@ -373,17 +373,17 @@ class Assigned:
 
     def metadata(self, held: Partition, offset: int) -> CommitMetadata:
         """Return the metadata of a commit of an offset."""
-        lane = held.lane
+        flight, memory = held.flight, held.memory
         metadata = CommitMetadata(
-            low=min(lane.told_low, offset),
-            era=lane.era,
-            complete=self.complete and not lane.torn,
-            epoch=lane.epoch,
+            low=min(memory.told_low, offset),
+            era=flight.era,
+            complete=self.complete and not memory.torn,
+            epoch=flight.epoch,
             log=self.log,
             rule=self.rule,
         )
         ranges = held.completed_above(offset) if self.commits.has_room_for_done else ()
-        return metadata.with_done(ranges, offset, partial(self._witness, lane)) if ranges else metadata
+        return metadata.with_done(ranges, offset, partial(self._witness, flight)) if ranges else metadata
 
     def left_out(self, held: Partition, offset: int) -> int:
         """Return how many completed offsets a commit of an offset has no room for: their next owner sees them again."""
@@ -391,12 +391,12 @@ class Assigned:
         told = 0 if done is None else sum(end - start for start, end in done.ranges)
         return sum(end - start for start, end in held.completed_above(offset)) - told
 
-    def _witness(self, lane: LaneState, offset: int) -> Witness | None:
-        place = lane.place(offset)
+    def _witness(self, flight: Flight, offset: int) -> Witness | None:
+        place = flight.place(offset)
         if place is not None:
             return Witness.of(offset, int(place.chunk.timestamps[place.row]), place.chunk.digests[place.row])
         told = None if self.told is None else self.told.witness
-        return told if told is not None and told.offset == offset else lane.witness_of(offset)
+        return told if told is not None and told.offset == offset else flight.witness_of(offset)
 
     def enter(self, state: State) -> None:
         """Go on to another state; AssertionError where no transition leads there."""
@@ -439,7 +439,7 @@ class Reading:
     def again(self, assigned: Assigned) -> None:
         """Have a partition that delivers read again from where judging stands; one known to have stopped waits for its event."""
         if assigned.state is State.ACTIVE and assigned.held is not None and not assigned.stopped:
-            position = assigned.held.lane.position
+            position = assigned.held.flight.position
             if not self._client.seek(assigned.topic, assigned.partition, position):
                 # It stopped, and the event was lost with the interrupted call: placed again, it stops and says so once more.
                 self._place_again(assigned, position)
@@ -461,7 +461,7 @@ class Reading:
 
 def _reads_on_at(assigned: Assigned) -> int:
     if assigned.state is State.ACTIVE and assigned.held is not None:
-        return assigned.held.lane.position
+        return assigned.held.flight.position
     return 0 if assigned.start is None else assigned.start.offset
 
 

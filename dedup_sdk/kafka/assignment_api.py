@@ -329,14 +329,9 @@ class AssignmentApi:
         Nor the first records of one that is over: the rest would be waited for in vain, or pass for all of it.
         """
         held = self._delivery.partition_of(topic, partition)
-        lane = None if held is None else held.units
-        if lane is None or offset > lane.position:
+        if held is None:
             return offset
-        if offset <= lane.high:
-            return lane.before_units(offset)
-        queued = self._delivery.first_waiting(topic, partition)
-        passes = lane.waits_below(offset) or (queued is not None and queued < offset)
-        return lane.high if passes else offset
+        return held.resumes_at(offset, self._delivery.first_waiting(topic, partition))
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
@@ -349,7 +344,7 @@ class AssignmentApi:
         held = self._delivery.partition_of(tp.topic, tp.partition)
         if waiting is not None:
             return waiting
-        return OFFSET_INVALID if held is None else held.lane.position
+        return OFFSET_INVALID if held is None else held.flight.position
 
     # --- pauses --------------------------------------------------------------------------------------------------
 

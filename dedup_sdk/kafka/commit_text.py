@@ -46,7 +46,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final
 
-from dedup_sdk.lane.ranges import Range
+from dedup_sdk.core.ranges import Range
 from dedup_sdk.progress import Witness
 from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log
 

@@ -147,9 +147,9 @@ class Commits:
     @staticmethod
     def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
         """Return the offset that need not be committed again: asked for, or, where the answer is waited for, acknowledged."""
-        if asynchronous or assigned.held is None or assigned.held.lane.committed is None:
+        if asynchronous or assigned.held is None or assigned.held.flight.committed is None:
             return assigned.commits.requested
-        return min(assigned.commits.requested, assigned.held.lane.committed)
+        return min(assigned.commits.requested, assigned.held.flight.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Ask for the commits that say where histories begin, also where nothing is completed yet.
@@ -188,7 +188,7 @@ class Commits:
             if ends is not None:
                 known = max(
                     assigned.commits.requested,
-                    assigned.held.lane.committed or 0,
+                    assigned.held.flight.committed or 0,
                     self._owed_up_to(assigned),
                 )
                 offset = assigned.commit_of(assigned.held, min(offset.offset, max(ends[coordinates], known)))
@@ -297,12 +297,12 @@ class Commits:
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
-            if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.lane.high:
+            if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.flight.high:
                 # Above that it is the late answer to a commit from before a seek.
-                lane = assigned.held.lane
-                if lane.committed is not None and tp.offset < lane.committed <= lane.high:
-                    self._went_back(assigned, tp.offset, lane.committed)
-                lane.note_committed(tp.offset)
+                flight = assigned.held.flight
+                if flight.committed is not None and tp.offset < flight.committed <= flight.high:
+                    self._went_back(assigned, tp.offset, flight.committed)
+                flight.note_committed(tp.offset)
                 assigned.commits.beginning = Beginning.KNOWN
         return others
 
@@ -338,7 +338,7 @@ def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the end of the hidden records directly behind the committed offset, with metadata; None where there are none."""
     start, held, confirmed = assigned.start, assigned.held, assigned.commits.confirmed
     # The user jumped over the records before a start that is not committed. In observe mode the application sees every record.
-    if start is None or held is None or start.offset > confirmed or held.lane.reveals:
+    if start is None or held is None or start.offset > confirmed or held.flight.reveals:
         return None
     handled = held.handled_since(confirmed)
     if held.committable <= confirmed or handled == confirmed:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
-from dedup_sdk.engine.claims import Claims
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment_api import AssignmentApi
@@ -42,6 +41,7 @@ from dedup_sdk.kafka.settings import ClientSettings, client_settings
 from dedup_sdk.kafka.status import status_of
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
+from dedup_sdk.shared.claims import Claims
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.settings import Shared
 from dedup_sdk.store.protocol import KeyStore
@@ -720,7 +720,7 @@ def _sharing_of(
     window = dedup.window if isinstance(dedup, Lookup) else None
     if not isinstance(dedup, Lookup) or dedup.unit is not None:
         raise ConfigurationError(
-            "shared needs Lookup without units: lanes and units lie in one partition; leave out shared"
+            "shared needs Lookup without units: sources and units lie in one partition; leave out shared"
         )
     if observes:
         raise ConfigurationError(
@@ -739,9 +739,4 @@ def _share(engine: Deduplicator, sharing: Shared | None, settings: ClientSetting
     """Have an engine claim what it hands out, where a memory is shared."""
     if sharing is None:
         return
-    engine.claims = Claims(
-        sharing,
-        engine.counters,
-        group=settings.group,
-        silence_s=settings.silence_s,
-    )
+    engine.share(Claims(sharing, engine.counters, group=settings.group, silence_s=settings.silence_s))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from confluent_kafka import Message
 
+from dedup_sdk.core.flight import APART, OFFERED, Chunk, Place
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
@@ -29,7 +30,6 @@ from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.lane.chunk import APART, OFFERED, Chunk, Place
 from dedup_sdk.marks import Int64s
 
 T = TypeVar("T")
@@ -98,26 +98,25 @@ class BatchClassifier:
             if held is None:
                 continue
             part = columns if one else columns.cut(run.rows)
-            lane = held.lane
-            other, at = lane.is_another_log(part.offsets, part.leader_epochs), None
+            flight = held.flight
+            other, at = flight.is_another_log(part.offsets, part.leader_epochs), None
             if not other:
                 at = held.contradiction(part.offsets, part.timestamps, part.ids)
             if other or at is not None:
                 self._session.doubt(run.topic, run.partition, contradicted_at=at)
                 doubted.add((run.topic, run.partition))
                 continue
-            lane.reveals = self._observing
             try:
                 chunks = _guarded(
                     held, held.admit, part.offsets, part.timestamps, part.ids, part.messages,
-                    discard_unkeyed=self._discard and not self._observing,
+                    discard_unkeyed=self._discard and not self._observing, reveals=self._observing,
                 )  # fmt: skip
             except DedupError as refusal:
                 error, rest = refusal, batch[run.rows.start :]
                 break
-            if held.gathers:
-                self._engine.refuse_crossing(held)
-            lane.note_epoch(part.messages[-1].leader_epoch())
+            if held.gates:
+                self._engine.look_across(held)
+            flight.note_epoch(part.messages[-1].leader_epoch())
             admitted.append(_Admitted(held, part.messages, chunks))
         if self._engine.claims is not None and admitted:
             # What the batch is to deliver, all of it at once.
@@ -325,7 +324,7 @@ class Delivery:
         for message in [*self._drop_apart(paused), *(m for m in ready if _coordinates(m) in paused)]:
             coordinates = _coordinates(message)
             partition = self.partition_of(*coordinates)
-            place = partition.lane.place(message.offset()) if partition is not None else None
+            place = partition.flight.place(message.offset()) if partition is not None else None
             if place is not None and place.chunk.states[place.row] == OFFERED:
                 place.chunk.states[place.row] = APART
             self._aside[coordinates].append(message)
@@ -459,13 +458,13 @@ class Delivery:
         topic, number = partition.topic, partition.partition
         # What waits apart, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
         waiting = self._first_ready(topic, number)
-        stop = partition.lane.position if waiting is None else waiting
+        stop = partition.flight.position if waiting is None else waiting
         if end is not None:
             stop = min(stop, end)
         due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
         self._apart_handed = [m for m in self._apart_handed if m not in due]
         self._finish_each(due, {}, (OFFERED, APART))
-        self.offer(partition.complete(partition.lane.offered_below(stop), states=(OFFERED,), quietly=True))
+        self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
         """Complete what was given out of one partition, up to and including ``offset``, if asking for more completes."""
@@ -501,7 +500,7 @@ class Delivery:
     def _in_flight(self, message: Any) -> Place | None:
         partition = self.partition_of(message.topic(), message.partition())
         place = (
-            partition.lane.place(message.offset()) if partition is not None and partition.started else None
+            partition.flight.place(message.offset()) if partition is not None and partition.started else None
         )
         return None if place is None or place.chunk.states[place.row] not in (OFFERED, APART) else place
 

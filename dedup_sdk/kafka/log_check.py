@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dedup_sdk.core.plan import NOTHING_KNOWN
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
@@ -22,9 +23,7 @@ from dedup_sdk.kafka.assignment import Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.lane.plan import NOTHING_KNOWN
-from dedup_sdk.lane.state import cut_digests
-from dedup_sdk.marks import NO_MARKS, Int64s, elsewhere
+from dedup_sdk.marks import NO_MARKS, Int64s, cut_digests, elsewhere
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.progress import Witness
 from dedup_sdk.store.protocol import Loaded
@@ -230,7 +229,7 @@ def bears_witness(
                 key = piece.digests[0]
                 digest = held.keys.name_of(key) if isinstance(held.keys, UnitKeys) else key
                 found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), digest)
-                # A lane keeps no time from the future: -1 stands for it.
+                # A source keeps no time from the future: -1 stands for it.
                 same = found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)
                 return Testimony(same, piece.epoch)
             yield None

@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.engine.claims import Claims
+from dedup_sdk.core.flight import APART, OFFERED
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.kafka.assignment import Assigned
@@ -34,10 +35,8 @@ from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.failures import Guard, Interruption
 from dedup_sdk.kafka.fetcher import ClientLock, Collector, Fetcher
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.lane.chunk import APART, OFFERED
 from dedup_sdk.record import Verdict
 from dedup_sdk.strategy import Lookup
-from dedup_sdk.units.gathering import UNFINISHED
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -313,14 +312,13 @@ class FetchLoop:
         """Let units fail that took too long, counting the time in which there was nothing more to read."""
         for assigned in self._session.assigned.values():
             held = assigned.held
-            lane = None if held is None else held.units
-            if held is None or lane is None or not lane.units.waits:
+            if held is None or not held.waits:
                 continue
-            read = self._read_up_to(assigned, lane.position)
+            read = self._read_up_to(assigned, held.flight.position)
             at_end = self._ends.is_reached(assigned, read, dry=self._fetcher.ran_dry)
-            overdue = held.overdue_units(self._engine.unit_timeout_s, at_end=at_end)
+            overdue = held.tick(at_end=at_end)
             for name in self._ends.late(assigned, read, overdue) if overdue else ():
-                held.fail_unit(name, UNFINISHED)
+                held.give_up(name)
         self._offer_due()
 
     def _read_up_to(self, assigned: Assigned, position: int) -> int:
@@ -360,7 +358,7 @@ class FetchLoop:
         self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
         self._interruption.look_at(min(now + UPKEEP_S, session.next_commit_at))
 
-    def _settle_claims(self, claims: Claims) -> None:
+    def _settle_claims(self, claims: Gatekeeper) -> None:
         claims.keep(self._delivery.take_back)
         claims.settle([held for held in self._engine.partitions.values() if held.started])
         self._offer_due()
@@ -372,12 +370,12 @@ class FetchLoop:
             self._write(unwritten.values())
         if self._delivery.completed_by is CompletedBy.COMMIT:
             open_ = self._engine.partitions.values()
-            self._write(held for held in open_ if held.started and held.lane.unwritten)
+            self._write(held for held in open_ if held.started and held.flight.unwritten)
 
     def _write(self, partitions: Iterable[Partition]) -> None:
         """Write what was completed, unless the next commit does so."""
         for partition in partitions:
-            if self._durability != "commit" or partition.lane.unwritten >= MOST_UNWRITTEN:
+            if self._durability != "commit" or partition.flight.unwritten >= MOST_UNWRITTEN:
                 partition.persist()
 
     # --- messages one by one -------------------------------------------------------------------------------------
@@ -444,7 +442,7 @@ class FetchLoop:
     def attempt_and_digest(self, message: Any) -> tuple[int, bytes | None] | None:
         """Return how often a message in flight was handed out, and the digest of its ID; None when it is not in flight. With the lock."""
         partition = self._delivery.partition_of(message.topic(), message.partition())
-        place = None if partition is None else partition.lane.place(message.offset())
+        place = None if partition is None else partition.flight.place(message.offset())
         if partition is None or place is None or place.chunk.items[place.row] is not message:
             return None
         return place.chunk.attempts.get(place.row, 1), partition.keys.name_of(place.chunk.digests[place.row])
@@ -455,7 +453,7 @@ class FetchLoop:
             if self._lock.closed or message.error() is not None:
                 return False
             partition = self._delivery.partition_of(message.topic(), message.partition())
-            place = None if partition is None else partition.lane.place(message.offset())
+            place = None if partition is None else partition.flight.place(message.offset())
             if (
                 partition is None
                 or place is None
@@ -512,7 +510,7 @@ class FetchLoop:
             place = self._delivery.place(message)
             held = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and held is not None:
-                place = held.lane.place(message.offset())
+                place = held.flight.place(message.offset())
             return None if place is None else place.chunk.verdict(place.row)
 
     # --- while no message is asked for ---------------------------------------------------------------------------

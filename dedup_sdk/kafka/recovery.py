@@ -23,6 +23,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dedup_sdk.core.plan import NOTHING_KNOWN, StartPlan, plan_start
+from dedup_sdk.core.source_keys import lacked_second_opinion
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import (
@@ -39,8 +41,6 @@ from dedup_sdk.kafka.commit_text import Void
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan, plan_start
-from dedup_sdk.last.keys import lacked_second_opinion
 from dedup_sdk.observe import EventName, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name, rule_digits
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
@@ -186,8 +186,8 @@ def recover(
         # Records that the group completed elsewhere above its committed offset are hidden.
         held.tell_completed(done.ranges, told_epoch)
     held.read_from(start.offset)
-    if start.metadata is not None and held.lane.high == start.offset:
-        held.lane.learn_epoch(start.leader_epoch)
+    if start.metadata is not None and held.flight.high == start.offset:
+        held.flight.learn_epoch(start.leader_epoch)
     new = start.new and plan.progress.since_ms is None
     note, seconds = ", ".join(at.notes), time.monotonic() - began
     complete = new if start.metadata is None else start.metadata.complete
@@ -404,7 +404,7 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
     if plan.beginning == "rewound":
         detail = "the group's offsets were set back below what this store knows to be committed"
         at.engine.inform(at.event("rewound", detail, start.offset))
-        if held.claims is not None:
+        if at.engine.claims is not None:
             logger.warning(
                 "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
                 "Shared another prefix", assigned.topic, assigned.partition,
@@ -426,7 +426,7 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
         at.notes.append("damaged store set aside")
         if plan.beginning == "new" and not held.forgets:
             # Nothing was committed, and yet there was a store, which may have had marks.
-            held.lane.forget_all()
+            held.memory.forget_all()
     return plan
 
 
@@ -513,7 +513,7 @@ def _fitting(
     lacked = lacked_second_opinion(manifest.id_spec, identity.id_spec)
     if lacked is not None:
         message = (
-            f"snapshot {folder} has the lanes, and nothing of what otherwise= looks up; the topic is read instead. "
+            f"snapshot {folder} has the sources, and nothing of what otherwise= looks up; the topic is read instead. "
             f"Make it with dedup backfill --otherwise {lacked} and the --otherwise-window of the consumer's Lookup"
         )
         raise SnapshotError(message)
@@ -628,12 +628,12 @@ def _fold(
         watch.note(piece.end)
         at.engine.trim()
         yield None
-        while held.choked and at.chosen.on_full_disk == "pause":
+        while held.writer.choked and at.chosen.on_full_disk == "pause":
             # Marks that are folded now could not be kept.
             yield Wait(ROOM_LOOK_S, "store")
     if reached < plan.replay_to:
         return LogChange()
-    if held.lane.high < plan.replay_to:
+    if held.flight.high < plan.replay_to:
         held.fold([], np.empty(0, np.int64), [], plan.replay_to)
     return None
 
@@ -660,8 +660,8 @@ def _where_to_begin(held: Partition, plan: StartPlan, reader: TailReader, first:
             "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
             held.topic, held.partition, plan.replay_from, first,
         )  # fmt: skip
-        held.lane.pass_uncounted(first - plan.replay_from)
-        held.lane.forget_all()
+        held.memory.pass_uncounted(first - plan.replay_from)
+        held.memory.forget_all()
     return begin
 
 
@@ -671,11 +671,11 @@ def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) ->
     if newest_ms is None:
         return low
     # A record from the future counts as now: from its own timestamp the window would reach too little.
-    since_ms = held.lane.horizon_ms(min(newest_ms, int(time.time() * 1000)))
+    since_ms = held.memory.reach.horizon_ms(min(newest_ms, int(time.time() * 1000)))
     first = reader.first_at(since_ms)
     if first is None or first <= low:
         return low
-    held.lane.since_ms = since_ms
+    held.memory.reach.begin_at(since_ms)
     return min(first, end)
 
 

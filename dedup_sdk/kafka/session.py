@@ -208,8 +208,8 @@ class Session:
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return the range that the group has processed without a gap: the metadata with its beginning, and the offset after its end."""
         if assigned.held is not None:
-            lane = assigned.held.lane
-            return assigned.metadata(assigned.held, lane.high), lane.high
+            high = assigned.held.flight.high
+            return assigned.metadata(assigned.held, high), high
         start = assigned.start
         if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
             return None
@@ -275,7 +275,7 @@ class Session:
         if assigned.held is not None:
             # Records that were not read yet are still to be compared with the marks.
             high = assigned.held.committable
-            acknowledged = assigned.held.lane.committed
+            acknowledged = assigned.held.flight.committed
         elif start is not None:
             acknowledged = start.acknowledged if start.reopened else start.offset
         else:
@@ -471,7 +471,7 @@ class Session:
         assigned = self.assigned.get((message.topic(), message.partition()))
         if assigned is None or assigned.held is None or not assigned.held.started:
             return assigned is not None
-        place = assigned.held.lane.place(message.offset())
+        place = assigned.held.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
     # --- a poll ------------------------------------------------------------------------------------------------------
@@ -537,25 +537,27 @@ class Session:
 
     def _throttle(self, assigned: Assigned, held: Partition) -> None:
         """Pause a partition of which too much waits, or that has nowhere to write; let it go on when that is over."""
-        lane, pauses, claims = held.lane, assigned.pauses, held.claims
+        flight, pauses = held.flight, assigned.pauses
         if self._completed_by_user:
-            note_uncompleted(assigned, lane, MOST_WAITING)
-        full = held.choked and self._chosen.on_full_disk == "pause"
+            note_uncompleted(assigned, flight, MOST_WAITING)
+        full = held.writer.choked and self._chosen.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
-        silent = claims is not None and claims.stands_still
+        silent = held.stands_still
         if silent != (Pause.ELSEWHERE in pauses):
             self._pause_while(assigned, Pause.ELSEWHERE, silent)
         if Pause.BACKLOG in pauses:
-            if lane.kept <= MOST_WAITING // 2 or lane.waits_for_unit:
+            if flight.kept <= MOST_WAITING // 2 or held.needs_more:
                 self._pause_while(assigned, Pause.BACKLOG, False)
         elif (
-            lane.position - lane.high > MOST_WAITING and not lane.waits_for_unit and lane.kept > MOST_WAITING
+            flight.position - flight.high > MOST_WAITING
+            and not held.needs_more
+            and flight.kept > MOST_WAITING
         ):
             self._pause_while(assigned, Pause.BACKLOG, True)
             logger.warning(
                 "%s[%d]: %d records wait for the one at %d; paused until it is completed",
-                assigned.topic, assigned.partition, lane.kept, lane.high,
+                assigned.topic, assigned.partition, flight.kept, flight.high,
             )  # fmt: skip
 
     def _pause_while(self, assigned: Assigned, why: Pause, there: bool) -> None:  # noqa: FBT001 (it reads as a sentence)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from dedup_sdk.core.flight import Flight
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
-from dedup_sdk.lane.state import LaneState
 from dedup_sdk.observe import Hindrance, PartitionStatus
 
 logger = logging.getLogger("dedup_sdk")
@@ -17,18 +17,18 @@ MANY = 10_000
 """Records in flight after which it is news that nothing was completed yet."""
 
 
-def note_uncompleted(assigned: Assigned, lane: LaneState, most_waiting: int) -> None:
+def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> None:
     """Note whether much was handed out and nothing ever came back, of a partition that only the user's offsets complete.
 
     The log says it once. ``most_waiting``: the records at which the partition will be paused.
     """
-    start = lane.low if assigned.start is None else assigned.start.offset
-    if assigned.note_uncompleted(lane.high <= start and lane.in_flight >= MANY):
+    start = flight.low if assigned.start is None else assigned.start.offset
+    if assigned.note_uncompleted(flight.high <= start and flight.in_flight >= MANY):
         logger.warning(
             "%s[%d]: %d records are in flight, and nothing was completed since offset %d: here only commit(), store_offsets() and "
             "complete() complete; a transaction's offsets, or offsets kept elsewhere, do not. At %d the partition is paused; call "
             "store_offsets() for what is handled",
-            assigned.topic, assigned.partition, lane.in_flight, start, most_waiting,
+            assigned.topic, assigned.partition, flight.in_flight, start, most_waiting,
         )  # fmt: skip
 
 
@@ -41,9 +41,9 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
         partition=assigned.partition,
         state="recovering" if assigned.recovers else assigned.state.value,
         hindrances=tuple(_hindrances(assigned, held)),
-        position=None if begun is None else begun.lane.position,
-        in_flight=0 if begun is None else begun.lane.in_flight,
-        effective_window_ms=None if begun is None else begun.effective_window_ms,
+        position=None if begun is None else begun.flight.position,
+        in_flight=0 if begun is None else begun.flight.in_flight,
+        effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
         detail=assigned.note,
     )
 
@@ -51,16 +51,13 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
 def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
     if assigned.recovers:
         yield from _waits_for(assigned)
-    choked = held is not None and held.choked
+    choked = held is not None and held.writer.choked
     if choked or assigned.waits_for == "store":
         yield "store"
-    claims = None if held is None else held.claims
     if Pause.BACKLOG in assigned.pauses:
         yield "backlog"
-    if claims is not None and claims.waiting:
-        yield "elsewhere"
-    if claims is not None and claims.is_out:
-        yield "outage"
+    for gate in () if held is None else held.gates:
+        yield from gate.hindrances()
     if assigned.state is State.FAILED:
         yield "failed"
     if assigned.uncompleted:

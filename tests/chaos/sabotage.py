@@ -17,8 +17,8 @@ from confluent_kafka import TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
-from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.writer import Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
 from dedup_sdk.ids import redrive, spec
 from dedup_sdk.ids.columns import Column
@@ -27,8 +27,8 @@ from dedup_sdk.kafka.assignment import Starts
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.lane.unit_lane import UnitLane
 from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.units.memory import UnitMemory
 from tests.support.outbox_worker import send_before_persist
 
 
@@ -59,7 +59,7 @@ def _commit_past_a_gap() -> None:
         def position(assigned: Any) -> TopicPartition | None:
             ready: TopicPartition | None = prefix(assigned)
             if ready is not None:
-                ready.offset = assigned.held.lane.position
+                ready.offset = assigned.held.flight.position
             return ready
 
         return position
@@ -185,7 +185,7 @@ def _go_on_where_it_was() -> None:
     def noting(end: Any) -> Any:
         def ended(self: Session, assigned: Any, **named: Any) -> None:
             if assigned.held is not None and assigned.held.started:
-                left[assigned.topic, assigned.partition] = assigned.held.lane.high
+                left[assigned.topic, assigned.partition] = assigned.held.flight.high
             end(self, assigned, **named)
 
         return ended
@@ -217,22 +217,22 @@ def _empty_after_damage() -> None:
     _replace(recovery, "replay", make)
 
 
-def _forget_recent(durable: Durable) -> None:
-    durable.lane.take_recent(durable._clock_ms, durable.store.find)
-    durable._owed = []
+def _forget_recent(writer: Writer) -> None:
+    writer._state.memory.take_recent(writer.clock_ms, writer.store.find)
+    writer._owed = []
 
 
 def _forget_what_was_refused() -> None:
     """A write that a full disk refused counts as done, so that its marks leave memory."""
 
     def make(choke: Any) -> Any:
-        def believed(self: Durable, error: Any) -> None:
+        def believed(self: Writer, error: Any) -> None:
             choke(self, error)
             _forget_recent(self)
 
         return believed
 
-    _replace(Durable, "_choke", make)
+    _replace(Writer, "_choke", make)
 
 
 def _believe_a_failed_write() -> None:
@@ -252,18 +252,18 @@ def _trim_without_room() -> None:
     """Marks leave memory as always while there is no room to write them to."""
 
     def make(flush: Any) -> Any:
-        def flushed(self: Durable) -> None:
+        def flushed(self: Writer) -> None:
             flush(self)
             if self.choked:
                 _forget_recent(self)
 
         return flushed
 
-    _replace(Durable, "flush", make)
+    _replace(Writer, "flush", make)
     _replace(
-        Durable,
+        Writer,
         "recent",
-        lambda _: property(lambda self: 0 if self._lane is None else len(self._lane.recent)),
+        lambda _: property(lambda self: 0 if self._begun is None else self._begun.memory.recent_count),
     )
 
 
@@ -316,14 +316,12 @@ def _remember_what_was_rejected() -> None:
     """Of a unit that is rejected all IDs count as handled, those that were new in it, too."""
 
     def make(reject: Any) -> Any:
-        def all_of_it(self: UnitLane, whole: Any, duplicates: Any) -> None:
-            reject(
-                self, whole, {**dict.fromkeys(whole.digests, next(iter(duplicates.values()))), **duplicates}
-            )
+        def all_of_it(self: UnitMemory, unit: Any, duplicates: Any) -> None:
+            reject(self, unit, {**dict.fromkeys(unit.digests, next(iter(duplicates.values()))), **duplicates})
 
         return all_of_it
 
-    _replace(UnitLane, "_reject", make)
+    _replace(UnitMemory, "_reject", make)
 
 
 def _mark_at_claim() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dedup_sdk.core.seen_bytes import encode_dense
+from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.last.keys import LaneKeys
-from dedup_sdk.last.seen_bytes import encode_dense
 from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.protocol import Identity
@@ -176,7 +176,7 @@ def test_dump_tells_payloads_apart(dedup: Dedup, with_payloads: str) -> None:
 
 def test_lookup_tells_the_last_id_of_a_lane(dedup: Dedup, tmp_path: Path) -> None:
     """Where IDs are compared the text names the lane: in a file or in the journal, as text and as JSON."""
-    keys = LaneKeys(header("seq"), header("producer"), "integer")
+    keys = SourceKeys(header("seq"), header("producer"), "integer")
     identity = Identity(cluster="c1", group="billing", topic="orders", partition=0, id_spec=str(keys))
     store = RocksStore(tmp_path / "store")
     opened = store.open(identity, Window(days=7))

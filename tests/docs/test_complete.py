@@ -23,20 +23,20 @@ from dedup_sdk import (
     Unit,
     VerdictKind,
 )
+from dedup_sdk.core.plan import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
-from dedup_sdk.ids import MAX_ID_BYTES, digest
+from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
 from dedup_sdk.kafka.loop import MOST_UNWRITTEN, UPKEEP_S
 from dedup_sdk.kafka.recovery_loop import SLICE_S
 from dedup_sdk.kafka.session import MOST_WAITING
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.lane.plan import Beginning
-from dedup_sdk.lane.unit_lane import MOST_OPEN
 from dedup_sdk.producer.outbox import OutboxCounters
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
+from dedup_sdk.units.memory import MOST_OPEN
 from spark_backfill.stretch import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 
@@ -75,7 +75,7 @@ def test_every_beginning_is_explained() -> None:
 
 def test_every_reason_for_a_missing_id_is_explained() -> None:
     """docs/ids.md has every reason that the module of the digests names, and no other."""
-    reasons = set(re.findall(r"- ``([a-z-]+)``:", inspect.getdoc(digest.Ids) or ""))
+    reasons = set(re.findall(r"- ``([a-z-]+)``:", inspect.getdoc(Ids) or ""))
     table = text_of("ids.md").partition("| reason | the ID |")[2].partition("\n\n")[0]
     assert reasons == set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
     assert len(reasons) > 5

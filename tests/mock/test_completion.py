@@ -228,7 +228,7 @@ def test_too_many_in_flight_pause_the_partition(
             consumer.complete(message)
 
     assert len(rest) < 300
-    assert consumer._engine.partitions["orders", 0].lane.kept < 300
+    assert consumer._engine.partitions["orders", 0].flight.kept < 300
     consumer.complete(first)
     while len(rest) < 399:
         rest += poll_some(consumer, 1)

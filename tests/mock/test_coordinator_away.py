@@ -45,8 +45,8 @@ def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore
         kafka.set_broker_down(COORDINATOR)
         send(kafka, "c", "d", "c")
         assert values([*poll_some(consumer, 2), *poll_quiet(consumer)]) == ["c", "d"]
-        lane = consumer._engine.partitions["orders", 0].lane
-        assert (lane.high, lane.committed) == (5, 2)
+        flight = consumer._engine.partitions["orders", 0].flight
+        assert (flight.high, flight.committed) == (5, 2)
         assert [status.state for status in consumer.partition_statuses] == ["active"]
 
         if put_out:

@@ -81,10 +81,10 @@ def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send) 
     for message in poll_some(consumer, 3):
         consumer.complete(message)
     held = consumer._engine.partitions["orders", 0]
-    before = held.lane.unwritten
+    before = held.flight.unwritten
     consumer.commit(asynchronous=False)
 
-    assert (before, held.lane.unwritten) == (3, 0)
+    assert (before, held.flight.unwritten) == (3, 0)
 
 
 def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +99,8 @@ def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pyte
         while len(got) < 5:
             got += consumer.consume(5 - len(got), 1)
             held = held or consumer._engine.partitions["orders", 0]
-            most = max(most, held.lane.unwritten)
-        if held is not None and held.lane.position == 25:
+            most = max(most, held.flight.unwritten)
+        if held is not None and held.flight.position == 25:
             break
 
     assert 5 <= most < 10

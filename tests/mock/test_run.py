@@ -150,7 +150,7 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
             (
                 len(started),
                 len(consumer._fetcher.messages),
-                consumer._engine.partitions["orders", 0].lane.position,
+                consumer._engine.partitions["orders", 0].flight.position,
             )
         )
         go_on.set()
@@ -176,7 +176,7 @@ def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
 
     def twin_is_in() -> None:
         until = time.monotonic() + PATIENCE_S
-        while consumer._engine.partitions["orders", 0].lane.position < 3:
+        while consumer._engine.partitions["orders", 0].flight.position < 3:
             assert time.monotonic() < until
             time.sleep(0.01)
 
@@ -216,7 +216,7 @@ def test_what_was_handed_back_is_not_completed_with_its_batch(
     send(*map(str, range(20)))
     consumer = make("orders")
     consumer.run(lambda _: consumer.stop())
-    done = consumer._engine.partitions["orders", 0].lane.high
+    done = consumer._engine.partitions["orders", 0].flight.high
     consumer.close()
 
     assert done == 1

@@ -25,10 +25,11 @@ from dedup_sdk import (
     scope_name,
     scoped_ids,
 )
-from dedup_sdk.engine.owing import MOST_OWED, Owed
+from dedup_sdk.shared.acknowledgements import MOST_OWED, Owed
 from dedup_sdk.testing import MockKafka
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support import consuming
+from tests.support.claiming import claims_of
 from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -277,9 +278,8 @@ def test_what_is_in_flight_here_is_renewed(make: Make, send: Send, store: Watche
     [message] = poll_some(consumer, 1)
     wait_for(consumer, lambda: len(store.asked["renew"]) >= 2, "renewals")
     assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT
-    claims = consumer._engine.claims
-    assert claims is not None
-    with claims.lock:
+    claims = claims_of(consumer)
+    with claims.leases.lock:
         # Nothing is renewed meanwhile.
         store.now_s += 10
         assert claim_as(store, "a").kind is ClaimKind.FRESH
@@ -349,12 +349,11 @@ def test_an_outage_delivers_and_is_counted(
     assert consumer.counters.reasons == {"unverified.shared-outage": 2}
     assert hindrances(consumer) == ("outage",)
     assert consumer._engine.next_offset("orders", 0) == 2
-    claims = consumer._engine.claims
-    assert claims is not None
+    claims = claims_of(consumer)
     store.away = False
     wait_for(
         consumer,
-        lambda: store.asked["complete"][-1:] == [2] and not claims._owed,
+        lambda: store.asked["complete"][-1:] == [2] and not claims.acks.owed,
         "what is owed",
     )
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
@@ -412,10 +411,9 @@ def test_what_is_owed_is_told_at_the_end(
     store.away = True
     send("a")
     poll_some(consumer, 1)
-    claims = consumer._engine.claims
-    assert claims is not None
-    wait_for(consumer, lambda: bool(claims._owed), "the completion")
-    claims._breaker._retry_at = float("inf")
+    claims = claims_of(consumer)
+    wait_for(consumer, lambda: bool(claims.acks.owed), "the completion")
+    claims.acks._breaker._retry_at = float("inf")
     store.away = untold = kind is ClaimKind.FRESH
     consumer.close()
     assert claim_as(store, "a").kind is kind
@@ -426,15 +424,14 @@ def test_what_is_owed_is_told_at_the_end(
 def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None:
     """An outage of days does not fill the memory; what is given up is counted."""
     consumer = make("orders", shared=Shared(store, scope="global"))
-    claims = consumer._engine.claims
-    assert claims is not None
-    claims._owed = {number.to_bytes(16): Owed(0, 0, WINDOW_MS) for number in range(MOST_OWED)}
+    claims = claims_of(consumer)
+    claims.acks.owed = {number.to_bytes(16): Owed(0, 0, WINDOW_MS) for number in range(MOST_OWED)}
     store.away = True
     send("a")
     poll_some(consumer, 1)
     wait_for(consumer, lambda: consumer.counters.shared.get("forgotten") == 1, "the oldest to go")
-    assert (0).to_bytes(16) not in claims._owed
-    claims._owed = {}
+    assert (0).to_bytes(16) not in claims.acks.owed
+    claims.acks.owed = {}
 
 
 def test_something_foreign_in_the_place_of_an_id_costs_no_message(

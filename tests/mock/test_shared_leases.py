@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, Window
-from dedup_sdk.engine.claiming import Held
-from dedup_sdk.engine.claims import Claims
 from dedup_sdk.observe import Counters
+from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.gate import OwnedClaim
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances
+from tests.support.claiming import claims_of
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -58,13 +59,6 @@ def take_first(consumer: DedupConsumer, send: Send, *names: str) -> Any:
     return first
 
 
-def claims_of(consumer: DedupConsumer) -> Claims:
-    """What it has claimed."""
-    claims = consumer._engine.claims
-    assert claims is not None
-    return claims
-
-
 class Stop:
     """A process that is stopped while other consumers of the memory go on."""
 
@@ -73,7 +67,7 @@ class Stop:
 
     def __enter__(self) -> Self:
         """Stop for longer than a lease: others may claim."""
-        claims_of(self._consumer).lock.acquire()
+        claims_of(self._consumer).leases.lock.acquire()
         self._store.now_s += LEASE_S + 1
         return self
 
@@ -81,9 +75,9 @@ class Stop:
         """Go on: the process sees a clock that went on, too."""
         claims = claims_of(self._consumer)
         clock = claims._clock
-        claims._clock = lambda: clock() + LEASE_S + 1
+        claims._clock = claims.leases._clock = claims.acks._clock = lambda: clock() + LEASE_S + 1
         self._consumer._interruption.look_soon()
-        claims.lock.release()
+        claims.leases.lock.release()
 
 
 def test_a_slow_handler_keeps_its_claims(make: Make, send: Send, store: Watched) -> None:
@@ -276,11 +270,11 @@ def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Cl
     claims = Claims(
         Shared(store, lease=9.0), Counters(), group="g", silence_s=silence_s, clock=lambda: now_s[0]
     )
-    own = claims.of("orders", 0, Window(days=7), cluster="", id_spec="key")
+    own = claims.gate("orders", 0, Window(days=7), cluster="", id_spec="key")
     assert own is not None
 
-    own.held[b"d" * 16] = Held(b"k" * 16, 1, 0)
-    claims.partitions.add(own)
+    own.owned[b"d" * 16] = OwnedClaim(b"k" * 16, 1, 0)
+    claims.leases.gates.add(own)
     return claims, now_s
 
 
@@ -289,7 +283,7 @@ def test_claims_are_renewed_as_long_as_the_group_waits_for_the_consumer(store: W
     claims, now_s = claims_for(store, silence_s=300.0)
     for second in count():
         now_s[0] = float(second)
-        assert claims.renew_while_alive() > 0
+        assert claims.leases.renew_while_alive() > 0
         if second > 1_000:
             break
     assert len(store.asked["renew"]) == 99
@@ -303,7 +297,7 @@ def test_a_renewal_that_failed_is_tried_again_before_the_lease_is_over() -> None
     claims, now_s = claims_for(store)
     for tenth in range(90):
         now_s[0] = tenth / 10
-        claims.renew_while_alive()
+        claims.leases.renew_while_alive()
         assert claims.is_sure
     assert store.renewals == 4  # at 3 s, and 0.5, 1 and 2 s later
     now_s[0] = 9.0
@@ -315,13 +309,13 @@ def test_only_partitions_with_claims_are_renewed(make: Make, send: Send, store: 
     consumer = make("orders", shared=Shared(store, scope="global"))
     claims = claims_of(consumer)
     for _ in range(3):
-        claims.of("orders", 0, Window(days=7), cluster="", id_spec="key")
+        claims.gate("orders", 0, Window(days=7), cluster="", id_spec="key")
     send("a")
     poll_some(consumer, 1)
-    [own] = claims.partitions
-    assert len(own.held) == 1
+    [own] = claims.leases.gates
+    assert len(own.owned) == 1
     consumer.close()
-    assert not claims.partitions
+    assert not claims.leases.gates
 
 
 def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
@@ -330,9 +324,9 @@ def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
     left, _ = claims_for(store)
     threads = []
     for claims in (closed, left):
-        claims.keep_renewed()
-        assert claims._thread is not None
-        threads.append(claims._thread)
+        claims.leases.keep_renewed()
+        assert claims.leases._thread is not None
+        threads.append(claims.leases._thread)
     closed.close()
     del claims, left
     gc.collect()

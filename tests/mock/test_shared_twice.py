@@ -10,10 +10,11 @@ from confluent_kafka import Producer
 
 from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, VerdictKind, Window
 from tests.mock.test_shared import LEASE_MS, claim_as, complete_as, shared_id
+from tests.support.claiming import claims_of
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from confluent_kafka import Message
 
@@ -46,8 +47,8 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
         consumer._loop._upkeep()
         consumer._fetcher.fetch(100, 0.1)
     by_place = {(message.partition(), message.offset()): message for message in consumer._fetcher.messages}
-    lane = consumer._engine.partitions["pairs", 0].lane
-    monkeypatch.setattr(lane, "is_another_log", lambda offsets, _epochs: offsets[0] == 1)
+    flight = consumer._engine.partitions["pairs", 0].flight
+    monkeypatch.setattr(flight, "is_another_log", lambda offsets, _epochs: offsets[0] == 1)
     consumer._fetcher.rest([by_place[0, 0], by_place[1, 0], by_place[0, 1]])
     consumer._loop._judge_first(consumer._fetcher.messages)
     assert ("pairs", 0) not in consumer._engine.partitions
@@ -61,8 +62,7 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     send("a", topic="pairs", partition=0)
     consumer = make("pairs", shared=Shared(store, scope="global"))
     poll_some(consumer, 1)
-    claims = consumer._engine.claims
-    assert claims is not None
+    claims = claims_of(consumer)
     claims._holders = Interrupting(claims._holders)
     with pytest.raises(KeyboardInterrupt):
         poll_quiet(consumer)
@@ -170,7 +170,7 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
     store.deaf = False
     send("a", topic="pairs", partition=1)
     twins = consumer._engine.partitions
-    wait_for(consumer, lambda: ("pairs", 1) in twins and twins["pairs", 1].lane.position == 1, "the twin")
+    wait_for(consumer, lambda: ("pairs", 1) in twins and twins["pairs", 1].flight.position == 1, "the twin")
     assert poll_quiet(consumer) == []
     consumer.complete(message)
     wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared") == 1, "the duplicate")
@@ -179,8 +179,8 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
 
 def test_no_two_consumers_have_one_name(make: Make, store: MemoryClaimStore) -> None:
     """Also in one process: by its name alone each completes what it has claimed."""
-    claims = [make("orders", shared=store)._engine.claims for _ in range(2)]
-    assert len({each.owner for each in claims if each is not None}) == 2
+    claims = [claims_of(make("orders", shared=store)) for _ in range(2)]
+    assert len({each.acks.owner for each in claims}) == 2
 
 
 def test_what_is_owed_is_told_before_its_id_is_claimed_again(
@@ -195,19 +195,18 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms)
     assert producer.flush(FLUSH_S) == 0
     poll_some(consumer, 1)
-    claims = consumer._engine.claims
-    assert claims is not None
-    wait_for(consumer, lambda: bool(claims._owed), "the completion")
+    claims = claims_of(consumer)
+    wait_for(consumer, lambda: bool(claims.acks.owed), "the completion")
     # From here on the store is not asked but where the second one is claimed, when it is back.
     admit = claims.admit
 
-    def come_back(partitions: Iterable[Partition]) -> None:
+    def come_back(partitions: Sequence[Partition]) -> None:
         store.deaf = store.away = False
-        claims._breaker._retry_at = 0.0
+        claims.acks._breaker._retry_at = 0.0
         admit(partitions)
 
     monkeypatch.setattr(claims, "admit", come_back)
-    claims._breaker._retry_at = float("inf")
+    claims.acks._breaker._retry_at = float("inf")
     producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms + 50_000)
     assert producer.flush(FLUSH_S) == 0
     [again] = poll_some(consumer, 1)
@@ -270,5 +269,5 @@ def poll_first(
         producer.produce("orders", name, headers={"dedup-id": name}, timestamp=old_ms + number * apart_ms)
     assert producer.flush(FLUSH_S) == 0
     got = poll_some(consumer, 1)
-    wait_for(consumer, lambda: consumer._engine.partitions["orders", 0].lane.position == len(names), "all")
+    wait_for(consumer, lambda: consumer._engine.partitions["orders", 0].flight.position == len(names), "all")
     return got

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Unit, Window
 from dedup_sdk.kafka import session
-from dedup_sdk.lane import unit_lane
+from dedup_sdk.units import memory as unit_memory
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, lookup, numbers, poll_some, run_all, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender
@@ -38,7 +38,7 @@ def send(kafka: MockKafka) -> SendUnits:
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MOST_WAITING", 50)
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 140)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 140)
 
 
 def crowded(**settings: Any) -> Lookup:

@@ -12,7 +12,7 @@ from dedup_sdk import Unit
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import session
 from dedup_sdk.kafka.end_watch import EndWatch
-from dedup_sdk.lane import unit_lane
+from dedup_sdk.units import memory as unit_memory
 from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
 
@@ -116,7 +116,7 @@ def test_a_unit_that_never_ends_does_not_stop_its_partition(
 ) -> None:
     """Where more lies behind it than is kept in memory it has failed, and the next one after it, whatever the time."""
     monkeypatch.setattr(session, "MOST_WAITING", 50)
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 60)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 60)
     consumer = make("orders", dedup=lookup(unit=Unit(records=10)), config={"queued.min.messages": 1})
     send("x/U", "y/V", *numbers(0, 100))
     assert values(poll_some(consumer, 100)) == numbers(0, 100)

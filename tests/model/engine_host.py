@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dedup_sdk.core.plan import StartPlan, plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError
@@ -13,7 +14,6 @@ from dedup_sdk.ids import IdSpec, digest_one, key, value
 from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk.kafka.rewind import moved
-from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.progress import Witness
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.rule_fingerprint import rule_digits
@@ -81,7 +81,7 @@ class EngineHost:
 
     def note_committed(self, offset: int) -> None:
         """See `Host`."""
-        self._held.lane.note_committed(offset)
+        self._held.flight.note_committed(offset)
         self._held.persist()
 
     def stop(self, *, killed: bool) -> None:
@@ -161,12 +161,12 @@ class EngineHost:
         """Return where the replay may begin, and note from when the marks are known then."""
         if plan.replay_to == plan.replay_from:
             return plan.replay_from
-        since_ms = self._held.lane.horizon_ms(self._log[plan.replay_to - 1].timestamp_ms)
+        since_ms = self._held.memory.reach.horizon_ms(self._log[plan.replay_to - 1].timestamp_ms)
         begin = plan.replay_from
         while begin < plan.replay_to and self._log[begin].timestamp_ms < since_ms:
             begin += 1
         if begin > plan.replay_from:
-            self._held.lane.since_ms = since_ms
+            self._held.memory.reach.since_ms = since_ms
         return begin
 
     def _fold(self, begin: int, end: int) -> None:

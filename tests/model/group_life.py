@@ -98,7 +98,7 @@ class GroupLife:
             held = self.member.held(self.number)
             if held is None or self.number in self.member.client.paused:
                 continue
-            if held.lane.high == (self.log.end if up_to is None else up_to):
+            if held.flight.high == (self.log.end if up_to is None else up_to):
                 break
         else:
             raise AssertionError("it does not come to an end")

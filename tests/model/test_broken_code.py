@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import decision
+from dedup_sdk.core import lookup
+from dedup_sdk.core.flight import APART, KINDS, PARKED, Chunk, Flight, Place, digest_of
+from dedup_sdk.core.lookup import LookupMemory, Waiting
+from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.recent import RecentMarks
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk.lane import judging
-from dedup_sdk.lane.chunk import APART, KINDS, PARKED, Chunk, Place, digest_of
-from dedup_sdk.lane.judging import Judging
-from dedup_sdk.lane.lane import Lane
-from dedup_sdk.lane.plan import plan_start
-from dedup_sdk.lane.state import Waiting
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store import memory
 from tests.model.engine_host import EngineHost
@@ -76,7 +75,7 @@ def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
             others = (others[0], mark._replace(offset=offset - 1), *others[2:])
         return decide(offset, *others, **named)
 
-    patch.setattr(judging, "decide", careless)
+    patch.setattr(lookup, "decide", careless)
 
 
 # --- completion --------------------------------------------------------------------------------------------------------
@@ -89,7 +88,7 @@ def mark_before_completion(patch: pytest.MonkeyPatch) -> None:
     def eager(self: Partition, *arguments: Any, **named: Any) -> list[Chunk]:
         chunks = admit(self, *arguments, **named)
         for chunk in chunks:
-            self.lane.complete_chunk(chunk)
+            self.state.complete_chunk(chunk)
         return chunks
 
     patch.setattr(Partition, "admit", eager)
@@ -97,34 +96,42 @@ def mark_before_completion(patch: pytest.MonkeyPatch) -> None:
 
 def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
     """In place of a record that is handed back its twin is offered."""
-    release = Lane.release
+    release = Partition.release
 
-    def promote(self: Lane, place: Place) -> list[Place]:
+    def promote(self: Partition, offsets: list[int]) -> list[Place]:
+        [offset] = offsets
+        place = self.flight.place(offset)
+        assert place is not None
         chunk, index = place
         digest = digest_of(chunk, index)
-        if not self.parked.get(digest):
-            return release(self, place)
-        twin, row, _ = self.parked[digest].popleft()
-        self.parked[digest].append(Waiting(chunk, index, None))
+        if not self.flight.waiting.get(digest):
+            return release(self, offsets)
+        twin, row, _ = self.flight.waiting[digest].popleft()
+        self.flight.waiting[digest].append(Waiting(chunk, index, None))
         chunk.states[index] = PARKED
         twin.states[row] = APART
         twin.kinds[row] = KINDS.index(VerdictKind.FRESH)
-        self.recent.offsets[digest] = twin.offsets[row]
+        _recent(self).offsets[digest] = twin.offsets[row]
         return [Place(twin, row)]
 
-    patch.setattr(Lane, "release", promote)
+    patch.setattr(Partition, "release", promote)
+
+
+def _recent(held: Partition) -> RecentMarks:
+    assert isinstance(held.memory, LookupMemory)
+    return held.memory.recent
 
 
 def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
     """The window is measured from the first sighting: a duplicate leaves its ID's mark where it is."""
 
-    def repeat(self: Judging, chunk: Chunk, index: int, _: Any) -> None:
+    def repeat(self: LookupMemory, chunk: Chunk, index: int, _: Any) -> None:
         chunk.finish(index)
         chunk.unmarked.add(index)
         self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
 
-    patch.setattr(Judging, "_meet_columns", lambda _self, _chunk, met, _keyed, **_: met)
-    patch.setattr(Judging, "_repeat", repeat)
+    patch.setattr(LookupMemory, "_meet_columns", lambda _self, _chunk, met, _asked, **_: met)
+    patch.setattr(LookupMemory, "_repeat", repeat)
 
 
 # --- where the history begins -------------------------------------------------------------------------------------------
@@ -182,30 +189,30 @@ def say_nothing_above_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
     """What a text tells is hidden when it is read, and not remembered."""
-    hide = Partition._hide_handed_over
+    hide = Partition._hide_told
 
-    def forgetful(self: Partition, chunk: Chunk) -> None:
+    def forgetful(self: Partition, chunk: Chunk, rows: list[int]) -> None:
         before = dict(enumerate(chunk.kinds))
-        hide(self, chunk)
+        hide(self, chunk, rows)
         for row, kind in enumerate(chunk.kinds):
             digest = chunk.digests[row]
             if kind != before[row] and digest is not None:
                 chunk.unmarked.add(row)
-                self.lane.recent.drop(digest, chunk.offsets[row])
+                _recent(self).drop(digest, chunk.offsets[row])
 
-    patch.setattr(Partition, "_hide_handed_over", forgetful)
+    patch.setattr(Partition, "_hide_told", forgetful)
 
 
 def pass_what_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     """What a text tells counts as completed before it is read."""
-    tell = Partition.tell_completed
+    tell = Flight.tell
 
-    def passing(self: Partition, ranges: Any, *more: Any) -> None:
+    def passing(self: Flight, ranges: Any, *more: Any) -> None:
         tell(self, ranges, *more)
-        self.lane._restored = (*self.lane._restored, *self._handed_over)
-        self._handed_over = ()
+        self.restored = (*self.restored, *self.told_ranges)
+        self.told_ranges = ()
 
-    patch.setattr(Partition, "tell_completed", passing)
+    patch.setattr(Flight, "tell", passing)
 
 
 _OF_THE_LOG = [

@@ -87,7 +87,7 @@ def step_until(member: Member, high: int) -> None:
     assigned = member.session.assigned[TOPIC, 0]
     while assigned.held is None:
         held = member.engine.partitions.get((TOPIC, 0))
-        if held is not None and held.started and held.lane.high >= high:
+        if held is not None and held.started and held.flight.high >= high:
             return
         member.session._recoveries._step(assigned)
         if assigned.recovery is None:

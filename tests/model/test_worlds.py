@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import decision
+from dedup_sdk.core import lookup
+from dedup_sdk.core.flight import digest_of
+from dedup_sdk.core.last import LastMemory
+from dedup_sdk.core.last_rule import LastRule, SourceState
+from dedup_sdk.core.lookup import LookupMemory
+from dedup_sdk.core.ring import Ring
+from dedup_sdk.core.seen import Standing
+from dedup_sdk.core.sightings import Sightings
+from dedup_sdk.core.sources import Sources
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.durable import Durable
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.engine.writer import Writer
 from dedup_sdk.kafka import commits, recovery
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.lane import judging
-from dedup_sdk.lane.chunk import digest_of
-from dedup_sdk.lane.last_lane import LastLane
-from dedup_sdk.lane.last_state import LastState
-from dedup_sdk.lane.ring import Ring
-from dedup_sdk.lane.sightings import Sightings
-from dedup_sdk.last.rule import LaneMark, LastRule
-from dedup_sdk.last.standing import Standing
 from dedup_sdk.store.memory import MemoryPartition
 from dedup_sdk.store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from dedup_sdk.lane.last_chunk import LastChunk
 
 SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
 """Histories of each world; thousands are for long runs."""
@@ -71,7 +71,7 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
     def position(assigned: Any) -> Any:
         if completed(assigned) is None:
             return None
-        return assigned.commit_of(assigned.held, assigned.held.lane.position)
+        return assigned.commit_of(assigned.held, assigned.held.flight.position)
 
     patch.setattr(commits, "_completed_prefix", position)
 
@@ -105,10 +105,11 @@ def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
     def without(self: Partition, offsets: list[int], **more: Any) -> Any:
         if more.get("dead_lettered"):
-            for place in map(self.lane.place, offsets):
+            for place in map(self.flight.place, offsets):
                 assert place is not None
                 place.chunk.unmarked.add(place.row)
-                self.lane.recent.drop(digest_of(*place), place.offset)
+                assert isinstance(self.memory, LookupMemory)
+                self.memory.recent.drop(digest_of(*place), place.offset)
         return complete(self, offsets, **more)
 
     patch.setattr(Partition, "complete", without)
@@ -116,14 +117,16 @@ def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
     """What a full disk refused is forgotten."""
-    choke = Durable._choke
+    choke = Writer._choke
 
-    def forgetful(self: Durable, error: Any) -> None:
+    def forgetful(self: Writer, error: Any) -> None:
         choke(self, error)
         self._owed = []
-        self.lane.recent.offsets.clear()
+        memory = self._state.memory
+        assert isinstance(memory, LookupMemory)
+        memory.recent.offsets.clear()
 
-    patch.setattr(Durable, "_choke", forgetful)
+    patch.setattr(Writer, "_choke", forgetful)
 
 
 def claim_what_was_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -131,9 +134,10 @@ def claim_what_was_skipped(patch: pytest.MonkeyPatch) -> None:
     skip_to = Partition.skip_to
 
     def claim(self: Partition, offset: int) -> None:
-        since = self.lane.since_ms, self.lane.since_number
+        reach = self.memory.reach
+        since = reach.since_ms, reach.since_number
         skip_to(self, offset)
-        self.lane.since_ms, self.lane.since_number = since
+        reach.since_ms, reach.since_number = since
 
     patch.setattr(Partition, "skip_to", claim)
 
@@ -148,7 +152,7 @@ def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
         more["covered"] = more["covered"] or mark is not None
         return decide(offset, timestamp_ms, mark, **more)
 
-    patch.setattr(judging, "decide", trusting)
+    patch.setattr(lookup, "decide", trusting)
 
 
 def believe_every_log(patch: pytest.MonkeyPatch) -> None:
@@ -172,8 +176,8 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
     def columns(offsets: Any, times: Any, seen: Any, seen_ms: Any, window: Any) -> Any:
         return marked(offsets, times, seen, seen_ms, window) & (seen_ms <= times)
 
-    patch.setattr(judging, "decide", single)
-    patch.setattr(judging, "decide_marked", columns)
+    patch.setattr(lookup, "decide", single)
+    patch.setattr(lookup, "decide_marked", columns)
 
 
 def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
@@ -184,14 +188,13 @@ def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
 
 def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
     """What a lane remembers moves when a record is handed out."""
-    admit = LastLane.admit
+    judge = LastMemory.judge
 
-    def eager(self: LastLane, *arguments: Any, **named: Any) -> LastChunk:
-        chunk = admit(self, *arguments, **named)
-        self.complete_chunk(chunk)
-        return chunk
+    def eager(self: LastMemory, chunk: Any, known: Any) -> None:
+        judge(self, chunk, known)
+        self.complete(chunk, None)
 
-    patch.setattr(LastLane, "admit", eager)
+    patch.setattr(LastMemory, "judge", eager)
 
 
 def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -215,7 +218,7 @@ def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
 
 def overlook_what_flies(patch: pytest.MonkeyPatch) -> None:
     """A second opinion knows only what the watermark has passed."""
-    patch.setattr(Sightings, "take_off", lambda *_: None)
+    patch.setattr(Sightings, "begin", lambda *_: None)
 
 
 def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:
@@ -230,21 +233,21 @@ def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
 def forget_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """What a full disk refused is given up, and not missed."""
-    patch.setattr(LastLane, "forget_all", lambda _: None)
+    patch.setattr(LastMemory, "forget_all", lambda _: None)
 
 
 def go_by_the_last_time(patch: pytest.MonkeyPatch) -> None:
     """A lane is as old as its last record says."""
 
-    def pass_by(self: LaneMark, offset: int, timestamp_ms: int) -> None:
+    def pass_by(self: SourceState, offset: int, timestamp_ms: int) -> None:
         self.offset, self.timestamp_ms = offset, timestamp_ms
 
-    patch.setattr(LaneMark, "pass_by", pass_by)
+    patch.setattr(SourceState, "pass_by", pass_by)
 
 
 def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
     """Of lanes all is known also where records of theirs were passed that nobody folded."""
-    patch.setattr(LastState, "_doubt_lanes", lambda _: None)
+    patch.setattr(Sources, "doubt_all", lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Assignment(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def deliver(self, count: int) -> None:
         """Records are judged; those that are to be delivered are in flight."""
-        start = self.active.lane.position
+        start = self.active.flight.position
         end = min(start + count, len(self.cluster.log))
         if start < end:
             offsets = list(range(start, end))
@@ -130,7 +130,7 @@ class Assignment(RuleBasedStateMachine):
                 offsets,
                 discard_unkeyed=False,
             )
-            self.delivered += [offset for offset in offsets if self.active.lane.place(offset) is not None]
+            self.delivered += [offset for offset in offsets if self.active.flight.place(offset) is not None]
             del chunk
 
     @precondition(lambda self: self.delivered and self.seen)
@@ -145,7 +145,7 @@ class Assignment(RuleBasedStateMachine):
         held.complete([offset])
         held.persist()
         if held is self.active:
-            if held.lane.is_completed(offset):
+            if held.flight.is_completed(offset):
                 self.handled.add(offset)
         else:
             assert self.session.engine.counters.stale == before + 1, "a lane that is over took a completion"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import key
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
@@ -118,7 +118,7 @@ def folded_in_turn(rows: list[Row], window: Window, cuts: list[int]) -> Progress
         times = np.asarray([row.timestamp_ms for row in taken], np.int64)
         held.fold([row.offset for row in taken], times, [row.digest for row in taken], cut)
         held.flush()
-        progress = held.lane.progress
+        progress = held.state.progress
         engine.close("orders", 0)
         begin = cut
     assert progress is not None

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.decision import Mark
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.marks import Marks
 from dedup_sdk.record import Record
 from dedup_sdk.store.fingerprint import fingerprint

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk import Deduplicator, Record, Verdict, Window
+from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import GRACE
+from dedup_sdk.core.seen import Candidate
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import plan_start
-from dedup_sdk.lane.state import GRACE
-from dedup_sdk.last.candidate import Candidate
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest

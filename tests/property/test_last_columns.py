@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from dedup_sdk import orders
-from dedup_sdk.last.rule import BelowFloor, LastRule
+from dedup_sdk.core.last_rule import BelowFloor, LastRule
 from dedup_sdk.window import Window
-from tests.support.lane_pair import Pair
+from tests.support.memory_pair import Pair
 
 if TYPE_CHECKING:
     from dedup_sdk.orders import Order
@@ -55,7 +55,7 @@ class Log:
 
     def grow(self, how: str, steps: list[tuple[str, int | None, int, int]]) -> None:
         """Let a batch of ``STEPS`` come."""
-        if how == "fold" and self.end != self.pair.lanes[0].high:
+        if how == "fold" and self.end != self.pair.states[0].flight.high:
             return
         rows = [self._next(*step) for step in steps]
         offsets = list(range(self.end, self.end + len(rows)))
@@ -138,4 +138,4 @@ def test_columns_say_and_save_what_records_one_by_one_do(
         for offset in pair.open()[:1]:
             pair.end("complete", offset)
     pair.write()
-    assert pair.lanes[0].high == log.end
+    assert pair.states[0].flight.high == log.end

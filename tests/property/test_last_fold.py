@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 
 from dedup_sdk import LastId, Lookup, Window, header, orders
-from dedup_sdk.lane.last_lane import LastLane
-from dedup_sdk.last.keys import PARTITION_LANE
+from dedup_sdk.core.last import open_last
+from dedup_sdk.core.source_keys import PARTITION_SOURCE
 from dedup_sdk.marks import NONE_FOUND, Marks
 from dedup_sdk.progress import Progress
 
@@ -22,7 +22,7 @@ RECORDS = st.lists(
 
 def folded(strategy: LastId, records: list[tuple[bytes | None, int]], pieces: list[int]) -> dict[bytes, Any]:
     """Return the mark of every lane after the log came in pieces of these lengths."""
-    lane = LastLane(strategy.rule, strategy.keys, Progress(low=0, high=0))
+    lane = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0))
     marks: dict[bytes, Any] = {}
     start = 0
     while start < len(records):
@@ -73,7 +73,7 @@ def test_pieces_make_no_difference(
         log.append((None if ident is None else front + ident.encode(), now_ms))
     for step in rising:
         number += step
-        log.append(((b"a" * 16 if lanes else PARTITION_LANE) + str(number).encode(), now_ms))
+        log.append(((b"a" * 16 if lanes else PARTITION_SOURCE) + str(number).encode(), now_ms))
     assert folded(strategy, log, pieces) == folded(strategy, log, [1])
 
 
@@ -82,8 +82,8 @@ def test_a_second_opinion_is_folded_too() -> None:
     strategy = LastId(
         id=header("seq"), order=orders.integer(), otherwise=Lookup(id=header("ident"), window=Window(days=1))
     )
-    lane = LastLane(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
-    keys: list[bytes | None] = [PARTITION_LANE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
+    lane = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
+    keys: list[bytes | None] = [PARTITION_SOURCE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
     asked: list[int] = []
 
     def find(_digests: bytes, count: int) -> Any:

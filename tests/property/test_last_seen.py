@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import StoreCorruptError, orders
-from dedup_sdk.last.candidate import Candidate
-from dedup_sdk.last.memory import begin, restore
-from dedup_sdk.last.seen import Seen
-from dedup_sdk.last.standing import Standing
+from dedup_sdk.core.seen import Candidate, Seen, Standing, begin, restore
 from dedup_sdk.orders import Comparison, Order, PartialOrder, Place
 
 

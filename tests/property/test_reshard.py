@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.core.plan import StartPlan, plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, header
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.record import Record, Verdict, VerdictKind
 from dedup_sdk.store.manifest import Manifest, write_manifest
 from dedup_sdk.store.memory import MemoryStore

@@ -10,10 +10,11 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dedup_sdk.engine.claiming import PartitionClaims
-from dedup_sdk.engine.claims import Claims
-from dedup_sdk.engine.leasing import Leasing
-from dedup_sdk.engine.owing import Owing
+from dedup_sdk.engine.verdicts import VerdictCounter
+from dedup_sdk.shared.acknowledgements import Acknowledgements
+from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.gate import ClaimGate
+from dedup_sdk.shared.leases import Leases
 from dedup_sdk.shared.memory import MemoryClaimStore, _Done, _Held
 from dedup_sdk.shared.protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
@@ -42,51 +43,51 @@ def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
     """A claim that is given up is only forgotten here."""
 
-    def forget(self: Claims, own: PartitionClaims, digests: Any) -> None:
+    def forget(self: Claims, own: ClaimGate, digests: Any) -> None:
         for digest in list(digests):
-            self._holders.discard(own.held.pop(digest).key)
+            self._holders.discard(own.owned.pop(digest).key)
 
     patch.setattr(Claims, "release", forget)
 
 
 def forget_what_is_owed(patch: pytest.MonkeyPatch) -> None:
     """What the store did not take is not told again."""
-    pay = Owing._pay
+    pay = Acknowledgements.pay
 
-    def pay_once(self: Owing, **how: Any) -> None:
+    def pay_once(self: Acknowledgements, **how: Any) -> None:
         pay(self, **how)
-        self._owed.clear()
+        self.owed.clear()
 
-    patch.setattr(Owing, "_pay", pay_once)
+    patch.setattr(Acknowledgements, "pay", pay_once)
 
 
 def believe_every_lease(patch: pytest.MonkeyPatch) -> None:
     """What is handed out was claimed once."""
-    patch.setattr(Leasing, "is_sure", property(lambda _: True))
+    patch.setattr(Leases, "is_sure", property(lambda _: True))
 
 
 def renew_nothing(patch: pytest.MonkeyPatch) -> None:
     """A claim ends with its first lease."""
-    patch.setattr(Leasing, "renew_while_alive", lambda _: 1.0)
+    patch.setattr(Leases, "renew_while_alive", lambda _: 1.0)
 
 
 def keep_what_is_lost(patch: pytest.MonkeyPatch) -> None:
     """What the store says of a claim that another consumer has is not noted."""
-    renew = Leasing._renew
+    renew = Leases.renew
 
-    def renew_and_believe(self: Leasing) -> None:
-        before = {own: dict(own.held) for own in self.partitions}
+    def renew_and_believe(self: Leases) -> None:
+        before = {own: dict(own.owned) for own in self.gates}
         renew(self)
         self._lost = False
         for own, held in before.items():
-            own.held.update(held)
+            own.owned.update(held)
 
-    patch.setattr(Leasing, "_renew", renew_and_believe)
+    patch.setattr(Leases, "renew", renew_and_believe)
 
 
 def promote_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     """A twin whose turn comes is handed out."""
-    patch.setattr(PartitionClaims, "claim_promoted", lambda _, __, offered, **___: offered)
+    patch.setattr(ClaimGate, "before_offer", lambda _, offered: offered)
 
 
 def compare_no_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def tell_nobody(patch: pytest.MonkeyPatch) -> None:
 
 def count_twice(patch: pytest.MonkeyPatch) -> None:
     """What is taken back stays counted."""
-    patch.setattr("dedup_sdk.engine.partition.Partition.uncount", lambda *_: None)
+    patch.setattr(VerdictCounter, "uncount", lambda *_: None)
 
 
 @pytest.mark.parametrize(

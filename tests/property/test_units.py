@@ -10,15 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.core.flight import DONE
 from dedup_sdk.ids import digest_one
-from dedup_sdk.lane import unit_lane
-from dedup_sdk.lane.chunk import DONE
-from dedup_sdk.lane.lane import Lane
-from dedup_sdk.lane.unit_chunk import Whole
-from dedup_sdk.lane.unit_ending import UnitEnding
-from dedup_sdk.lane.unit_judging import UnitJudging
-from dedup_sdk.lane.unit_lane import UnitLane
-from dedup_sdk.lane.unit_state import UnitState
+from dedup_sdk.units import memory as unit_memory
+from dedup_sdk.units.doubt import Doubt
+from dedup_sdk.units.memory import UnitMemory
+from dedup_sdk.units.whole import CompleteUnit
 from dedup_sdk.window import Window
 from tests.support.known_marks import newest_marks
 from tests.support.naive_units import events_of, read_events
@@ -74,7 +71,7 @@ def test_through_faults_nothing_is_lost_and_nothing_that_is_over_comes_again(
 def test_units_that_fail_for_want_of_room_lose_nothing(seed: int, room: int) -> None:
     """Live, where they go by what came, and in a fold, where they go by offsets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unit_lane, "MOST_OPEN", room)
+        patch.setattr(unit_memory, "MOST_OPEN", room)
         live_through_faults(seed, FAULTS, records=3)
 
 
@@ -113,7 +110,7 @@ def _marks(world: UnitWorld) -> dict[bytes, tuple[int, int, int]]:
     held.flush()
     window = world.strategy.window_of("t")
     clock_ms = max(entry.timestamp_ms for entry in world.log)
-    accepted = held.lane.ring.accepted if held.lane.ring else 0
+    accepted = held.memory.reach.ring.accepted if held.memory.reach.ring else 0
     found = newest_marks(held.store.scan())
     return {
         digest: (mark.offset, mark.timestamp_ms, mark.number)
@@ -150,90 +147,89 @@ def test_a_store_that_is_folded_anew_has_the_marks_that_were_lived(seed: int, mo
 
 def remember_rejected(patch: pytest.MonkeyPatch) -> None:
     """What was rejected is remembered, all of it."""
-    reject = UnitJudging._reject
+    reject = UnitMemory._reject
 
-    def broken(lane: UnitJudging, whole: Whole, duplicates: Any) -> None:
-        reject(lane, whole, duplicates)
-        for digest in whole.digests:
-            lane.recent.offsets[digest] = whole.end
-        lane._land(whole.digests, whole)
+    def broken(memory: UnitMemory, unit: CompleteUnit, duplicates: Any) -> None:
+        reject(memory, unit, duplicates)
+        for digest in unit.digests:
+            memory.lookup.recent.offsets[digest] = unit.end
+        memory._remember(unit.digests, unit)
 
-    patch.setattr(UnitJudging, "_reject", broken)
+    patch.setattr(UnitMemory, "_reject", broken)
 
 
 def remember_failed(patch: pytest.MonkeyPatch) -> None:
     """What of a unit that is not whole was handled is remembered, so that the unit is rejected when it comes again."""
-    deliver = UnitJudging._deliver_each
+    deliver = UnitMemory._deliver_each
 
-    def broken(lane: UnitJudging, places: Any, reason: str) -> None:
-        deliver(lane, places, reason)
+    def broken(memory: UnitMemory, places: Any, reason: str) -> None:
+        deliver(memory, places, reason)
         for chunk, row in places:
             if chunk.digests[row] is not None:
                 chunk.unmarked.discard(row)
-                lane.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+                memory.lookup.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
 
-    patch.setattr(UnitJudging, "_deliver_each", broken)
+    patch.setattr(UnitMemory, "_deliver_each", broken)
 
 
 def complete_members_alone(patch: pytest.MonkeyPatch) -> None:
     """A record of a unit is over when it is completed, whatever becomes of the others."""
 
-    def end_member(lane: UnitLane, whole: Whole, chunk: Any, index: int) -> list[bytes]:
-        chunk.finish(index)
-        whole.left -= 1
-        return [] if whole.left else lane.finish_unit(whole)
+    def end_member(memory: UnitMemory, unit: CompleteUnit, chunk: Any, row: int) -> list[bytes]:
+        chunk.finish(row)
+        unit.left -= 1
+        return [] if unit.left else memory._finish_unit(unit)
 
-    def end_rows(lane: UnitLane, whole: Whole) -> None:
-        for chunk, row in whole.places:
+    def end_rows(memory: UnitMemory, unit: CompleteUnit) -> None:
+        for chunk, row in unit.places:
             if chunk.states[row] != DONE:
                 chunk.finish(row)
-            lane._note_dirty(chunk)
-        lane._over.add(whole.first, whole.end)
-        del lane.wholes[whole.end]
+            memory.flight.note_dirty(chunk)
+        memory.over._ranges.add(unit.first, unit.end)
+        del memory.complete_units[unit.end]
 
-    patch.setattr(UnitLane, "_end_member", end_member)
-    patch.setattr(UnitEnding, "end_rows", end_rows)
+    patch.setattr(UnitMemory, "_end_member", end_member)
+    patch.setattr(UnitMemory, "_end_rows", end_rows)
 
 
 def stop_between_members(patch: pytest.MonkeyPatch) -> None:
     """The watermark stops anywhere, and what a fold finds open at its end was completed, it says."""
-    patch.setattr(UnitState, "_outside_units", lambda _lane, high: high)
+    patch.setattr(UnitMemory, "_outside_units", lambda _memory, high: high)
 
-    def broken(lane: UnitLane, unit: Any) -> None:
+    def broken(memory: UnitMemory, unit: Any) -> None:
         for chunk, row in unit.items:
             chunk.finish(row)
             if chunk.digests[row] is not None:
-                lane.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+                memory.lookup.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
 
-    patch.setattr(UnitLane, "_pass_gathered", broken)
+    patch.setattr(UnitMemory, "_pass_gathered", broken)
 
 
 def believe_the_fold(patch: pytest.MonkeyPatch) -> None:
     """A fold takes a unit none of whose IDs it knows for accepted, also where it does not know what came before."""
-    patch.setattr(UnitEnding, "is_uncertain", lambda _lane, _whole, *, covered: False)  # noqa: ARG005
+    patch.setattr(Doubt, "is_uncertain", lambda _doubt, _unit, *, covered: False)  # noqa: ARG005
 
 
 def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
     """Commits do not say from where on the log tells what was judged."""
-    patch.setattr(UnitState, "tear", lambda _lane, _offset: None)
+    patch.setattr(Doubt, "tear", lambda _doubt, _offset: None)
 
 
 def pass_by_what_waits(patch: pytest.MonkeyPatch) -> None:
     """A record does not wait for a unit that waits, if nobody else knows its ID."""
-    patch.setattr(UnitJudging, "_stand_in_line", lambda _lane, _whole: None)
+    patch.setattr(UnitMemory, "_stand_in_line", lambda _memory, _unit: None)
 
 
 def judge_at_their_own_offsets(patch: pytest.MonkeyPatch) -> None:
     """Records of a unit are judged one by one where they lie."""
-    patch.setattr(UnitLane, "admit", _judge_alone)
+    patch.setattr(UnitMemory, "look_up", _look_up_alone)
 
 
-def _judge_alone(
-    lane: UnitLane, offsets: Any, timestamps: Any, keys: Any, missing: Any, find: Any, **more: Any
-) -> Any:
-    bare = [lane.keys.name_of(key) for key in keys]
-    absent = {row: "absent" for row, digest in enumerate(bare) if digest is None}
-    return Lane.admit(lane, offsets, timestamps, bare, {**missing, **absent}, find, **more)
+def _look_up_alone(memory: UnitMemory, chunk: Any, missing: Any, find: Any, **more: Any) -> Any:
+    memory.is_live = True
+    chunk.digests = [memory.keys.name_of(key) for key in chunk.digests]
+    absent = {row: "absent" for row, digest in enumerate(chunk.digests) if digest is None}
+    return memory.lookup.look_up(chunk, {**missing, **absent}, find, **more)
 
 
 BROKEN: list[Callable[[pytest.MonkeyPatch], None]] = [

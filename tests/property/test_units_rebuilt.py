@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import PartitionManifest, read_manifest
 from dedup_sdk.store.memory import MemoryStore
@@ -102,7 +102,7 @@ def in_world(world: UnitWorld, clock_ms: int) -> tuple[Known, Progress]:
     """The marks of a world's engine inside the window, and how far it is."""
     held = world.engine.partitions["t", 0]
     held.flush()
-    progress = held.lane.progress
+    progress = held.state.progress
     return _live(
         newest_marks(held.store.scan()), world.strategy.window_of("t"), clock_ms, progress.accepted
     ), progress

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Lookup
+from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import header
-from dedup_sdk.last.keys import LaneKeys
 from dedup_sdk.marks import join_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.snapshot_reader import read_snapshot
@@ -105,7 +105,7 @@ def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
 def test_a_base_of_lanes(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the ID spec would be taken from it the line says that such a snapshot cannot be added to."""
     manifest = read_manifest(base)
-    write_manifest(base, replace(manifest, id_spec=str(LaneKeys(header("seq"), None, "integer"))))
+    write_manifest(base, replace(manifest, id_spec=str(SourceKeys(header("seq"), None, "integer"))))
     with pytest.raises(SystemExit):
         parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
     [line] = capsys.readouterr().out.splitlines()

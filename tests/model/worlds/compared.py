@@ -19,7 +19,7 @@ from tests.support.naive_lanes import Remembered, Sent, after, verdict
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
-    from dedup_sdk.last.rule import BelowFloor
+    from dedup_sdk.core.last_rule import BelowFloor
 
 _ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
 

@@ -1,25 +1,26 @@
-"""What a lane still has in memory of records when all of them are over: nothing."""
+"""What a partition still has in memory of records when all of them are over: nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk.lane.last_lane import LastLane
+from dedup_sdk.core.last import LastMemory
+from dedup_sdk.core.lookup import LookupMemory
 
 if TYPE_CHECKING:
-    from dedup_sdk.lane.maker import AnyLane
+    from dedup_sdk.core.state import PartitionState
 
 
-def kept(lane: AnyLane) -> list[int]:
+def kept(state: PartitionState) -> list[int]:
     """How many are in each place."""
-    left = [len(lane.parked), len(lane.undecided), len(lane.recent.behind), lane.in_flight, lane.unwritten]
-    if isinstance(lane, LastLane):
-        tracks = lane.tracks.values()
-        left += [
-            len(lane.waiting),
-            len(lane.sightings.flying),
-            sum(len(each.flying) + each.pending for each in tracks),
-        ]
-    if lane.ring is not None:
-        left += [len(lane.ring._pending), len(lane.ring._unnumbered)]
+    flight, memory = state.flight, state.memory
+    left = [len(flight.waiting), flight.in_flight, flight.unwritten]
+    if isinstance(memory, LookupMemory):
+        left += [len(memory.undecided), len(memory.recent.behind)]
+    if isinstance(memory, LastMemory):
+        sources = memory.sources.active.values()
+        left += [len(memory.sightings.in_flight), sum(len(each.in_flight) + each.pending for each in sources)]
+    ring = memory.reach.ring
+    if ring is not None:
+        left += [len(ring._pending), len(ring._unnumbered)]
     return left

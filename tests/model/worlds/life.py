@@ -150,9 +150,9 @@ class Life:
         """Note what the disk knows by now of what was ended: what the engine holds nothing back of."""
         for number in range(self.world.partitions):
             held = member.held(number)
-            if held is None or held.choked or held.lane._dirty or held._owed:
+            if held is None or held.writer.choked or held.flight.unwritten or held.writer._owed:
                 continue
-            entries, high = self.oracle.entries[number], held.lane.high
+            entries, high = self.oracle.entries[number], held.flight.high
             known = {
                 s for s in self.ended[seat]
                 if s in entries and (not self.world.follows_the_watermark or entries[s].offset < high)
@@ -267,8 +267,8 @@ class Life:
         for number in range(self.world.partitions):
             held = member.held(number)
             # One batch may be judged before the next look.
-            if held is not None and held.lane.kept > 4 * self.world.parking + 60:
-                raise BrokenPromiseError(f"unbounded: {held.lane.kept} records are in memory")
+            if held is not None and held.flight.kept > 4 * self.world.parking + 60:
+                raise BrokenPromiseError(f"unbounded: {held.flight.kept} records are in memory")
 
     # --- a life ------------------------------------------------------------------------------------------------------
 
@@ -394,9 +394,9 @@ class Life:
         entries = self.broker.logs[number].read(0, len(self.oracle.entries[number]))
         end = entries[-1].offset + 1 if entries else 0
         committed = self.broker.committed.get((group, number))
-        if held is None or committed is None or committed.offset < end or held.lane.high < end:
+        if held is None or committed is None or committed.offset < end or held.flight.high < end:
             return False
-        left = kept(held.lane)
+        left = kept(held.state)
         if any(left):
             raise BrokenPromiseError(f"unbounded: nothing is in flight, and yet something is kept: {left}")
         return True

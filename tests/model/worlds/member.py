@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
+from dedup_sdk.core.flight import APART
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError, StoreError
@@ -17,7 +18,6 @@ from dedup_sdk.kafka.failures import Guard
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.lane.chunk import APART
 from dedup_sdk.record import Verdict
 from dedup_sdk.strategy import Lookup
 from tests.model.worlds.broker import TOPIC, Broker
@@ -28,10 +28,10 @@ from tests.model.worlds.world import WALL_CLOCK_MS
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from dedup_sdk.core.flight import Place
     from dedup_sdk.kafka.loop import Durability
     from dedup_sdk.kafka.recovery import History
     from dedup_sdk.kafka.settings import Reset
-    from dedup_sdk.lane.chunk import Place
     from tests.model.worlds.world import World
 
 

@@ -10,33 +10,26 @@ import numpy as np
 from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
-from dedup_sdk.engine.claims import Claims
+from dedup_sdk.core.flight import APART, OFFERED
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.assignment import State as Assignment
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
-from dedup_sdk.lane.chunk import APART, OFFERED
-from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.shared.claims import Claims
 from tests.support.sharing.line import LOST, Line
 from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
     from dedup_sdk import Shared, VerdictEvent, Window
+    from dedup_sdk.core.flight import Place
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.kafka.session import Session
-    from dedup_sdk.lane.chunk import Place
     from tests.support.sharing.world import World
 
 WALL_S = 10**6
 """When the world begins, in seconds since the epoch."""
-
-
-class HandRenewed(Claims):
-    """Claims that the test renews, and no thread."""
-
-    def keep_renewed(self) -> None:
-        """See `Claims`; the world calls `renew_while_alive`."""
 
 
 @dataclass
@@ -78,14 +71,16 @@ class Member(Watched):
             clock=lambda: WALL_S + world.now_s,
             observers=[self._note],
         )
-        self.claims = HandRenewed(
+        self.claims = Claims(
             shared,
             self.engine.counters,
             group=group,
             silence_s=SILENCE_S,
             clock=lambda: world.now_s,
         )
-        self.engine.claims = self.claims
+        # The world renews, and no thread.
+        self.claims.leases.keep_renewed = lambda: None  # type: ignore[method-assign]
+        self.engine.share(self.claims)
         self.hand = Delivery(
             self._partition_of, CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
         )
@@ -129,7 +124,7 @@ class Member(Watched):
                 plan.replay_to,
             )
         self.assigned[at] = SimpleNamespace(held=held, state=Assignment.ACTIVE)
-        self.positions[at] = held.lane.high
+        self.positions[at] = held.flight.high
         self.commit(at)
 
     def commit(self, at: Where) -> None:
@@ -139,10 +134,10 @@ class Member(Watched):
         where = self._where(at)
         if self.world.owners.get(where) is self:
             self.world.look()
-            self.world.truth.see_commit(where, held.lane.high)
-            assert held.lane.high >= self.world.commits.get(where, 0), "a group that goes back"
-            self.world.commits[where] = held.lane.high
-            held.lane.note_committed(held.lane.high)
+            self.world.truth.see_commit(where, held.flight.high)
+            assert held.flight.high >= self.world.commits.get(where, 0), "a group that goes back"
+            self.world.commits[where] = held.flight.high
+            held.flight.note_committed(held.flight.high)
 
     def leave(self, at: Where, *, writes: bool) -> None:
         """Let a partition go: in order, or because another one has it already."""
@@ -160,7 +155,7 @@ class Member(Watched):
 
     def _excuse_untold(self, at: Where | None) -> None:
         for key_, (where, ident) in list(self.untold.items()):
-            owed = key_ in self.claims._owed
+            owed = key_ in self.claims.acks.owed
             if at is None or (where == at and not owed):
                 del self.untold[key_]
                 if key_ not in self.excused:
@@ -215,8 +210,7 @@ class Member(Watched):
         parts = sorted(self.assigned)
         for number, amount in enumerate(amounts if parts else ()):
             at = parts[number % len(parts)]
-            claims = self.engine.partitions[at].claims
-            if claims is not None and claims.stands_still and not prefetched:
+            if self.engine.partitions[at].stands_still and not prefetched:
                 continue
             first = self.positions[at]
             entries = self.world.log[at][first : first + amount]
@@ -270,7 +264,7 @@ class Member(Watched):
 
     def _place(self, message: Any) -> Place | None:
         held = self._partition_of(message.topic(), message.partition())
-        return None if held is None else held.lane.place(message.offset())
+        return None if held is None else held.flight.place(message.offset())
 
     # --- what becomes of them ------------------------------------------------------------------------------------
 

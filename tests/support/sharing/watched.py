@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk.lane.chunk import PARKED
+from dedup_sdk.core.flight import PARKED
+from dedup_sdk.shared.gate import ClaimGate
 from tests.support.sharing.line import LOST
 from tests.support.sharing.truth import BrokenPromiseError
 
 if TYPE_CHECKING:
-    from dedup_sdk.engine.claims import Claims
     from dedup_sdk.engine.deduplicator import Deduplicator
     from dedup_sdk.engine.partition import Partition
+    from dedup_sdk.shared.claims import Claims
     from tests.support.sharing.line import Line
     from tests.support.sharing.truth import Entry, Ident
     from tests.support.sharing.world import World
@@ -97,7 +98,7 @@ class Watched:
 
     @staticmethod
     def _parked(held: Partition) -> int:
-        return sum(chunk.states.count(PARKED) for chunk in held.lane._chunks)
+        return sum(chunk.states.count(PARKED) for chunk in held.flight.chunks)
 
     def check(self) -> None:
         """What the counters have to say at every moment."""
@@ -119,18 +120,18 @@ class Watched:
     def check_idle(self) -> None:
         """What is left where everything is over."""
         for at, held in self.engine.partitions.items():
-            own = held.claims
+            own = held.gate(ClaimGate)
             assert own is not None
-            if own.held or own.waiting:
-                raise BrokenPromiseError("left", f"{self.name} {at} holds {own.held}, {own.waiting}")
-        if self.claims._holders or self.claims._owed or self.untold:
+            if own.owned or own.waiting:
+                raise BrokenPromiseError("left", f"{self.name} {at} holds {own.owned}, {own.waiting}")
+        if self.claims._holders or self.claims.acks.owed or self.untold:
             raise BrokenPromiseError(
-                "left", f"{self.name}: {self.claims._holders}, {self.claims._owed}, untold {self.untold}"
+                "left", f"{self.name}: {self.claims._holders}, {self.claims.acks.owed}, untold {self.untold}"
             )
 
     def sure(self) -> set[bytes]:
         """What it has claimed, by leases that are not over, and that the server did not forget."""
-        held = (each for own in self.claims.partitions for each in own.held.values())
+        held = (each for own in self.claims.leases.gates for each in own.owned.values())
         return {
             each.key
             for each in held
@@ -141,5 +142,5 @@ class Watched:
 
     def books(self) -> set[bytes]:
         """What it knows to be claimed for it, or to be told."""
-        held = (each.key for own in self.claims.partitions for each in own.held.values())
-        return {*held, *self.claims._owed}
+        held = (each.key for own in self.claims.leases.gates for each in own.owned.values())
+        return {*held, *self.claims.acks.owed}

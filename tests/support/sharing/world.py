@@ -169,7 +169,7 @@ class World:
                     member.polled_at = self.now_s
                     member.settle()
                 else:
-                    member.claims.renew_while_alive()
+                    member.claims.leases.renew_while_alive()
             self.look()
 
     def _running(self) -> list[Member]:
@@ -187,7 +187,7 @@ class World:
         self.look()
         for member in self.members:
             member.check()
-            owned = self.memory.claims(member.claims.owner)
+            owned = self.memory.claims(member.claims.acks.owner)
             if stolen := member.sure() - owned:
                 raise BrokenPromiseError(
                     "claim", f"{member.name} has {sorted(self.idents[key] for key in stolen)} no more"

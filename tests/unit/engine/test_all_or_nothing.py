@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window, key
-from dedup_sdk.engine.foresight import looked_up
+from dedup_sdk.engine.prefetch import looked_up
 from dedup_sdk.errors import ConfigurationError, StoreError, StoreLockedError
 from dedup_sdk.marks import Found
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
@@ -55,7 +55,7 @@ def test_a_look_up_that_fails_admits_nothing(monkeypatch: pytest.MonkeyPatch, fa
         fail_at(failing, broken, "find")
         with pytest.raises(StoreError, match="the disk is gone"):
             deduplicator.admit(records(2, 3))
-    assert [held.lane.in_flight for held in deduplicator.partitions.values()] == [0, 0]
+    assert [held.flight.in_flight for held in deduplicator.partitions.values()] == [0, 0]
     assert kinds(deduplicator, records(2, 3)) == ["fresh"] * 4
 
 
@@ -73,7 +73,7 @@ def test_a_record_that_is_none_admits_nothing(partition: int, offset: object, ti
     for batch in ([*records(1), bad], [bad, *records(1)]):
         with pytest.raises(ConfigurationError, match=rf"t\[{partition}\]@.*(offset|timestamp_ms)="):
             deduplicator.admit(batch)
-    assert [held.lane.in_flight for held in deduplicator.partitions.values()] == [0, 0]
+    assert [held.flight.in_flight for held in deduplicator.partitions.values()] == [0, 0]
     assert kinds(deduplicator, records(1)) == ["fresh"] * 2
 
 

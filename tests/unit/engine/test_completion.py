@@ -168,7 +168,7 @@ def test_only_duplicates_are_trimmed_too() -> None:
             kinds(deduplicator.admit([record(begin + at, name) for at, name in enumerate(names)]))
             == ["duplicate"] * 50
         )
-        assert deduplicator.partitions["t", 0].recent <= 10
+        assert deduplicator.partitions["t", 0].writer.recent <= 10
 
 
 def test_records_of_several_partitions_end_together() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window, key
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import digest_one
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.paths import list_partitions
 from tests.support.disks import FullStore
 
@@ -102,7 +102,7 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
     store.full = True
     assert kinds(deduplicator, records(10, 60)) == {"fresh"}
     held = deduplicator.partitions["t", 0]
-    assert held.unwritten == 0
+    assert held.writer.unwritten == 0
     assert kinds(deduplicator, records(60, 70)) == {"unverified"}
     assert kinds(deduplicator, records(70, 110, ids=-60)) == {"unverified"}
     store.full = False
@@ -118,7 +118,7 @@ def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
     kinds(deduplicator, records(0, 10))
     store.full = True
     kinds(deduplicator, records(10, 110))
-    assert deduplicator.partitions["t", 0].unwritten == 100
+    assert deduplicator.partitions["t", 0].writer.unwritten == 100
     store.full = False
     assert deduplicator.write_again()
     deduplicator.shut()
@@ -138,7 +138,7 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
     first, second = deduplicator.partitions["t", 0], deduplicator.partitions["t", 1]
     monkeypatch.setattr(first.store, "revive", lambda: False)
     assert not deduplicator.write_again()
-    assert (first.choked, second.choked) == (True, False)
+    assert (first.writer.choked, second.writer.choked) == (True, False)
 
 
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,7 +170,7 @@ def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest
         go_on(top, top + 5_000)
         top += 5_000
     assert "the oldest marks were dropped; the effective window is" in caplog.text.replace("its", "the")
-    windows_ms = [deduplicator.partitions["t", number].effective_window_ms or 0 for number in (0, 1)]
+    windows_ms = [deduplicator.partitions["t", number].writer.effective_window_ms or 0 for number in (0, 1)]
     assert max(windows_ms) - min(windows_ms) < 6 * HOUR_MS
     window_ms = deduplicator.effective_window_ms
     assert window_ms is not None
@@ -221,7 +221,7 @@ def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> N
     held.store.append = append  # type: ignore[method-assign]
     held.loaded = None
     held.start(plan_start(None, committed=0, low=0, complete=True))
-    assert held.write_again()
+    assert held.writer.write_again()
     loaded = held.store.load()
     assert loaded is not None
     assert (loaded.recent.count, loaded.progress.high) == (0, 0)

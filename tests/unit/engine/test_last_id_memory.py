@@ -22,7 +22,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = Partition.flush
 
     def flush(self: Partition) -> None:
-        before.append(self.lane.recent_count)
+        before.append(self.memory.recent_count)
         real(self)
 
     monkeypatch.setattr(Partition, "flush", flush)
@@ -51,7 +51,7 @@ def test_lanes_of_which_nothing_is_remembered_are_bounded_too(flushed: list[int]
     for offset in range(100):
         assert handle(deduplicator, offset, offset, "unreadable") == "unverified"
     assert max(flushed) == 11
-    assert deduplicator.partitions["t", 0].lane.recent_count <= 10
+    assert deduplicator.partitions["t", 0].memory.recent_count <= 10
 
 
 def test_what_nobody_can_read_changes_no_lane() -> None:
@@ -60,7 +60,7 @@ def test_what_nobody_can_read_changes_no_lane() -> None:
     handle(deduplicator, 0, 0, "1")
     held = deduplicator.partitions["t", 0]
     handle(deduplicator, 1, 0, "unreadable")
-    assert held._journaled == 1
+    assert held.writer._journaled == 1
 
 
 def test_lanes_that_remember_much_weigh_more(flushed: list[int]) -> None:
@@ -93,5 +93,5 @@ def test_what_a_full_disk_refused_of_such_lanes_is_bounded_by_bytes() -> None:
     most = 0
     for number in range(1, 200):
         handle(deduplicator, number, 0, f"{number:018}")
-        most = max(most, sum(len(payload) for marks in held._owed for payload in marks.payloads or []))
+        most = max(most, sum(len(payload) for marks in held.writer._owed for payload in marks.payloads or []))
     assert most < 50_000

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, RocksStore, Window, header, orders
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import plan_start
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.live_snapshot import snapshot_store
 from dedup_sdk.store.paths import list_partitions

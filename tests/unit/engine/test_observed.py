@@ -19,7 +19,7 @@ def test_a_flush_writes_the_mark_behind_an_observed_duplicate(ending: str, *, to
     store = MemoryStore()
     deduplicator = engine(store=store, recent_marks=2)
     deduplicator.open("t", 0, low=0)
-    deduplicator.partitions["t", 0].lane.reveals = True
+    deduplicator.partitions["t", 0].flight.show_duplicates()
     deduplicator.admit([record(0, "a")])
     deduplicator.complete([record(0, "a")])
     more = [record(2, "b"), record(3, "c")] if together else []
@@ -40,7 +40,7 @@ def watching(**settings: Any) -> Deduplicator:
     """An engine that observes."""
     deduplicator = engine(**settings)
     deduplicator.open("t", 0, low=0)
-    deduplicator.partitions["t", 0].lane.reveals = True
+    deduplicator.partitions["t", 0].flight.show_duplicates()
     return deduplicator
 
 

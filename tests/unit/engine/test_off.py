@@ -117,7 +117,7 @@ def test_observing_hides_nothing_of_it() -> None:
     """A lane that reveals has nothing to reveal."""
     deduplicator = Deduplicator(Lookup(id=key(), window="off"))  # type: ignore[arg-type]
     deduplicator.open("off", 0)
-    deduplicator.partitions["off", 0].lane.reveals = True
+    deduplicator.partitions["off", 0].flight.show_duplicates()
     assert judged(deduplicator, "a", "a", topic="off") == ["fresh", "fresh"]
 
 

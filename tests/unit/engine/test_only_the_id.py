@@ -48,6 +48,7 @@ def test_one_id_that_keeps_coming_leaves_one_mark() -> None:
         twins = [record(offset, "a") for offset in range(start, start + 100)]
         assert set(kinds(deduplicator.admit(twins))) == {"parked"}
     assert set(kinds(deduplicator.complete([record(0, "a")]))) == {"duplicate"}
-    lane = deduplicator.partitions["t", 0].lane
-    assert (lane.kept, len(lane.parked), len(lane.recent), lane.high) == (0, 0, 1, 1_001)
+    held = deduplicator.partitions["t", 0]
+    flight = held.flight
+    assert (flight.kept, len(flight.waiting), held.memory.recent_count, flight.high) == (0, 0, 1, 1_001)
     assert deduplicator.counters.verdicts["duplicate"] == 1_000

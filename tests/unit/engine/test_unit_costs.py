@@ -11,6 +11,7 @@ import pytest
 
 import dedup_sdk
 from dedup_sdk import Deduplicator, Unit, Window
+from dedup_sdk.units.gate import UnitGate
 from tests.support.unit_records import engine, record
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ def cost_beside_open_units(units: int) -> int:
     with counted_lines() as lines:
         dedup.admit([record(2 * units, "z")])
         dedup.settle_units()
-    gathering = dedup.partitions["t", 0].units
-    assert gathering is not None
-    assert (len(gathering.units.open), len(gathering.units.failed)) == (units, units)
+    gate = dedup.partitions["t", 0].gate(UnitGate)
+    assert gate is not None
+    assert (len(gate.units.assembler.open), len(gate.units.assembler.failed)) == (units, units)
     return lines[0]
 
 

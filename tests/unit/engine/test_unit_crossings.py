@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk import MemoryStore, Record, Unit
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.lane.plan import plan_start
 from tests.support.unit_records import engine, record
 
 

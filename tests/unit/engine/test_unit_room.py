@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Unit, Window
-from dedup_sdk.lane import unit_lane
+from dedup_sdk.units import memory as unit_memory
 from tests.support.unit_records import engine, record
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_units_fail_one_after_the_other_behind_which_too_many_records_come(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest first, and none that has room; what comes of it later is not waited for, and nothing is kept then."""
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     dedup = engine(unit=Unit(records=2, timeout=WAITS_LONG), **settings)
     assert failed(dedup, record(0, "x", "U")) == []
     first = [record(offset, f"i{offset}") for offset in range(1, 6)]
@@ -50,12 +50,12 @@ def test_units_fail_one_after_the_other_behind_which_too_many_records_come(
         [record(0), record(6), *(record(offset) for offset in (13, 14, 15))],
     )
     assert dedup.next_offset("t", 0) == 16
-    assert dedup.partitions["t", 0].lane.kept == 0
+    assert dedup.partitions["t", 0].flight.kept == 0
 
 
 def test_holes_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that was compacted, or has the markers of transactions, has more offsets than records."""
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     dedup = engine(unit=Unit(records=2, timeout=WAITS_LONG))
     assert failed(dedup, record(0, "x", "U")) == []
     assert failed(dedup, record(10_000, "a")) == []
@@ -85,7 +85,7 @@ def test_the_log_names_one_of_them_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A producer that never ends its units has them by the thousand."""
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     now, offsets = [1_000.0], count()
     dedup = engine(unit=Unit(records=2, timeout=WAITS_LONG), clock=lambda: now[0])
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dedup_sdk import (
+    Deduplicator,
     MemoryStore,
     MissingIdError,
     Record,
@@ -16,11 +17,19 @@ from dedup_sdk import (
     Window,
     Windows,
 )
-from dedup_sdk.lane import unit_state
-from dedup_sdk.lane.chunk import Chunk
+from dedup_sdk.core.flight import Chunk
 from dedup_sdk.marks import Found
 from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk.units import memory as unit_memory
+from dedup_sdk.units.memory import UnitMemory
 from tests.support.unit_records import DAY, engine, record
+
+
+def times_known(dedup: Deduplicator) -> int:
+    """Of how many records the times are in memory."""
+    memory = dedup.partitions["t", 0].memory
+    assert isinstance(memory, UnitMemory)
+    return len(memory.lookup.recent.timeline)
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
@@ -153,7 +162,7 @@ def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_agai
 
 def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of them is remembered, so that no flush is due; what is known beside them stays so, with its time."""
-    monkeypatch.setattr(unit_state, "MOST_TIMES", 10)
+    monkeypatch.setattr(unit_memory, "MOST_TIMES", 10)
     dedup, most = engine(), 0
     known = record(0, "a")
     dedup.admit([known])
@@ -164,7 +173,7 @@ def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPat
         pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
         dedup.admit(pair)
         dedup.complete(pair)
-        most = max(most, len(dedup.partitions["t", 0].lane.recent.timeline))
+        most = max(most, times_known(dedup))
     # What comes after a record that waits is in memory for it.
     end = record(1_000, "", "W", end=True)
     dedup.admit([end])
@@ -174,7 +183,7 @@ def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPat
         pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
         dedup.admit(pair)
         dedup.complete(pair)
-        most = max(most, len(dedup.partitions["t", 0].lane.recent.timeline))
+        most = max(most, times_known(dedup))
     assert most_waiting <= 410
     assert most < 50
     again = [
@@ -206,5 +215,5 @@ def test_commits_tell_no_beginning_inside_a_unit() -> None:
     records = [record(0, "a", "V"), bad, record(2, "b", "V", end=True)]
     dedup.admit(records)
     dedup.complete(records)
-    lane = dedup.partitions["t", 0].lane
-    assert (lane.high, lane.torn, lane.told_low) == (3, 2, 3)
+    held = dedup.partitions["t", 0]
+    assert (held.flight.high, held.memory.torn, held.memory.told_low) == (3, 2, 3)

@@ -7,10 +7,10 @@ from hashlib import sha256
 import pytest
 
 from dedup_sdk import LastId, Lookup, Record, Window, header, key, orders
+from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
 from dedup_sdk.ids import IdSpec, RecordFields, digest_one
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix, redrive_value
 from dedup_sdk.ids.spec import GroupKeys, redrive_headers, redriven_keys
-from dedup_sdk.last.keys import PARTITION_LANE, LaneKeys
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit
 
@@ -75,13 +75,13 @@ def test_where_ids_are_compared_it_belongs_to_the_source(lane: IdSpec | None, *,
     """The ID that is compared stays; a second opinion knows it by another digest, too."""
     otherwise = Lookup(id=header("other"), window=Window(days=1)) if second else None
     keys = LastId(id=header("seq"), order=orders.integer(), lane=lane, otherwise=otherwise).keys
-    assert isinstance(keys, LaneKeys)
+    assert isinstance(keys, SourceKeys)
     bears = [("seq", b"12"), ("source", b"s"), ("other", b"o")]
     batch = RecordFields([record(*bears), record(*bears, (REDRIVE_HEADER, VALUE))])
     digests, missing = GroupKeys(keys, "g").digests(batch)
     assert not missing
-    source = PARTITION_LANE if lane is None else digest_one(b"s")
-    assert keys.lanes_of(digests) == [source, again(source)]
+    source = PARTITION_SOURCE if lane is None else digest_one(b"s")
+    assert keys.sources_of(digests) == [source, again(source)]
     assert keys.ids_of(digests) == [b"12", b"12"]
     others = [digest_one(b"o"), again(digest_one(b"o"))]
     assert len(set(keys.others_of(digests))) == (2 if second else 1)

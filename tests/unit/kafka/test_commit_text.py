@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk.core.ranges import Range, merged
 from dedup_sdk.kafka.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
@@ -21,7 +22,6 @@ from dedup_sdk.kafka.commit_text import (
     unsealed,
     why_void,
 )
-from dedup_sdk.lane.ranges import Range, merged
 from dedup_sdk.progress import Witness
 from dedup_sdk.rule_fingerprint import log_name
 

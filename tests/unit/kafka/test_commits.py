@@ -23,7 +23,7 @@ class Committing(Machine):
         whole, start = self.cluster.log, self.session.assigned[TOPIC, 0].held
         assert start is not None
         waiting, self.client.unanswered = self.client.unanswered, []
-        self.cluster.log = whole[: start.lane.position + count]
+        self.cluster.log = whole[: start.flight.position + count]
         self.handle_all()
         self.cluster.log, self.client.unanswered = whole, waiting
 

@@ -115,7 +115,7 @@ def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
     assert cluster.committed.offset == 4
     cluster.log += [b"e", b"f"]
     again = Machine(cluster, machine.memory)
-    assert again.up_to_date().lane.high == 4
+    assert again.up_to_date().flight.high == 4
     assert again.session.assigned[TOPIC, 0].note == "resumed"
 
 
@@ -197,7 +197,7 @@ def test_the_leader_epoch_tells_what_marks_cannot(window: Window) -> None:
     first = Machine(cluster, window=window)
     first.handle_all()
     held = first.up_to_date()
-    held.lane.note_epoch(3)
+    held.flight.note_epoch(3)
     held.persist()
     first.engine.lose(TOPIC, 0)
     cluster.log[4:] = [None, None, None]
@@ -215,7 +215,7 @@ def test_an_epoch_that_the_log_still_has_is_no_event() -> None:
     first = Machine(cluster)
     first.handle_all()
     held = first.up_to_date()
-    held.lane.note_epoch(3)
+    held.flight.note_epoch(3)
     held.persist()
     first.engine.lose(TOPIC, 0)
     machine = Machine(cluster, first.memory)
@@ -228,13 +228,13 @@ def test_what_was_folded_has_no_epoch_of_before() -> None:
     cluster = Cluster([*LOG])
     first = Machine(cluster)
     first.handle_all()
-    first.up_to_date().lane.note_epoch(3)
+    first.up_to_date().flight.note_epoch(3)
     first.leave()
     cluster.log += [b"g", b"h"]
     cluster.committed = TopicPartition(TOPIC, 0, 8, text_at(8))
     cluster.ends = {3: 6}
     second = Machine(cluster, first.memory)
-    assert second.up_to_date().lane.epoch is None
+    assert second.up_to_date().flight.epoch is None
     assert second.handle_all() == []
     assert second.listener.seen == []
 
@@ -246,7 +246,7 @@ def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
     cluster.log[3:] = [b"x"]
     machine = Machine(cluster, memory)
     held = machine.up_to_date()
-    assert held.lane.position == 3
+    assert held.flight.position == 3
     cluster.log += [b"y", b"e"]
     chunks = []
     for start, end in ((3, 5), (5, 6)):
@@ -256,8 +256,8 @@ def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
     assert [chunk.verdict(0).kind for chunk in chunks] == [VerdictKind.FRESH, VerdictKind.DUPLICATE]
     for chunk in chunks:
         held.complete_chunk(chunk)
-    assert held.lane.high == 6
-    assert not held.lane.parked
+    assert held.flight.high == 6
+    assert not held.flight.waiting
 
 
 def test_a_dead_letter_casts_no_doubt() -> None:
@@ -324,7 +324,7 @@ def test_what_only_a_store_knows_is_committed_as_it_is_read() -> None:
     memory = killed(cluster)
     machine = Machine(cluster, memory)
     held = machine.up_to_date()
-    assert held.lane.high == len(LOG)
+    assert held.flight.high == len(LOG)
     assert (held.committable, held.completed_above(0)) == (0, ())
     ids = ids_of(cluster, 0, 2)
     held.admit([0, 1], cluster.timestamps(0, 2), ids, [0, 1], discard_unkeyed=False)

@@ -78,7 +78,7 @@ def test_one_that_begins_behind_the_old_place_is_read_from_there() -> None:
     cluster, memory = made_anew()
     cluster.first = 7
     machine = Machine(cluster, memory, "latest")
-    assert machine.up_to_date().lane.position == 7
+    assert machine.up_to_date().flight.position == 7
     assert machine.session.assigned[TOPIC, 0].state is State.ACTIVE
     assert [event.name for event in machine.listener.seen] == ["topic-recreated", "log-truncated"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, SnapshotError, Window, header
+from dedup_sdk.core.plan import StartPlan, plan_start
 from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.lane.plan import StartPlan, plan_start
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.protocol import Identity

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Window, header
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.ids import RecordFields, digest_one
-from dedup_sdk.lane import unit_lane
-from dedup_sdk.lane.plan import plan_start
+from dedup_sdk.units import memory as unit_memory
 from tests.support.known_marks import newest_marks
 from tests.support.naive_units import Entry
 from tests.support.unit_world import record_of
@@ -52,7 +52,7 @@ def test_a_unit_that_never_ends_does_not_keep_what_comes_after_it_in_memory(
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of days would not fit. What comes of it later is not remembered, and the rest is."""
-    monkeypatch.setattr(unit_lane, "MOST_OPEN", 10)
+    monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     strategy = replace(LOOKUP, window=Window(hours=1), unit_mode=mode)
     log = [Entry(offset, offset, f"i{offset}", "u" if offset in (0, 3, 70) else None) for offset in range(90)]
     log.append(Entry(90, 90, "last", "u", is_end=True))
@@ -65,11 +65,11 @@ def test_a_unit_that_never_ends_does_not_keep_what_comes_after_it_in_memory(
         keys = strategy.keys.digests(RecordFields([record_of(entry) for entry in piece])).digests
         times = np.asarray([entry.timestamp_ms for entry in piece], np.int64)
         held.fold([entry.offset for entry in piece], times, list(keys), piece[-1].offset + 1)
-        kept = max(kept, held.lane.kept)
+        kept = max(kept, held.flight.kept)
     assert kept <= 20
-    assert held.lane.high == 91
+    assert held.flight.high == 91
     held.flush()
     known = {digest_one(f"i{offset}".encode()) for offset in range(90) if offset not in (0, 3, 70)}
     assert newest_marks(held.store.scan()).keys() == known
     # So much of it is in doubt.
-    assert (held.lane.progress.since_ms is None) == (mode == "members")
+    assert (held.state.progress.since_ms is None) == (mode == "members")

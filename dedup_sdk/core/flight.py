@@ -1,0 +1,581 @@
+"""What of one partition is in flight: which records came, what became of each, and how far all of them are completed.
+
+chunk
+    records that were admitted together, kept as columns until all of them are completed
+held back
+    a record waits *on* something: on a record in flight with the same ID, on the rest of its unit, on a claim that another consumer has
+watermark (``high``)
+    every offset in ``[low, high)`` is completed; it moves over the contiguous completed prefix
+restored
+    completed above the watermark in an earlier life: the store says so
+told
+    completed above the watermark by another owner: only the text of a commit says so. It counts for nothing until it is read.
+
+Offsets are "the next one".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.core.ranges import Range, merged
+from dedup_sdk.marks import Int64s, Marks
+from dedup_sdk.progress import Progress, Witness
+from dedup_sdk.record import Verdict, VerdictKind
+
+Rows = np.ndarray[Any, np.dtype[np.intp]]
+
+KINDS: Final = tuple(VerdictKind)
+FRESH, DUPLICATE, REDELIVERED, UNVERIFIED, UNKEYED, PARKED_KIND = range(len(KINDS))
+
+DONE: Final = 0
+"""Completed: handled, judged a duplicate, discarded or dead-lettered."""
+OFFERED: Final = 1
+"""With the application (or on its way to it)."""
+PARKED: Final = 2
+"""Held back."""
+APART: Final = 3
+"""With the application (or on its way to it), and ended one by one: never together with its chunk."""
+
+_DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
+_COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
+
+
+class Chunk:
+    """Columns of ``n`` records, ascending by offset.
+
+    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `APART`; ``saved[i]`` is 1 when the
+    completion of record ``i`` is in the key store. ``column`` is ``offsets`` as an array. ``items`` are the caller's own objects (records or messages),
+    parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
+    an ID that the policy keeps from the application. ``notes`` belongs to the memory that judges: what it keeps with its records.
+    """
+
+    __slots__ = (
+        "attempts", "column", "digests", "items", "joined", "kinds", "notes", "offsets", "open", "reasons", "saved", "seen", "states",
+        "timestamps", "unmarked", "withheld",
+    )  # fmt: skip
+
+    def __init__(
+        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+    ) -> None:
+        count = len(offsets)
+        self.offsets = offsets
+        self.column = np.fromiter(offsets, np.int64, count)
+        self.timestamps = timestamps
+        self.digests = digests
+        self.joined: bytes | None = None
+        self.items = items
+        self.kinds = bytearray(count)
+        self.states = bytearray(b"\x01") * count
+        self.saved = bytearray(count)
+        self.open = count
+        self.unmarked: set[int] = set()
+        self.withheld: set[int] = set()
+        self.reasons: dict[int, str] = {}
+        self.seen: dict[int, tuple[int, int]] = {}
+        self.attempts: dict[int, int] = {}
+        self.notes: Any = None
+
+    def hold(self, row: int, reason: str) -> None:
+        """Hold a record back from the application."""
+        self.states[row] = PARKED
+        self.kinds[row] = PARKED_KIND
+        self.reasons[row] = reason
+
+    def free(self, row: int) -> None:
+        """Offer a record, by itself if it was held back."""
+        if self.states[row] == PARKED:
+            self.states[row] = APART
+
+    def leave_unkeyed(self, missing: dict[int, str], *, discard: bool) -> None:
+        """Give records without an ID, by row with the reason, their verdict; they leave no mark. ``discard``: complete them."""
+        for row, reason in missing.items():
+            if row in self.unmarked:
+                continue
+            self.unmarked.add(row)
+            self.reasons[row] = reason
+            self.kinds[row] = UNKEYED
+            if discard:
+                self.withheld.add(row)
+                self.finish(row)
+
+    def finish(self, index: int, kind: int | None = None) -> None:
+        """Complete one record, with the verdict it got if that is only known now."""
+        if kind is not None:
+            self.kinds[index] = kind
+        self.states[index] = DONE
+        self.open -= 1
+
+    def find_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s, *, completed: bool) -> None:
+        """Call records duplicates of marks with these offsets and timestamps, shapes ``(k,)``; complete them if told."""
+        np.frombuffer(self.kinds, np.uint8)[rows] = DUPLICATE
+        if completed:
+            np.frombuffer(self.states, np.uint8)[rows] = DONE
+            self.open -= len(rows)
+        hits = rows.tolist()
+        self.seen.update(zip(hits, zip(seen.tolist(), seen_ms.tolist(), strict=True), strict=True))
+        for row in hits if self.reasons else ():
+            self.reasons.pop(row, None)
+
+    def take_whole(self) -> Marks | None:
+        """Return the marks of all records if all are completed, leave marks, and none is saved; they count as saved then."""
+        if self.open or self.joined is None or self.unmarked or self.saved.count(1):
+            return None
+        self.saved = bytearray(b"\x01") * len(self.saved)
+        return Marks(self.joined, self.column, self.timestamps)
+
+    def finish_offered(self) -> None:
+        """Complete every record that was offered with the chunk; those parked or apart stay."""
+        self.states = self.states.translate(_COMPLETE_OFFERED)
+        self.open = len(self.states) - self.states.count(DONE)
+
+    def first_open(self) -> int:
+        """Return the offset of the first record that is not completed; there must be one."""
+        return self.offsets[len(self.states) - len(self.states.lstrip(b"\0"))]
+
+    def unsaved(self) -> Rows:
+        """Return the indexes of completed records that the store does not know yet, ascending."""
+        states, saved = np.frombuffer(self.states, np.uint8), np.frombuffer(self.saved, np.uint8)
+        return np.flatnonzero((states | saved) == 0)
+
+    def done_ranges(self, high: int) -> list[tuple[int, int]]:
+        """Return what is completed at or above ``high`` as half-open offset ranges, ascending."""
+        return self.ranges_of(np.flatnonzero(np.frombuffer(self.states, np.uint8) == DONE), high)
+
+    def ranges_of(self, rows: Rows, high: int) -> list[tuple[int, int]]:
+        """Return some rows (ascending) that lie at or above ``high`` as half-open offset ranges, ascending."""
+        if not len(rows) or self.offsets[rows[-1]] < high:
+            return []
+        breaks = np.flatnonzero(np.diff(rows) != 1)
+        firsts = rows[np.concatenate(([0], breaks + 1))].tolist()
+        lasts = rows[np.concatenate((breaks, [len(rows) - 1]))].tolist()
+        ranges = ((self.offsets[f], self.offsets[t] + 1) for f, t in zip(firsts, lasts, strict=True))
+        return [(start, end) for start, end in ranges if end > high]
+
+    def row_of(self, offset: int) -> int | None:
+        """Return the row of an offset, None when it is not in this chunk."""
+        row = bisect_left(self.offsets, offset)
+        return row if row < len(self.offsets) and self.offsets[row] == offset else None
+
+    def verdict(self, index: int) -> Verdict:
+        """Return the verdict of one record as the public value."""
+        kind = KINDS[self.kinds[index]]
+        seen_offset, seen_ms = self.seen.get(index, (None, None))
+        return Verdict(
+            kind=kind,
+            deliver=kind in _DELIVERED and index not in self.withheld,
+            reason=self.reasons.get(index, ""),
+            seen_offset=seen_offset,
+            age_ms=None if seen_ms is None else int(self.timestamps[index]) - seen_ms,
+            attempt=self.attempts.get(index, 1),
+        )
+
+
+class Place(NamedTuple):
+    """One record: its chunk and its row there."""
+
+    chunk: Chunk
+    row: int
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self.chunk.offsets[self.row]
+
+
+def digest_of(chunk: Chunk, index: int) -> bytes:
+    """Return the digest of a record that has one."""
+    digest = chunk.digests[index]
+    if digest is None:
+        raise AssertionError(f"record {chunk.offsets[index]} has no ID and was to be judged by it")
+    return digest
+
+
+class Flight:
+    """Records of one partition that were admitted, from the watermark on, for one group.
+
+    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled`` gathers the records that
+    were held back and got their verdict; the owner takes them out (`take_settled`). ``waiting``: by what is waited on, who waits, in the
+    order in which they are judged.
+
+    ``in_order``: what is completed above the watermark becomes durable only when that passes it. ``reveals``: nothing is hidden
+    nor held back, duplicates are offered too, and only the application completes.
+    """
+
+    def __init__(self, progress: Progress, *, in_order: bool) -> None:
+        self.low = progress.low
+        self.high = self.position = progress.high
+        self.committed = progress.committed
+        self.era = progress.era
+        self.epoch = progress.epoch
+        self.in_order = in_order
+        self.reveals = False
+        self.restored = merged(progress.done)
+        self.settled: list[Place] = []
+        self.waiting: dict[Hashable, deque[Any]] = {}
+        self.chunks: list[Chunk] = []
+        self._firsts: list[int] = []
+        self._dirty: dict[int, Chunk] = {}
+        self._above: dict[int, Chunk] = {}
+        self._order: list[int] = []
+        self._moved = False
+        self._witness = progress.witness
+        self._last_passed: tuple[int, int, bytes | None] | None = None
+        self._epochs_below: list[tuple[int, int]] = []
+        self.told_ranges: tuple[Range, ...] = ()
+        self._told_waiting: set[int] = set()
+        self._passing: Callable[[list[Chunk], int], None] | None = None
+        self._bound: Callable[[int], int] | None = None
+        self.note_completed_in(progress.completed_end, progress.epoch)
+
+    def watch(
+        self,
+        *,
+        passing: Callable[[list[Chunk], int], None] | None = None,
+        bound: Callable[[int], int] | None = None,
+    ) -> None:
+        """Have functions called when the watermark moves.
+
+        ``passing`` gets the chunks that it reaches, and the offset to which it is about to move, before it does. ``bound`` gets that
+        offset and returns one that is not above it, where it may stand.
+        """
+        self._passing = passing or self._passing
+        self._bound = bound or self._bound
+
+    def show_duplicates(self, *, shown: bool = True) -> None:
+        """Hide nothing from here on (``reveals``)."""
+        self.reveals = shown
+
+    # --- what is known -------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many admitted records are not completed, those held back included."""
+        return sum(chunk.open for chunk in self.chunks)
+
+    @property
+    def kept(self) -> int:
+        """How many records are in memory: those in flight, and completed ones behind the first of these."""
+        return sum(len(chunk.offsets) for chunk in self.chunks)
+
+    @property
+    def first_open(self) -> int | None:
+        """The offset of the first record that is not completed, None where all are."""
+        return next((chunk.first_open() for chunk in self.chunks if chunk.open), None)
+
+    def place(self, offset: int) -> Place | None:
+        """Find a record that is not settled yet, or whose chunk is not."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0:
+            return None
+        row = self.chunks[at].row_of(offset)
+        return None if row is None else Place(self.chunks[at], row)
+
+    def chunks_from(self, offset: int) -> list[Chunk]:
+        """Return the chunks that reach to an offset, or behind it."""
+        return self.chunks[max(0, bisect_right(self._firsts, offset) - 1) :]
+
+    def offered_below(self, end: int) -> list[int]:
+        """Return the offsets below ``end`` that were offered with their chunk and are not ended, ascending."""
+        offered: list[int] = []
+        for chunk in self.chunks:
+            if chunk.offsets[0] >= end:
+                break
+            rows = np.flatnonzero(np.frombuffer(chunk.states, np.uint8) == OFFERED)
+            offered += chunk.column[rows][chunk.column[rows] < end].tolist()
+        return offered
+
+    def completed_above(self, offset: int) -> tuple[Range, ...]:
+        """Return what is completed at or above an offset of ``[low, position)``, as half-open ranges, ascending."""
+        chunks = [each for chunk in self.chunks for each in chunk.done_ranges(offset)]
+        ranges = merged([(offset, max(offset, self.high)), *self.restored, *chunks])
+        return tuple((max(start, offset), end) for start, end in ranges if end > offset)
+
+    def is_completed(self, offset: int) -> bool:
+        """Whether this group has completed the record at this offset since ``low``."""
+        if offset < self.high:
+            return offset >= self.low
+        place = self.place(offset)
+        if place is not None:
+            return place.chunk.states[place.row] == DONE
+        return any(start <= offset < end for start, end in self.restored)
+
+    def is_restored(self, offset: int) -> bool:
+        """Whether the record at this offset was completed before the store was opened, or was passed since."""
+        return (self.low <= offset < self.high) or any(start <= offset < end for start, end in self.restored)
+
+    def is_open(self, offset: int) -> bool:
+        """Whether the record at this offset is in flight, or held back."""
+        if offset < self.high:
+            return False
+        place = self.place(offset)
+        return place is not None and place.chunk.states[place.row] != DONE
+
+    def open_of(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return which of some offsets, shape ``(n,)``, are those of records in flight, or held back."""
+        mask = offsets >= self.high
+        for index in np.flatnonzero(mask).tolist():
+            mask[index] = self.is_open(int(offsets[index]))
+        return mask
+
+    def done_ranges(self) -> tuple[Range, ...]:
+        """Return what is durable above the watermark once all that is completed is written, as half-open ranges, ascending."""
+        if not self.chunks and not self.restored:
+            return ()
+        # In order it is written later: it has no number yet, or is not folded.
+        chunks = () if self.in_order else self.chunks
+        return merged(
+            [r for r in self.restored if r[1] > self.high]
+            + [r for chunk in chunks for r in chunk.done_ranges(self.high)]
+        )
+
+    def witness(self) -> Witness | None:
+        """Return the last record that is completed, as the progress tells what is."""
+        last, self._last_passed = self._last_passed, None
+        for chunk in () if self.in_order else reversed(self.chunks):
+            row = chunk.states.rfind(DONE)
+            if row >= 0:
+                last = chunk.offsets[row], int(chunk.timestamps[row]), chunk.digests[row]
+                break
+        if last is not None and (self._witness is None or last[0] > self._witness.offset):
+            self._witness = Witness.of(*last)
+        return self._witness
+
+    def witness_of(self, offset: int) -> Witness | None:
+        """Return the witness of an offset, where that is the last completed one."""
+        known = self.witness()
+        return known if known is not None and known.offset == offset else None
+
+    # --- which log it is -----------------------------------------------------------------------------------
+
+    def note_epoch(self, epoch: int | None) -> None:
+        """Remember the leader epoch of the last record that came.
+
+        What comes again, below what is completed, may be of an earlier one: then the higher one stays. It may be later than that of what
+        is completed: what was written up to it ends no earlier.
+        """
+        self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
+
+    def is_another_log(self, offsets: Sequence[int], epochs: Callable[[], Iterable[int | None]]) -> bool:
+        """Whether records, ascending by offset, are others than what was completed there before the partition started.
+
+        What was completed was written in the leader epoch that was noted then, or before; ``epochs`` tells those of the records, and is
+        asked only where that can matter.
+        """
+        if not self._epochs_below or offsets[0] >= max(self._epochs_below)[0]:
+            return False
+        limits = [(end, most) for end, most in self._epochs_below if offsets[0] < end]
+        return any(
+            offset < end and epoch is not None and epoch > most
+            for offset, epoch in zip(offsets, epochs(), strict=True)
+            for end, most in limits
+        )
+
+    def note_completed_in(self, end: int, epoch: int | None) -> None:
+        """Note that what is completed before ``end`` was written in this leader epoch or before; None where nobody says."""
+        if epoch is not None:
+            self._epochs_below.append((end, epoch))
+
+    def learn_epoch(self, epoch: int | None) -> None:
+        """Take over what others say of the leader epoch of the last record below ``high``, where nothing is known here."""
+        if self.epoch is None:
+            self.epoch = epoch
+
+    def note_committed(self, offset: int) -> None:
+        """Remember the last offset known to be committed."""
+        if self.committed is None or offset > self.committed:
+            self.committed = offset
+            self._moved = True
+
+    # --- what another owner completed ------------------------------------------------------------------------
+
+    @property
+    def told(self) -> tuple[Range, ...]:
+        """What only a commit's text tells to be completed, and is not done yet, as half-open ranges."""
+        if not self._told_waiting:
+            return self.told_ranges
+        return merged([*self.told_ranges, *((each, each + 1) for each in self._told_waiting)])
+
+    def tell(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
+        """Take note of what the group completed elsewhere, as half-open ranges; only before the first record is admitted.
+
+        ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
+        """
+        self.told_ranges = merged(ranges)
+        if self.told_ranges:
+            self.note_completed_in(self.told_ranges[-1][1], epoch)
+
+    def take_told(self, chunk: Chunk) -> list[int]:
+        """Return the rows of a chunk, just admitted, that were told and are not completed; they wait until they are (`told_is_over`)."""
+        told = _inside(self.told_ranges, chunk.column)
+        position = chunk.offsets[-1] + 1
+        self.told_ranges = tuple(
+            (max(start, position), end) for start, end in self.told_ranges if end > position
+        )
+        rows = [row for row in np.flatnonzero(told).tolist() if chunk.states[row] != DONE]
+        self._told_waiting.update(chunk.offsets[row] for row in rows)
+        return rows
+
+    @property
+    def waits_to_hide(self) -> bool:
+        """Whether records that were told have come, and wait for a record in flight with the same ID."""
+        return bool(self._told_waiting)
+
+    def was_told(self, places: Iterable[Place]) -> bool:
+        """Whether all of these records were told and have come."""
+        return all(place.offset in self._told_waiting for place in places)
+
+    def told_is_over(self, offsets: Iterable[int]) -> None:
+        """Note that records have their verdict, whatever was told of them."""
+        self._told_waiting.difference_update(offsets)
+
+    # --- records that come, and come again -------------------------------------------------------------------
+
+    def begin(self, offset: int) -> None:
+        """Begin the history at this offset; only before the first record."""
+        self.low = self.high = self.position = offset
+        self._moved = True
+
+    def hide_restored(self, chunk: Chunk) -> None:
+        """Complete the records of a chunk that were completed in an earlier life."""
+        if self.restored:
+            for row in np.flatnonzero(_inside(self.restored, chunk.column)).tolist():
+                chunk.finish(row, REDELIVERED)
+                chunk.unmarked.add(row)
+
+    def take_in(self, chunk: Chunk, *, reveals: bool = False) -> None:
+        """Note that records have come; what was completed of them in an earlier life is told by the chunk now.
+
+        ``reveals``: nothing is hidden from here on.
+        """
+        position = chunk.offsets[-1] + 1
+        if self.restored:
+            # In order, nothing else tells of it before the watermark has passed.
+            known = self.high if self.in_order else position
+            self.restored = tuple(r for r in self.restored if r[1] > known)
+        self.position = position
+        self.reveals = self.reveals or reveals
+        self.chunks.append(chunk)
+        self._firsts.append(chunk.offsets[0])
+
+    def wait(self, on: Hashable, waiter: Any) -> None:
+        """Have somebody wait, last in line."""
+        self.waiting.setdefault(on, deque()).append(waiter)
+
+    def release(self, place: Place) -> list[Place]:
+        """Offer a record again: its handler failed. Its twins are held back still, promoting one would double the message."""
+        chunk, row = place
+        if chunk.states[row] not in (OFFERED, APART):
+            return []
+        chunk.states[row] = APART
+        chunk.attempts[row] = chunk.attempts.get(row, 1) + 1
+        return [place]
+
+    def take_settled(self) -> list[Place]:
+        """Return the records that were held back and got their verdict, ascending by offset, and forget them."""
+        settled, self.settled = self.settled, []
+        return settled
+
+    def settle(self, places: Iterable[Place]) -> None:
+        """Note that records which were held back have their verdict, in this order, after all others."""
+        self.settled += places
+
+    def drop_settled(self, chunk: Chunk) -> None:
+        """Forget those of one chunk: their verdicts are told with it."""
+        self.settled = [place for place in self.settled if place.chunk is not chunk]
+
+    # --- the watermark -------------------------------------------------------------------------------------
+
+    def advance(self, completed: Chunk | None = None) -> None:
+        """Move the watermark over the contiguous completed prefix; ``completed``: a chunk of which something is completed that is not written."""
+        if completed is not None:
+            self._dirty[completed.offsets[0]] = completed
+        chunks, finished = self.chunks, 0
+        while finished < len(chunks) and not chunks[finished].open:
+            finished += 1
+        high = chunks[finished].first_open() if finished < len(chunks) else self.position
+        if self._bound is not None:
+            high = max(self.high, self._bound(high))
+            finished = sum(chunk.offsets[-1] < high for chunk in chunks[:finished])
+        if self._passing is not None:
+            self._passing(chunks[: finished + 1], high)
+        if high != self.high:
+            last = chunks[finished] if finished < len(chunks) and chunks[finished].offsets[0] < high else None
+            if last is None and finished:
+                last = chunks[finished - 1]
+            if last is not None:
+                row = bisect_left(last.offsets, high) - 1
+                self._last_passed = last.offsets[row], int(last.timestamps[row]), last.digests[row]
+            self.high = high
+            self._moved = True
+        if finished:
+            del chunks[:finished], self._firsts[:finished]
+
+    def pass_to(self, end: int, last: tuple[int, int, bytes | None] | None = None) -> None:
+        """Take everything before ``end`` for completed, as far as nothing is in flight; ``last`` is the last record of it (`Witness`)."""
+        self.position = max(self.position, end)
+        self._last_passed = last or self._last_passed
+        self.advance()
+        # Nobody says in which leader epoch the last of these was written.
+        self.epoch = None
+        self.restored = tuple(r for r in self.restored if r[1] > self.high)
+        while self.restored and self.restored[0][0] <= self.high == self.position:
+            self.high = self.position = max(self.high, self.restored[0][1])
+            self.restored = self.restored[1:]
+
+    # --- what is to be written -------------------------------------------------------------------------------
+
+    @property
+    def unwritten(self) -> int:
+        """How many records are in memory because something of their chunk is completed and was not asked for yet."""
+        return sum(len(chunk.offsets) for chunk in self._dirty.values())
+
+    def note_dirty(self, chunk: Chunk) -> None:
+        """Note that something of a chunk is completed that is not written."""
+        self._dirty[chunk.offsets[0]] = chunk
+
+    def take_moved(self) -> bool:
+        """Return whether the watermark has moved, or the group has committed, since this was asked last."""
+        moved, self._moved = self._moved, False
+        return moved
+
+    def take_dirty(self) -> list[Chunk]:
+        """Return the chunks of which something may be written; in order those that the watermark has reached, the others wait."""
+        dirty, self._dirty = self._dirty, {}
+        if not self.in_order:
+            return list(dirty.values())
+        for chunk in dirty.values():
+            self.wait_above(chunk)
+        reached: list[Chunk] = []
+        while self._order and self._order[0] < self.high:
+            reached.append(self._above.pop(heappop(self._order)))
+        return reached
+
+    def wait_above(self, chunk: Chunk) -> None:
+        """Have a chunk be asked again, where what is written is written in order."""
+        first = chunk.offsets[0]
+        if first not in self._above:
+            self._above[first] = chunk
+            heappush(self._order, first)
+
+    def skip(self, position: int) -> None:
+        """Note that what lies below ``position`` leaves nothing to wait for, while nothing is in flight."""
+        self.position = position
+
+    def forget_dirty(self) -> None:
+        """Note that what is completed below the watermark is written."""
+        self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
+
+
+def _inside(ranges: Sequence[Range], offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which offsets lie in one of some ranges, which are ascending."""
+    edges = np.asarray(ranges, np.int64).ravel()
+    # An offset inside a range has an odd number of edges at or before it.
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = edges.searchsorted(offsets, side="right") % 2 == 1
+    return inside

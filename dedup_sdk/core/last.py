@@ -1,0 +1,352 @@
+"""The memory that compares IDs with the last ones of their source, in the order of the IDs.
+
+source
+    the records whose IDs are compared with each other: the partition, or one producer in it
+second opinion
+    IDs that are looked up where comparing cannot decide; each completed record leaves a mark for it (`dedup_sdk.core.sightings`)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dedup_sdk.core.compared import Compared
+from dedup_sdk.core.flight import APART, OFFERED, Chunk, Flight, Place
+from dedup_sdk.core.last_judge import COMPLETED_TWIN, LastJudge, Waiter
+from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
+from dedup_sdk.core.memory import Find, LastRecord, Live, Written
+from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.sightings import Sightings
+from dedup_sdk.core.source import ActiveSource, LastNotes, notes_of
+from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk.core.sources import Sources, keys_of, source_marks
+from dedup_sdk.core.state import PartitionState
+from dedup_sdk.decision import Mark
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Int64s, Marks, join_marks, select_marks, take_digests
+from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
+
+
+class LastMemory:
+    """`dedup_sdk.core.memory.Memory` of what sources remember; digests of records are their source keys (`SourceKeys`).
+
+    It follows the watermark. Records wait on the offset of one in flight. ``second`` is the window of a second opinion, None without one.
+    """
+
+    def __init__(
+        self,
+        rule: LastRule,
+        keys: SourceKeys,
+        progress: Progress,
+        recent: Marks = NO_MARKS,
+        *,
+        second: Window | None = None,
+    ) -> None:
+        longest_ms = max(rule.window.time_ms or 0, 0 if second is None else second.time_ms or 0)
+        self.rule = rule
+        self.keys = keys
+        self.flight = Flight(progress, in_order=True)
+        self.reach = Reach(rule.window, progress, longest_ms=longest_ms)
+        self.sources = Sources(rule, keys, self.flight, self.reach)
+        self.sightings = Sightings()
+        self._second = second
+        self._judge = LastJudge(self.flight, self.reach, self.sources, self.sightings, second)
+        self.flight.watch(passing=self._pass)
+        looked_up, sources = _parted(recent)
+        self.sightings.restore(looked_up)
+        self.sources.load(sources)
+        if self.reach.since_ms == NOTHING_KNOWN:
+            # Sources go by offsets, of which the progress says nothing where it begins behind what they remember.
+            self.forget_all()
+
+    @property
+    def told_low(self) -> int:
+        """See `Memory`."""
+        return self.flight.low
+
+    @property
+    def torn(self) -> int:
+        """See `Memory`."""
+        return 0
+
+    @property
+    def written_since_ms(self) -> int | None:
+        """See `Memory`."""
+        return self.reach.since_ms
+
+    @property
+    def recent_count(self) -> int:
+        """How many sources are in memory, and IDs that a second opinion looks up."""
+        return len(self.sources.active) + len(self.sightings.recent)
+
+    @property
+    def looked_up(self) -> int:
+        """How many sources in memory, at least, are neither in the journal nor in flight: records that nobody could read name them."""
+        unchanged = len(self.sources.active) - len(self.sources.unflushed)
+        return max(0, unchanged - self.flight.in_flight) if unchanged else 0
+
+    def forget_all(self) -> None:
+        """See `Memory`. What sources remember is right, but not all that was completed of them."""
+        self.reach.forget_all()
+        self.sources.doubt_all()
+
+    def pass_uncounted(self, count: int) -> None:
+        """See `Memory`. Nobody folds them."""
+        if count > 0:
+            self.sources.doubt_all()
+
+    # --- records that come ---------------------------------------------------------------------------------
+
+    def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
+        """Return the sources that records with these keys have looked up, and what a second opinion looks up of them."""
+        keys = list(digests)
+        sources = {each for each in self.keys.sources_of(keys) if each not in self.sources.active}
+        return [*sources, *self.keys.others_of(keys)]
+
+    def look_up(
+        self, chunk: Chunk, missing: dict[int, str], find: Find, *, discard: bool, now_ms: int
+    ) -> Compared:
+        """See `Memory`."""
+        _note(chunk, now_ms)
+        chunk.leave_unkeyed(missing, discard=discard)
+        # Asked before anything changes: an order of the user's may raise.
+        compared = Compared(self.rule.order, self.keys.ids_of(keys_of(chunk)))
+        self.sources.find(chunk, find)
+        if self._second is not None:
+            self._look_others_up(chunk, find)
+        return compared
+
+    def _look_others_up(self, chunk: Chunk, find: Find) -> None:
+        """Look up what a second opinion knows of the records."""
+        notes, others = notes_of(chunk), self.keys.others_of(keys_of(chunk))
+        rows = [row for row, digest in enumerate(others) if digest is not None]
+        asked = [digest for digest in others if digest is not None]
+        found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
+        for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
+            notes.stored[rows[index]] = Mark(offset, timestamp_ms)
+        notes.others = others
+
+    def judge(self, chunk: Chunk, known: Compared) -> None:
+        """See `Memory`."""
+        self._judge.judge_all(chunk, known)
+
+    def contradiction(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: Sequence[bytes | None],
+        find: Find,
+        *,
+        now_ms: int,
+    ) -> int | None:
+        """See `Memory`. Nothing is known below the floor of a source."""
+        flight, reach = self.flight, self.reach
+        newest_ms = min(reach.newest_ms, now_ms)
+        window_ms = self.rule.window.time_ms or 0
+        remembered_ms = max(newest_ms - window_ms, 0 if reach.since_ms is None else reach.since_ms)
+        rows = [
+            row
+            for row, offset in enumerate(offsets)
+            if digests[row] is not None
+            and flight.low <= offset < flight.high
+            and timestamps[row] >= remembered_ms
+        ]
+        sources = [self.keys.sources_of([digests[row]])[0] for row in rows]
+        active = self.sources.active
+        unknown = [each for each in dict.fromkeys(sources) if each is not None and each not in active]
+        stored = self.sources.look_up(unknown, find)
+        for row, digest in zip(rows, sources, strict=True):
+            if digest is None:
+                continue
+            source = active.get(digest)
+            state = stored.get(digest) if source is None else source.base(self.rule)
+            [id_bytes] = self.keys.ids_of([digests[row]])
+            candidate = self.sources.candidate(id_bytes or b"")
+            if self.rule.malformed(candidate) or (state is not None and not state.covered):
+                continue
+            if state is None or state.offset < offsets[row]:
+                return offsets[row]
+            if state.seen.lacks(candidate):
+                return offsets[row]
+        return None
+
+    # --- records that end ----------------------------------------------------------------------------------
+
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+        """See `Memory`."""
+        ended: list[int] = []
+        if rows is None:
+            chunk.finish_offered()
+            ended = chunk.offsets
+        for row in rows or ():
+            if chunk.states[row] in (OFFERED, APART):
+                chunk.finish(row)
+                ended.append(chunk.offsets[row])
+        flight = self.flight
+        offered: list[Place] = []
+        if flight.waiting:
+            # Judged by what is below them, so before the watermark passes it by.
+            awaited = [offset for offset in ended if offset in flight.waiting]
+            over = deque(sorted(offset for offset in awaited if not flight.is_open(offset)))
+            while over:
+                for place in self._settle(over.popleft()):
+                    if place.chunk.states[place.row] == APART:
+                        offered.append(place)
+                    elif place.offset in flight.waiting:
+                        over.append(place.offset)
+        flight.advance(chunk)
+        flight.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
+
+    def _settle(self, leader: int) -> list[Place]:
+        """Judge what waited for a record that is over, and return that of it which waits for no other one."""
+        settled: list[Place] = []
+        judge, seen = self._judge, self._judge.sighting(leader)
+        for place, token in self.flight.waiting.pop(leader):
+            chunk, row = place
+            source = notes_of(chunk).source_of(row)
+            blocker: int | None = None
+            if source is None:
+                blocker = judge.judge_unreadable(chunk, row)
+            elif token is not None and source.in_flight.get(token) == leader:
+                # Completed, and still the one whose ID this one bears: as found out when it began to wait.
+                judge.decide(chunk, row, COMPLETED_TWIN, seen)
+            else:
+                blocker = judge.judge_again(chunk, row, source)
+            if blocker is not None:
+                self.flight.wait(blocker, Waiter(place, None))
+                continue
+            settled.append(place)
+            if chunk.states[row] != APART:
+                self.flight.note_dirty(chunk)
+        self.flight.settled += settled
+        return settled
+
+    def together(self, place: Place) -> list[Place]:
+        """See `Memory`."""
+        return [place]
+
+    def _pass(self, chunks: list[Chunk], high: int) -> None:
+        """Fold the records that the watermark passes into what their sources remember."""
+        for chunk in chunks:
+            start, end = bisect_left(chunk.offsets, self.flight.high), bisect_left(chunk.offsets, high)
+            if start < end:
+                self.reach.note_completed(int(chunk.timestamps[start:end].max()))
+                self.sources.complete(chunk, start, end)
+                self._pass_others(chunk, start, end)
+
+    def _pass_others(self, chunk: Chunk, start: int, end: int) -> None:
+        """Let completed records leave what a second opinion looks up."""
+        notes = notes_of(chunk)
+        if not notes.others:
+            return
+        timestamps = notes.sighted[start:end].tolist()
+        for digest, offset, timestamp_ms in zip(
+            notes.others[start:end], chunk.offsets[start:end], timestamps, strict=True
+        ):
+            if digest is not None:
+                self.sightings.complete(digest, Mark(offset, timestamp_ms))
+
+    # --- what is kept --------------------------------------------------------------------------------------
+
+    def marks(self) -> Written | None:
+        """See `Memory`. A mark for each source that the watermark changed."""
+        self.flight.forget_dirty()
+        changed, looked_up = self.sources.take_changed(), self.sightings.take_step()
+        return Written(_joined(changed, looked_up), []) if changed or looked_up.count else None
+
+    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+        """See `Memory`. Sources that have nothing in flight are forgotten here."""
+        unflushed = self.sources.take_unflushed()
+        looked_up = self.sightings.take_recent(self._waited_for())
+        marks = _joined(unflushed, looked_up)
+        if self.rule.window.time_ms is not None and marks.count:
+            horizon = self.reach.horizon_ms(clock_ms)
+            live = marks.timestamps >= horizon
+            aged = np.flatnonzero(~live)
+            if aged.size:
+                try:
+                    hidden = find(take_digests(marks.digests, aged), aged.size).indexes
+                except BaseException:
+                    self.sources.put_back(unflushed)
+                    self.sightings.restore(looked_up)
+                    raise
+                live[aged[hidden]] = True
+                self.reach.forgot_before(horizon)
+            if not live.all():
+                marks = select_marks(marks, live)
+        self.sources.drop_idle()
+        return marks
+
+    def _waited_for(self) -> set[bytes]:
+        """Return what records that wait are judged by later, which the store was asked for before it had it."""
+        found = (
+            notes_of(place.chunk).others[place.row : place.row + 1]
+            for queue in self.flight.waiting.values()
+            for place, _ in queue
+        )
+        return {digest for others in found for digest in others if digest is not None}
+
+    def put_back(self, marks: Marks) -> None:
+        """See `Memory`."""
+        looked_up, sources = _parted(marks)
+        self.sightings.restore(looked_up)
+        self.sources.put_back_marks(sources)
+
+    # --- what others completed -----------------------------------------------------------------------------
+
+    def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
+        """See `Memory`."""
+        del live, end
+        offsets, timestamps, keys = chunk.offsets, chunk.timestamps, chunk.digests
+        _note(chunk, now_ms)
+        chunk.unmarked.update(row for row, key in enumerate(keys) if key is None)
+        compared = Compared(self.rule.order, self.keys.ids_of(keys))
+        self.sources.find(chunk, find)
+        self.sources.take_over(chunk, compared)
+        if self._second is not None:
+            notes_of(chunk).others = self.keys.others_of(keys)
+            self._pass_others(chunk, 0, len(offsets))
+        return (offsets[-1], int(timestamps[-1]), keys[-1]) if offsets else None
+
+    def folded(self, chunk: Chunk) -> Marks:
+        """See `Memory`."""
+        del chunk
+        return _joined(self.sources.take_changed(), self.sightings.take_step())
+
+
+def open_last(
+    rule: LastRule,
+    keys: SourceKeys,
+    progress: Progress,
+    recent: Marks = NO_MARKS,
+    *,
+    second: Window | None = None,
+) -> PartitionState:
+    """Return the state of a partition whose IDs are compared: its progress, and the recent marks beside it."""
+    return PartitionState(LastMemory(rule, keys, progress, recent, second=second))
+
+
+def _note(chunk: Chunk, now_ms: int) -> None:
+    """Have a chunk go by the times that sources go by; what lies in the future has none."""
+    timestamps = chunk.timestamps
+    chunk.notes = LastNotes(timestamps, chunk.unmarked)
+    if len(timestamps) and int(timestamps.max()) > now_ms:
+        chunk.timestamps = np.where(timestamps > now_ms, NO_TIME_MS, timestamps)
+
+
+def _joined(sources: dict[bytes, ActiveSource], looked_up: Marks) -> Marks:
+    """Return the marks of sources, and those that are looked up."""
+    marks = [source_marks(sources.values())] if sources else []
+    return join_marks([*marks, looked_up] if looked_up.count else marks)
+
+
+def _parted(marks: Marks) -> tuple[Marks, Marks]:
+    """Return the marks that are looked up, and those of sources: these bear a payload."""
+    bears = np.asarray([bool(payload) for payload in marks.payloads or [b""] * marks.count], np.bool_)
+    return select_marks(marks, ~bears), select_marks(marks, bears)

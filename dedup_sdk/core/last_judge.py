@@ -1,0 +1,424 @@
+"""What a record is told whose ID is compared with the last ones of its source: the rule, with what is in flight."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import compress, repeat
+from typing import Any, Final, NamedTuple
+
+from dedup_sdk.core.compared import Compared, late_rows
+from dedup_sdk.core.flight import DONE, DUPLICATE, KINDS, Chunk, Flight, Place
+from dedup_sdk.core.last_rule import Judgement, SourceState
+from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.seen import Candidate, Standing, token_of
+from dedup_sdk.core.sightings import Sightings
+from dedup_sdk.core.source import NONE_IN_FLIGHT, ActiveSource, LastNotes, Run, notes_of
+from dedup_sdk.core.sources import Sources
+from dedup_sdk.decision import decide
+from dedup_sdk.orders import Place as IdPlace
+from dedup_sdk.orders.place import ONLY_ORIGIN
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
+
+COMPLETED_TWIN: Final = Judgement(VerdictKind.DUPLICATE)
+"""The verdict of a record whose ID was borne by one that is completed."""
+
+
+class Waiter(NamedTuple):
+    """A record that waits for another one; ``token`` is that of its ID where the other bears the same, else None."""
+
+    place: Place
+    token: Any
+
+
+class LastJudge:
+    """Gives records their verdicts, in doubt by a second opinion (``second``: its window), or has them wait on the offset of one in flight."""
+
+    def __init__(
+        self, flight: Flight, reach: Reach, sources: Sources, sightings: Sightings, second: Window | None
+    ) -> None:
+        self._flight = flight
+        self._reach = reach
+        self._sources = sources
+        self._sightings = sightings
+        self._second = second
+        self._rule = sources.rule
+        self._window = sources.rule.window
+
+    def judge_all(self, chunk: Chunk, compared: Compared) -> None:
+        """Judge the records of a chunk: of one source as columns, where nothing is in doubt there."""
+        notes = notes_of(chunk)
+        if notes.others:
+            # One after the other: what one leaves behind is what the next is asked about.
+            for row, offset in enumerate(chunk.offsets):
+                self.judge_rows(chunk, compared, range(row, row + 1))
+                self._sightings.begin(notes.others[row], offset)
+            return
+        source = notes.source
+        if source is not None and source.ahead is not None and self._is_plain(source, source.ahead, chunk):
+            ranks = compared.ranks(source.ahead.seen.origin)
+            if ranks is not None:
+                self._judge_columns(chunk, source, source.ahead, compared, ranks)
+                return
+        self.judge_rows(chunk, compared, range(len(chunk.offsets)))
+
+    # --- columns ---------------------------------------------------------------------------------------------
+
+    def _is_plain(self, source: ActiveSource, ahead: SourceState, chunk: Chunk) -> bool:
+        """Whether all records of a chunk are of one source, which is remembered and covered at all their times."""
+        return (
+            not chunk.unmarked
+            and not source.mixed
+            and ahead.covered
+            and self._sources.is_alive_throughout(ahead, chunk.timestamps)
+        )
+
+    def _judge_columns(
+        self, chunk: Chunk, source: ActiveSource, ahead: SourceState, compared: Compared, ranks: list[Any]
+    ) -> None:
+        """Judge records that all are of the source's origin: those newer than all before at once, of the others what repeats one of these.
+
+        What is newer is fresh, as every record is at first. A repeat changes nothing of what the source remembers, so that the run of newer
+        ones goes on around it; what comes late and was not seen is judged by itself, when all before it is taken in.
+        """
+        late, newest = late_rows(ranks, ahead.seen.last_rank)
+        tokens, offsets = compared.tokens(), chunk.offsets
+        source.begin()
+        run = Run(chunk, source, ahead, compared.ids, ranks)
+        run.leave_out(late)
+        in_flight = source.writable()
+        # All of the chunk beforehand: no ID that is newer than all before comes earlier in it.
+        in_flight.update(zip(compress(tokens, run.newer), compress(offsets, run.newer), strict=True))
+        for row, above in zip(late, newest, strict=True):
+            token = tokens[row]
+            leader = in_flight.get(token)
+            if leader is not None and self._is_twin(chunk, row, leader):
+                self._wait(chunk, row, leader, token)
+            elif leader is None and run.remembers(row, above):
+                # Not in flight, so that one was completed.
+                self._repeat(chunk, row, run.sighting_before(row))
+            else:
+                run.take_to(row)
+                self.judge_rows(chunk, compared, range(row, row + 1))
+                run.start = row + 1
+        run.take_to(len(ranks))
+
+    def _is_twin(self, chunk: Chunk, row: int, leader: int) -> bool:
+        """Whether a record of the same ID, which is in flight, hides this one."""
+        leading = chunk.row_of(leader)
+        place = self._flight.place(leader) if leading is None else Place(chunk, leading)
+        if place is None or place.chunk.states[place.row] == DONE:
+            return False
+        return self._window.holds(int(chunk.timestamps[row] - notes_of(place.chunk).sighted[place.row]), 0)
+
+    # --- one record after the other --------------------------------------------------------------------------
+
+    def judge_rows(self, chunk: Chunk, compared: Compared, rows: Sequence[int]) -> None:
+        """Judge one record after the other, ascending; nearly all are new, which is told at once."""
+        notes, timestamps = notes_of(chunk), _of_rows(chunk.timestamps.tolist(), rows)
+        covered = self._reach.covers(min(timestamps))
+        if compared.numbers is not None:
+            self._judge_numbers(chunk, compared, compared.numbers, rows, timestamps, covered=covered)
+            return
+        window_ms = self._window.time_ms or 0
+        # What is given up yet may be what a source is known by: then a second opinion would not have been asked.
+        lenient = self._second is None
+        for row, timestamp_ms in zip(rows, timestamps, strict=True):
+            source = notes.source_of(row)
+            if source is None:
+                continue
+            candidate = compared.candidate(row)
+            ahead, place = source.ahead, candidate.place
+            if (
+                covered
+                and (lenient or source.covered)
+                and ahead is not None
+                and ahead.seen.known is None
+                and place is not None
+                and timestamp_ms - ahead.timestamp_ms <= window_ms
+                and token_of(place) not in source.in_flight
+            ):
+                source.begin()
+                standing = ahead.seen.take(candidate)
+                if standing <= Standing.SEEN:
+                    if standing is Standing.SEEN:
+                        # Not in flight, so that one was completed.
+                        self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
+                    else:
+                        source.put_in_flight(token_of(place), chunk.offsets[row])
+                    ahead.pass_by(chunk.offsets[row], timestamp_ms)
+                    source.pending += 1
+                    continue
+            self._judge(chunk, row, source, candidate)
+
+    def _judge_numbers(
+        self,
+        chunk: Chunk,
+        compared: Compared,
+        numbers: list[int],
+        rows: Sequence[int],
+        timestamps: list[int],
+        *,
+        covered: bool,
+    ) -> None:
+        """Judge one record after the other whose IDs are numbers, with no more work for each than must be.
+
+        Where there are many sources this is done for every record. The first of a source is told at once as well.
+        """
+        notes = notes_of(chunk)
+        window_ms, rule, seen = self._window.time_ms or 0, self._rule, Standing.SEEN
+        lenient = self._second is None
+        sources: Iterable[Any] = (
+            _of_rows(notes.sources, rows) if notes.sources else repeat(notes.source, len(rows))
+        )
+        columns = zip(
+            rows, sources, _of_rows(compared.ids, rows), _of_rows(numbers, rows), _of_rows(chunk.offsets, rows), timestamps,
+            strict=True,
+        )  # fmt: skip
+        for row, source, id_bytes, number, offset, timestamp_ms in columns:
+            in_flight, ahead = source.in_flight, source.ahead
+            if covered and number not in in_flight:
+                if ahead is None:
+                    if not source.pending:
+                        source.begin()
+                        source.ahead = SourceState(
+                            rule.begin(_numbered(id_bytes, number), knows_all=True), offset, timestamp_ms
+                        )
+                        source.in_flight = {number: offset}
+                        source.pending = 1
+                        continue
+                elif (
+                    timestamp_ms - ahead.timestamp_ms <= window_ms
+                    and ahead.seen.known is None
+                    and (lenient or source.covered)
+                ):
+                    if source.is_complete:
+                        source.begin()
+                    standing = ahead.seen.take_number(id_bytes, number)
+                    if standing <= seen:
+                        if standing is seen:
+                            # Not in flight, so that one was completed.
+                            self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
+                        elif in_flight is NONE_IN_FLIGHT:
+                            source.in_flight = {number: offset}
+                        else:
+                            in_flight[number] = offset
+                        ahead.pass_by(offset, timestamp_ms)
+                        source.pending += 1
+                        continue
+            self._judge(chunk, row, source, compared.candidate(row))
+
+    def _judge(self, chunk: Chunk, row: int, source: ActiveSource, candidate: Candidate) -> None:
+        """Judge one record, and have it take part in the fold of its source."""
+        if self._rule.malformed(candidate):
+            _leave_source(chunk, row)
+            blocker = self.judge_unreadable(chunk, row)
+            if blocker is not None:
+                self._wait(chunk, row, blocker)
+            return
+        offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
+        source.begin()
+        source.pending += 1
+        token = candidate.token
+        leader = self._leader(source, token, offset, timestamp_ms)
+        if leader is not None and not self._flight.is_open(leader):
+            self.decide(chunk, row, COMPLETED_TWIN, self.sighting(leader))
+        elif leader is not None:
+            self._wait(chunk, row, leader, token)
+        else:
+            blocker = self._judge_by(source.ahead, chunk, row, source, candidate)
+            if blocker is not None:
+                self._wait(chunk, row, blocker)
+        if source.in_flight:
+            standing = self._rule.standing(source.ahead, candidate, timestamp_ms)
+            begins_anew = self._rule.alive(source.ahead, timestamp_ms) is None
+            source.mixed = source.mixed or begins_anew or standing is Standing.UNCOMPARABLE
+        # Whatever the verdict: what a source remembers hangs only on what is completed.
+        source.ahead = self._sources.after(source.ahead, candidate, chunk, row)
+        source.covered = source.covered and source.ahead is not None and source.ahead.covered
+        if leader is None:
+            source.put_in_flight(token, offset)
+
+    def judge_again(self, chunk: Chunk, row: int, source: ActiveSource) -> int | None:
+        """Judge a record that waited; return the offset of one that it has to wait for now."""
+        candidate = self._sources.id_at(chunk, row)
+        offset, token = chunk.offsets[row], candidate.token
+        ahead = self._leader(source, token, offset, int(chunk.timestamps[row]))
+        if ahead is not None and self._flight.is_open(ahead):
+            return ahead
+        if ahead is not None:
+            self.decide(chunk, row, COMPLETED_TWIN, self.sighting(ahead))
+            return None
+        before = self._sources.before(source, offset)
+        blocker = self._judge_by(before, chunk, row, source, candidate)
+        if blocker is None and chunk.states[row] != DONE:
+            source.put_in_flight(token, offset)
+        return blocker
+
+    def _judge_by(
+        self, state: SourceState | None, chunk: Chunk, row: int, source: ActiveSource, candidate: Candidate
+    ) -> int | None:
+        """Give a record its verdict by what its source remembers then; or return the offset of one that it has to wait for."""
+        timestamp_ms = int(chunk.timestamps[row])
+        rule, lenient = self._rule, self._second is None
+        standing = rule.standing(state, candidate, timestamp_ms)
+        is_old = standing in (Standing.BELOW, Standing.SEEN)
+        if source.pending > 1 and (is_old or not source.covered):
+            # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
+            base = source.base(rule)
+            known = rule.standing(base, candidate, timestamp_ms)
+            if known is Standing.SEEN or self._may_be_lenient(
+                standing, source, candidate, base, timestamp_ms
+            ):
+                standing, lenient = known, False
+            elif is_old and known is not standing:
+                blocker = self._last_open(source, chunk.offsets[row])
+                if blocker is not None:
+                    return blocker
+        alive = rule.alive(state, timestamp_ms)
+        covered = (
+            self._reach.covers(timestamp_ms)
+            and (lenient or source.covered)
+            and (alive is None or alive.covered)
+        )
+        judgement = rule.judge(standing, covered=covered)
+        return self._pronounce(
+            chunk, row, judgement, None if state is None else (state.offset, state.timestamp_ms)
+        )
+
+    def _may_be_lenient(
+        self,
+        standing: Standing,
+        source: ActiveSource,
+        candidate: Candidate,
+        base: SourceState | None,
+        timestamp_ms: int,
+    ) -> bool:
+        """Whether it does no harm to say less of what lies below the floor; a second opinion would not be asked then."""
+        return (
+            standing is Standing.BELOW
+            and self._rule.below_floor == "deliver"
+            and self._second is None
+            # Else it says nothing of what was completed since, or before.
+            and candidate.token not in source.in_flight
+            and (base is None or self._rule.alive(base, timestamp_ms) is not None)
+        )
+
+    # --- who waits for whom ------------------------------------------------------------------------------------
+
+    def _leader(self, source: ActiveSource, token: Any, offset: int, timestamp_ms: int) -> int | None:
+        """Return the offset of the record above the watermark that this one repeats, inside the window."""
+        return self._repeated(source.in_flight.get(token), offset, timestamp_ms, self._window)
+
+    def _repeated(self, leader: int | None, offset: int, timestamp_ms: int, window: Window) -> int | None:
+        """Return the offset of a record above the watermark if it comes before this one, inside a window."""
+        place = None if leader is None or leader >= offset else self._flight.place(leader)
+        if place is None or not window.holds(timestamp_ms - int(notes_of(place.chunk).sighted[place.row]), 0):
+            return None
+        return leader
+
+    def _last_open(self, source: ActiveSource, before: int) -> int | None:
+        """Return the last offset in flight of a source below ``before``."""
+        # The records themselves are asked: of several that bear one ID, a window apart, only the newest is among those in flight.
+        for chunk in reversed(self._flight.chunks):
+            notes: LastNotes = notes_of(chunk)
+            for row in reversed(range(bisect_left(chunk.offsets, before) if chunk.open else 0)):
+                if chunk.states[row] != DONE and notes.source_of(row) is source:
+                    return chunk.offsets[row]
+        return None
+
+    def _wait(self, chunk: Chunk, row: int, leader: int, token: Any = None) -> None:
+        """Have a record wait on one in flight, where it bears the same ID with its token; where nothing is hidden, call it a duplicate of that."""
+        if not self._flight.reveals:
+            chunk.hold(row, "in-flight")
+            self._flight.wait(leader, Waiter(Place(chunk, row), token))
+            return
+        chunk.kinds[row] = DUPLICATE
+        chunk.reasons[row] = "in-flight"
+        seen = self.sighting(leader)
+        if seen is not None:
+            chunk.seen[row] = seen
+
+    # --- verdicts ----------------------------------------------------------------------------------------------
+
+    def judge_unreadable(self, chunk: Chunk, row: int) -> int | None:
+        """Give a record its verdict whose ID the order cannot read; or return the offset of one that it has to wait for."""
+        return self._pronounce(chunk, row, self._rule.judge(Standing.MALFORMED, covered=True), None)
+
+    def _pronounce(
+        self, chunk: Chunk, row: int, judgement: Judgement, seen: tuple[int, int] | None
+    ) -> int | None:
+        """Give a record its verdict, in doubt by a second opinion; or return the offset of one that it has to wait for."""
+        notes = notes_of(chunk)
+        digest = notes.others[row] if notes.others else None
+        if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self._second is not None:
+            offset, timestamp_ms = chunk.offsets[row], int(notes.sighted[row])
+            leaders = [
+                each
+                for each in self._sightings.in_flight.get(digest, ())
+                if self._repeated(each, offset, timestamp_ms, self._second) is not None
+            ]
+            # One that is in flight, or waits itself, decides; else the last that was completed.
+            leader = max(leaders, key=lambda each: (self._flight.is_open(each), each), default=None)
+            if leader is not None and self._flight.is_open(leader):
+                return leader
+            if leader is not None:
+                judgement, seen = COMPLETED_TWIN, self.sighting(leader)
+            else:
+                mark = self._sightings.last(digest, notes.stored.get(row))
+                since_ms, reaches_ms = self._reach.since_ms, timestamp_ms - (self._second.time_ms or 0)
+                kind = decide(
+                    offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self._second,
+                    covered=since_ms is None or since_ms <= reaches_ms,
+                )  # fmt: skip
+                if kind is not VerdictKind.UNVERIFIED:
+                    judgement = Judgement(kind)
+                if kind is VerdictKind.DUPLICATE and mark is not None:
+                    seen = mark.offset, mark.timestamp_ms
+        self.decide(chunk, row, judgement, seen)
+        return None
+
+    def sighting(self, leader: int) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of a record that another one repeats."""
+        place = self._flight.place(leader)
+        return None if place is None else (leader, int(notes_of(place.chunk).sighted[place.row]))
+
+    def decide(self, chunk: Chunk, row: int, judgement: Judgement, seen: tuple[int, int] | None) -> None:
+        """Give a record its verdict."""
+        kind, reason = judgement
+        chunk.kinds[row] = KINDS.index(kind)
+        chunk.reasons.pop(row, None)
+        if reason:
+            chunk.reasons[row] = reason
+        if kind is not VerdictKind.DUPLICATE:
+            chunk.free(row)
+            return
+        if seen is not None:
+            chunk.seen[row] = seen
+        if not self._flight.reveals:
+            chunk.finish(row)
+
+    def _repeat(self, chunk: Chunk, row: int, seen: tuple[int, int]) -> None:
+        """Call a record a duplicate of what its source remembers, whose last record had this offset and timestamp (ms)."""
+        chunk.kinds[row] = DUPLICATE
+        chunk.seen[row] = seen
+        if not self._flight.reveals:
+            chunk.finish(row)
+
+
+def _leave_source(chunk: Chunk, row: int) -> None:
+    """Take a record out of the fold: nothing of it will be remembered."""
+    chunk.unmarked.add(row)
+    notes = notes_of(chunk)
+    if notes.sources:
+        notes.sources[row] = None
+
+
+def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:
+    """Return what a column has at some rows."""
+    return column[rows.start : rows.stop] if isinstance(rows, range) else [column[row] for row in rows]
+
+
+def _numbered(id_bytes: bytes, number: int) -> Candidate:
+    return Candidate(id_bytes, IdPlace(ONLY_ORIGIN, number))

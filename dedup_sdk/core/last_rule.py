@@ -1,0 +1,139 @@
+"""The rule of comparing with the last one: what to say of an ID, and what a source remembers when its record is completed.
+
+A pure function of plain values, as `dedup_sdk.decision`: no Kafka, no RocksDB, no clock.
+
+source
+    the records whose IDs are compared with each other: a partition, or one source inside it.
+mark
+    what is remembered of a source: its memory (`dedup_sdk.core.seen`), offset and timestamp of its last completed record.
+window
+    how long a source is remembered after its newest record; the next one after that begins it anew. A record without a timestamp (below zero) is
+    no older nor newer than the source: neither it, nor one that goes back in time, forgets anything.
+covered
+    whether the store knows everything that the window of this record could hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from dedup_sdk.core.seen import Candidate, Seen, Standing, begin, restore
+from dedup_sdk.orders import Comparison, Order
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
+
+BelowFloor = Literal["deliver", "discard"]
+
+NO_TIME_MS: Final = -1
+"""The timestamp of a record that has none, and to a source also that of one from the future: it would be remembered for ever, and nothing before it."""
+
+
+@dataclass(slots=True)
+class SourceState:
+    """What is remembered of a source: its memory, the offset of its last completed record, the newest timestamp (ms). Changes in place."""
+
+    seen: Seen
+    offset: int
+    timestamp_ms: int
+
+    @property
+    def covered(self) -> bool:
+        """Whether all that was completed of the source, and could matter, is known."""
+        return self.seen.known is None
+
+    def pass_by(self, offset: int, timestamp_ms: int) -> None:
+        """Note the last completed record."""
+        self.offset = offset
+        self.timestamp_ms = max(self.timestamp_ms, timestamp_ms)
+
+    def copy(self) -> SourceState:
+        """Return another one that remembers the same."""
+        return SourceState(self.seen.copy(), self.offset, self.timestamp_ms)
+
+
+class Judgement(NamedTuple):
+    """A verdict, and why, where it is in doubt."""
+
+    kind: VerdictKind
+    reason: str = ""
+
+
+_DOUBT = {
+    Standing.BELOW: Judgement(VerdictKind.UNVERIFIED, "below-floor"),
+    Standing.UNCOMPARABLE: Judgement(VerdictKind.UNVERIFIED, "uncomparable"),
+    Standing.MALFORMED: Judgement(VerdictKind.UNVERIFIED, "malformed"),
+}
+_FRESH = Judgement(VerdictKind.FRESH)
+_UNCOVERED = Judgement(VerdictKind.UNVERIFIED, "uncovered")
+_DUPLICATE = Judgement(VerdictKind.DUPLICATE)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRule:
+    """How the sources of a strategy are judged and remembered; ``depth`` and ``below_floor`` as in `dedup_sdk.LastId`."""
+
+    order: Order
+    depth: int
+    below_floor: BelowFloor
+    window: Window
+
+    def alive(self, mark: SourceState | None, timestamp_ms: int) -> SourceState | None:
+        """Return the mark if its source is still remembered at this timestamp."""
+        if mark is None or timestamp_ms < 0 or mark.timestamp_ms < 0:
+            return mark
+        return mark if self.window.holds(timestamp_ms - mark.timestamp_ms, 0) else None
+
+    def standing(self, mark: SourceState | None, candidate: Candidate, timestamp_ms: int) -> Standing:
+        """Say how an ID stands to what its source remembers; in a source that is new every ID is newer."""
+        known = self.alive(mark, timestamp_ms)
+        if known is None:
+            return Standing.MALFORMED if self.malformed(candidate) else Standing.NEWER
+        return known.seen.standing(candidate)
+
+    def malformed(self, candidate: Candidate) -> bool:
+        """Whether this is no ID that the order can read."""
+        if candidate.place is not None:
+            return False
+        id_bytes = candidate.id_bytes
+        return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
+
+    def judge(self, standing: Standing, *, covered: bool) -> Judgement:
+        """Return the verdict of an ID that stands so to what was completed before it; ``covered``: so does its source (`SourceState.covered`)."""
+        if standing is Standing.SEEN or (standing is Standing.BELOW and self.below_floor == "discard"):
+            return _DUPLICATE
+        if standing in (Standing.NEWER, Standing.UNSEEN):
+            return _FRESH if covered else _UNCOVERED
+        return _DOUBT[standing]
+
+    def completed(
+        self,
+        mark: SourceState | None,
+        candidate: Candidate,
+        *,
+        offset: int,
+        timestamp_ms: int,
+        covered: bool,
+    ) -> SourceState | None:
+        """Return what a source remembers once this record of it is completed; ``mark`` may change in place.
+
+        Records are folded in offset order. One that cannot be compared begins the source anew, one that cannot be read changes nothing.
+        """
+        if self.malformed(candidate):
+            return mark
+        known = self.alive(mark, timestamp_ms)
+        if known is None:
+            return SourceState(self.begin(candidate, knows_all=covered), offset, timestamp_ms)
+        if known.seen.take(candidate) is Standing.UNCOMPARABLE:
+            # Records of this origin may have come before those of the other one.
+            known.seen = self.begin(candidate, knows_all=False)
+        known.pass_by(offset, timestamp_ms)
+        return known
+
+    def begin(self, candidate: Candidate, *, knows_all: bool) -> Seen:
+        """Return the memory of a source whose first ID this is; ``knows_all``: nothing of the source came before."""
+        return begin(self.order, self.depth, candidate, knows_all=knows_all)
+
+    def restore(self, record: bytes, offset: int, timestamp_ms: int) -> SourceState:
+        """Return the mark whose memory has these bytes; raises `StoreCorruptError`."""
+        return SourceState(restore(self.order, self.depth, record), offset, timestamp_ms)

@@ -1,0 +1,636 @@
+"""The memory that looks IDs up: every record is told whether its ID was completed inside the window.
+
+recent
+    marks in memory, in no sorted file yet, and the IDs in flight: one dictionary (`dedup_sdk.core.recent`)
+undecided
+    IDs whose records are held back and wait for nothing in flight but for numbers of the count window
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from operator import is_not
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.core.flight import (
+    APART,
+    DUPLICATE,
+    KINDS,
+    OFFERED,
+    UNVERIFIED,
+    Chunk,
+    Flight,
+    Place,
+    Rows,
+    digest_of,
+)
+from dedup_sdk.core.memory import Find, LastRecord, Live, Written
+from dedup_sdk.core.ranges import Range
+from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.recent import RecentMarks
+from dedup_sdk.core.ring import Ring
+from dedup_sdk.core.state import PartitionState
+from dedup_sdk.decision import Mark, decide, decide_marked, is_contradicted
+from dedup_sdk.marks import (
+    NO_MARKS,
+    NONE_FOUND,
+    Found,
+    Int64s,
+    Marks,
+    cut_digests,
+    join_marks,
+    select_marks,
+    take_digests,
+)
+from dedup_sdk.progress import Progress
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
+
+
+class Waiting(NamedTuple):
+    """A record that is held back, and what the store said of its ID when it came."""
+
+    chunk: Chunk
+    row: int
+    stored: Mark | None
+
+
+class Asked(NamedTuple):
+    """Records that are judged by their IDs: their rows (None: all), their digests, and what the store knows of these."""
+
+    rows: list[int] | None
+    digests: list[Any]
+    found: Found
+
+
+class LookupMemory:
+    """`dedup_sdk.core.memory.Memory` of the IDs completed inside a window. Copies of what is in flight wait on its digest."""
+
+    def __init__(
+        self,
+        window: Window,
+        progress: Progress,
+        recent: Marks = NO_MARKS,
+        *,
+        make_ring: Callable[[int, int, int], Ring] = Ring,
+    ) -> None:
+        self.window = window
+        self.flight = Flight(progress, in_order=bool(window.count))
+        self.reach = Reach(window, progress, make_ring=make_ring)
+        self.ring = self.reach.ring
+        self.recent = RecentMarks()
+        self.undecided: set[bytes] = set()
+        self._is_off = window.is_off
+        self._journaled: dict[bytes, Mark] = {}
+        if self.ring is not None:
+            self.flight.watch(passing=self._number)
+        if recent.count:
+            self._load(recent)
+
+    def _load(self, recent: Marks) -> None:
+        order = np.argsort(recent.offsets, kind="stable")
+        unordered = cut_digests(recent.digests)
+        digests = [unordered[index] for index in order.tolist()]
+        offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
+        below = bisect_left(offsets, self.flight.high)
+        self.recent.fold(digests[:below], offsets[:below], timestamps[:below])
+        # Above the watermark records come again, so that these marks stand apart from the log that passes by.
+        above = zip(digests[below:], offsets[below:], timestamps[below:].tolist(), strict=True)
+        for digest, offset, timestamp_ms in above:
+            self.recent.restore(digest, Mark(offset, timestamp_ms))
+        if self.ring and recent.numbers is not None:
+            self.ring.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
+            self.note_journaled(recent)
+
+    @property
+    def told_low(self) -> int:
+        """See `Memory`."""
+        return self.flight.low
+
+    @property
+    def torn(self) -> int:
+        """See `Memory`."""
+        return 0
+
+    @property
+    def written_since_ms(self) -> int | None:
+        """See `Memory`."""
+        return self.reach.since_ms
+
+    @property
+    def recent_count(self) -> int:
+        """See `Memory`."""
+        return len(self.recent)
+
+    @property
+    def looked_up(self) -> int:
+        """See `Memory`."""
+        return 0
+
+    def forget_all(self) -> None:
+        """See `Memory`."""
+        self.reach.forget_all()
+
+    def pass_uncounted(self, count: int) -> None:
+        """See `Memory`."""
+        self.reach.pass_uncounted(count)
+
+    # --- records that come ---------------------------------------------------------------------------------
+
+    def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
+        """See `Memory`."""
+        return () if self._is_off else digests
+
+    def look_up(
+        self, chunk: Chunk, missing: dict[int, str], find: Find, *, discard: bool, now_ms: int
+    ) -> Asked:
+        """See `Memory`."""
+        del now_ms
+        if self._is_off:
+            # A window that holds nothing has no sighting, so that what was not completed before is fresh.
+            rows = range(len(chunk.offsets))
+            chunk.reasons.update(dict.fromkeys(set(rows) - chunk.unmarked, "off"))
+            chunk.unmarked.update(rows)
+        elif missing:
+            chunk.leave_unkeyed(missing, discard=discard)
+        if not chunk.unmarked:
+            digests: list[Any] = chunk.digests
+            chunk.joined = joined = b"".join(digests)
+            return Asked(None, digests, find(joined, len(digests)))
+        keyed = [row for row in range(len(chunk.offsets)) if row not in chunk.unmarked]
+        digests = [chunk.digests[row] for row in keyed]
+        return Asked(keyed, digests, find(b"".join(digests), len(digests)) if digests else NONE_FOUND)
+
+    def judge(self, chunk: Chunk, known: Asked, *, timed: bool = False) -> None:
+        """See `Memory`; in one pass of columns. ``timed``: the timestamps of the chunk are known already."""
+        keyed, digests, found = known
+        if not timed:
+            column, timestamps = chunk.column, chunk.timestamps
+            if keyed is not None:
+                column, timestamps = column[keyed], timestamps[keyed]
+            self.recent.timeline.extend(column, timestamps)
+        offsets = chunk.offsets if keyed is None else [chunk.offsets[row] for row in keyed]
+        before = list(map(self.recent.offsets.setdefault, digests, offsets))
+        if self.reach.since_ms is not None or self.reach.since_number is not None:
+            self._doubt(chunk, range(len(chunk.offsets)) if keyed is None else keyed)
+        if before == offsets and not found.indexes and self.ring is None:
+            return
+        stored = _as_marks(found)
+        if self.ring is not None:
+            met: Iterable[int] = range(len(offsets))
+        else:
+            met = list(compress(range(len(offsets)), map(is_not, before, offsets)))
+            if stored:
+                met = sorted({*met, *stored})
+            met = self._meet_columns(chunk, met, known, before=before, stored=stored)
+        for index in met:
+            self._meet(chunk, index if keyed is None else keyed[index], stored.get(index))
+
+    def _meet_columns(
+        self, chunk: Chunk, met: list[int], asked: Asked, *, before: list[int], stored: dict[int, Mark]
+    ) -> list[int]:
+        """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
+        indexes = np.asarray(met, np.intp)
+        seen = np.fromiter(map(before.__getitem__, met), np.int64, len(met))
+        plain = seen < self.flight.high
+        for at in self._entangled(met, asked.digests, stored):
+            plain[at] = False
+        others: list[int] = indexes[~plain].tolist()
+        if len(others) == len(met):
+            return others
+        indexes, seen = indexes[plain], seen[plain]
+        rows = indexes if asked.rows is None else np.asarray(asked.rows, np.intp)[indexes]
+        seen_ms = self.recent.timeline.at_all(seen)
+        duplicates = decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
+        if not duplicates.all():
+            others = sorted([*others, *indexes[~duplicates].tolist()])
+            rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
+        reveals = self.flight.reveals
+        chunk.find_duplicates(rows, seen, seen_ms, completed=not reveals)
+        hits = rows.tolist()
+        known: list[Any] = chunk.digests
+        if reveals:
+            for row in hits:
+                self.recent.begin(known[row], chunk.offsets[row])
+            return others
+        self.recent.offsets.update(
+            zip(map(known.__getitem__, hits), map(chunk.offsets.__getitem__, hits), strict=True)
+        )
+        return others
+
+    def _entangled(self, met: list[int], digests: list[bytes], stored: dict[int, Mark]) -> list[int]:
+        """Return the places in ``met`` whose verdict hangs on more than one mark, on each other, or on who waits."""
+        waiting = self.flight.waiting
+        if not stored and not waiting and len(set(map(digests.__getitem__, met))) == len(met):
+            return []
+        times = Counter(map(digests.__getitem__, met))
+        return [
+            at
+            for at, index in enumerate(met)
+            if index in stored or times[digests[index]] > 1 or digests[index] in waiting
+        ]
+
+    def _doubt(self, chunk: Chunk, keyed: Iterable[int]) -> None:
+        """Call what the marks do not cover unverified, until a mark says better."""
+        if self.reach.covers_by_count():
+            return
+        uncovered: Iterable[int] = keyed
+        if self.window.time_ms is not None:
+            if self.reach.since_ms is None:
+                return
+            late = chunk.timestamps < self.reach.since_ms + self.window.time_ms
+            if not late.any():
+                return
+            uncovered = [row for row in keyed if late[row]]
+        for row in uncovered:
+            chunk.kinds[row] = UNVERIFIED
+            chunk.reasons[row] = "uncovered"
+
+    def _meet(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
+        """Judge one record whose ID may be known."""
+        if self.ring is not None:
+            self.ring.consider(chunk.offsets[row])
+        digest = digest_of(chunk, row)
+        if digest not in self.flight.waiting and self.settle_one(chunk, row, stored):
+            return
+        if self.flight.reveals:
+            self.undecided.discard(digest)
+            self._reveal(chunk, row)
+        else:
+            chunk.hold(row, "in-flight")
+            self.flight.wait(digest, Waiting(chunk, row, stored))
+
+    def _reveal(self, chunk: Chunk, row: int) -> None:
+        """Call a twin of what is in flight a duplicate, and offer it."""
+        digest, offset = digest_of(chunk, row), chunk.offsets[row]
+        leader = self.recent.offsets[digest]
+        chunk.kinds[row] = DUPLICATE
+        chunk.reasons[row] = "in-flight"
+        if leader != offset:
+            chunk.seen[row] = (leader, self.recent.timeline.at(leader))
+        if self.flight.is_open(leader) and leader != offset:
+            self.recent.cover(digest, offset)
+        else:
+            self.recent.begin(digest, offset)
+        if self.ring is not None:
+            self.ring.forget(offset)
+
+    def settle_one(self, chunk: Chunk, row: int, stored: Mark | None) -> bool:
+        """Give a record its verdict and return True, or False while that hangs on what is in flight."""
+        offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
+        certain, mark = self.last_sighting(digest_of(chunk, row), offset, stored)
+        if not certain:
+            return False
+        kind = decide(
+            offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
+            covered=self.reach.covers(timestamp_ms),
+        )  # fmt: skip
+        chunk.kinds[row] = KINDS.index(kind)
+        chunk.reasons.pop(row, None)
+        if kind is VerdictKind.DUPLICATE and mark is not None:
+            chunk.seen[row] = (max(mark.offset, -1), mark.timestamp_ms)
+            self._repeat(chunk, row, stored)
+            return True
+        if kind is VerdictKind.UNVERIFIED:
+            chunk.reasons[row] = "uncovered"
+        chunk.free(row)
+        self.recent.begin(digest_of(chunk, row), offset)
+        if self.ring is not None:
+            self.ring.offer(digest_of(chunk, row), offset)
+        return True
+
+    def last_sighting(self, digest: bytes, offset: int, stored: Mark | None) -> tuple[bool, Mark | None]:
+        """Return whether the verdict is certain by now, and the mark that it hangs on.
+
+        With a count window the mark bears, for the rule, how many were accepted after it, below zero.
+        """
+        mark = stored
+        leader = self.recent.offsets.get(digest, offset)
+        if leader != offset:
+            if self.flight.is_open(leader):
+                return False, None
+            if mark is None or leader > mark.offset:
+                mark = Mark(leader, self.recent.timeline.at(leader))
+        if self.ring is not None and mark is not None:
+            after = self.ring.accepted_after(digest, self.ring.numbers.get(digest, mark.number), offset)
+            if after is None:
+                self.undecided.add(digest)
+                return False, None
+            mark = mark._replace(number=-after)
+        return True, mark
+
+    def _repeat(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
+        """Move the mark of an ID to its duplicate, which is completed by itself, unless duplicates are shown."""
+        digest, offset = digest_of(chunk, row), chunk.offsets[row]
+        if self.flight.reveals:
+            self.recent.begin(digest, offset)
+        else:
+            chunk.finish(row)
+            self.recent.offsets[digest] = offset
+        if self.ring is not None:
+            self.ring.forget(offset)
+            if stored is not None:
+                self.ring.numbers.setdefault(digest, stored.number)
+
+    def contradiction(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: Sequence[bytes | None],
+        find: Find,
+        *,
+        now_ms: int,
+    ) -> int | None:
+        """See `Memory`. Of a window by count nothing is known: a mark may be gone for its number."""
+        window_ms = self.window.time_ms
+        if window_ms is None or self.ring is not None:
+            return None
+        flight, reach = self.flight, self.reach
+        # A time from the future counts as now, as where marks are dropped for their age.
+        newest_ms = min(reach.newest_ms, now_ms)
+        rows = [
+            row
+            for row, offset in enumerate(offsets)
+            if digests[row] is not None and offset >= reach.dropped_to and flight.is_restored(offset)
+        ]
+        asked = [digest for row in rows if (digest := digests[row]) is not None]
+        marks = self._marks_of(asked, find)
+        for row, digest in zip(rows, asked, strict=True):
+            if is_contradicted(
+                offsets[row], int(timestamps[row]), marks.get(digest), newest_ms=newest_ms, since_ms=reach.since_ms,
+                window_ms=window_ms,
+            ):  # fmt: skip
+                return offsets[row]
+        return None
+
+    def _marks_of(self, digests: list[bytes], find: Find) -> dict[bytes, Mark]:
+        """Return the newest mark of each ID, those of records in flight included."""
+        asked = list(dict.fromkeys(digests))
+        found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
+        marks = {
+            asked[index]: Mark(offset, timestamp_ms)
+            for index, offset, timestamp_ms in zip(
+                found.indexes, found.offsets, found.timestamps, strict=True
+            )
+        }
+        for digest in asked:
+            offset = self.recent.offsets.get(digest, -1)
+            if offset >= 0 and (digest not in marks or marks[digest].offset < offset):
+                marks[digest] = Mark(offset, 0)
+        return marks
+
+    # --- records that end ----------------------------------------------------------------------------------
+
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+        """See `Memory`."""
+        ended, flight = self.end(chunk, rows), self.flight
+        if self.recent.behind or self.recent.beneath:
+            self.end_ids(ended)
+        flight.advance(chunk)
+        return self._settle(ended) if flight.waiting else []
+
+    def end(self, chunk: Chunk, rows: Iterable[int] | None) -> Sequence[bytes | None]:
+        """Call records completed, as in `complete`; return the IDs whose end matters to anybody."""
+        if rows is None:
+            chunk.finish_offered()
+            waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.beneath]
+            return waiting if len(waiting) < len(chunk.offsets) else chunk.digests
+        ended: list[bytes | None] = []
+        for row in rows:
+            # Asked of each when its turn comes: one that is named twice ends once.
+            if chunk.states[row] in (OFFERED, APART):
+                chunk.finish(row)
+                ended.append(chunk.digests[row])
+        return ended
+
+    def end_ids(self, digests: Iterable[bytes | None]) -> None:
+        """Make marks of IDs that nothing has in flight any more."""
+        for digest in digests:
+            if digest is None:
+                continue
+            if digest in self.recent.beneath:
+                self.recent.complete_beneath(digest, self.flight.is_open)
+            offset = self.recent.offsets.get(digest)
+            if offset is not None and not self.flight.is_open(offset):
+                self.recent.complete(digest, offset)
+
+    def _settle(self, ended: Iterable[bytes | None]) -> list[Place]:
+        """Judge the records that are held back and whose turn has come; return those to deliver, ascending by offset.
+
+        That is those with the ID of a record that is over, and those that wait for numbers: any end may bring these.
+        """
+        flight, offered = self.flight, list[Place]()
+        ready: set[Any] = {*ended, *self.undecided}
+        while ready:
+            progressed = False
+            self.undecided -= ready
+            for digest in ready & flight.waiting.keys():
+                queue = flight.waiting[digest]
+                while queue and self.settle_one(*queue[0]):
+                    chunk, row, _ = queue.popleft()
+                    progressed = True
+                    flight.settled.append(Place(chunk, row))
+                    if chunk.states[row] == APART:
+                        offered.append(Place(chunk, row))
+                    else:
+                        flight.note_dirty(chunk)
+                if not queue:
+                    del flight.waiting[digest]
+            if progressed:
+                flight.advance()
+            ready = set(self.undecided) if progressed else set()
+        flight.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
+
+    def together(self, place: Place) -> list[Place]:
+        """See `Memory`."""
+        return [place]
+
+    def _number(self, chunks: list[Chunk], high: int) -> None:
+        """Number the accepted records that the watermark passes."""
+        for chunk in chunks if self.ring is not None else ():
+            rows = range(bisect_left(chunk.offsets, self.flight.high), bisect_left(chunk.offsets, high))
+            for row in rows:
+                if row not in chunk.unmarked:
+                    self.ring.number(digest_of(chunk, row), chunk.offsets[row])  # type: ignore[union-attr]
+
+    # --- what is kept --------------------------------------------------------------------------------------
+
+    def marks(self) -> Written | None:
+        """See `Memory`."""
+        ring, flight, reach = self.ring, self.flight, self.reach
+        parts: list[Marks] = []
+        done: list[Range] = []
+        for chunk in flight.take_dirty():
+            whole = None if ring is not None else chunk.take_whole()
+            if whole is not None:
+                reach.note_completed(int(chunk.timestamps.max()))
+                parts.append(whole)
+                if chunk.offsets[-1] >= flight.high:
+                    done += chunk.done_ranges(flight.high)
+                continue
+            rows = chunk.unsaved()
+            if ring is not None:
+                numbered = int(np.searchsorted(chunk.column[rows], flight.high))
+                if numbered < len(rows):
+                    # The rest is written when the watermark has passed it.
+                    flight.wait_above(chunk)
+                rows = rows[:numbered]
+            if not len(rows):
+                continue
+            reach.note_completed(int(chunk.timestamps[rows].max()))
+            parts.append(self._columns(chunk, rows))
+            if ring is None:
+                done += chunk.ranges_of(rows, flight.high)
+            np.frombuffer(chunk.saved, np.uint8)[rows] = 1
+        if not parts:
+            return None
+        marks = join_marks(parts)
+        self.note_journaled(marks)
+        return Written(marks, done)
+
+    def _columns(self, chunk: Chunk, rows: Rows) -> Marks:
+        if (
+            chunk.joined is not None
+            and len(rows) == len(chunk.offsets)
+            and not chunk.unmarked
+            and self.ring is None
+        ):
+            return Marks(chunk.joined, chunk.column, chunk.timestamps)
+        marked = [row for row in rows.tolist() if row not in chunk.unmarked]
+        digests = [digest_of(chunk, row) for row in marked]
+        return Marks(
+            b"".join(digests), chunk.column[marked], chunk.timestamps[marked], self.numbers_of(digests)
+        )
+
+    def numbers_of(self, digests: Sequence[bytes]) -> Int64s | None:
+        """Return the acceptance numbers of IDs, None without a count window."""
+        if self.ring is None:
+            return None
+        return np.asarray([self.ring.numbers.get(digest, 0) for digest in digests], np.int64)
+
+    def note_journaled(self, marks: Marks) -> None:
+        """Note marks that are in the journal, with their numbers: a flush takes them from here."""
+        if self.ring is None or marks.numbers is None:
+            return
+        columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), marks.numbers.tolist(), strict=True)
+        for digest, mark in zip(cut_digests(marks.digests), map(Mark._make, columns), strict=True):
+            if self._journaled.get(digest, mark).offset <= mark.offset:
+                self._journaled[digest] = mark
+
+    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+        """See `Memory`. What has left a window by count is left out as well."""
+        flight, reach = self.flight, self.reach
+        marks = self.recent.take(flight.open_of) if self.ring is None else self._take_numbered(self.ring)
+        for chunk in flight.chunks:
+            self.recent.timeline.extend(chunk.column, chunk.timestamps)
+        live = np.ones(marks.count, np.bool_)
+        if self.ring is not None and marks.numbers is not None:
+            live &= marks.numbers > self.ring.accepted - self.ring.size
+        if self.window.time_ms is not None:
+            horizon = reach.horizon_ms(clock_ms)
+            old = marks.timestamps < horizon
+            # What went for its number has left the window, whatever its age.
+            aged = np.flatnonzero(old & live)
+            live &= ~old
+            if aged.size:
+                try:
+                    hidden = find(take_digests(marks.digests, aged), aged.size).indexes
+                except BaseException:
+                    self.put_back(marks)
+                    raise
+                live[aged[hidden]] = True
+                reach.forgot_before(horizon)
+                gone = marks.offsets[~live]
+                if gone.size:
+                    reach.note_dropped(int(gone.max()) + 1)
+        if bool(live.all()):
+            return marks
+        return select_marks(marks, live)
+
+    def _take_numbered(self, ring: Ring) -> Marks:
+        """Return the marks that are in the journal, and keep in memory what lies above the watermark.
+
+        Above it nothing has a number yet, and a crash forgets it: the mark below it has to outlive that.
+        """
+        table = np.asarray(list(self._journaled.values()), np.int64).reshape(-1, 3)
+        marks = Marks(b"".join(self._journaled), table[:, 0], table[:, 1], table[:, 2])
+        # What waits for its number is judged by recent marks only, so that these stay too.
+        waiting: list[Any] = list(self.flight.waiting)
+        waited_for = {digest: self.recent.mark(digest) for digest in waiting}
+        self.recent.keep_from(self.flight.high)
+        for digest, mark in waited_for.items():
+            if mark is not None and digest not in self.recent.offsets:
+                self.recent.restore(digest, mark)
+        ring.numbers = {digest: n for digest, n in ring.numbers.items() if digest in self.recent.offsets}
+        self._journaled = {}
+        return marks
+
+    def put_back(self, marks: Marks) -> None:
+        """See `Memory`."""
+        # Later records go on top of the timeline, so that only what lies below them may be part of it.
+        chunks = self.flight.chunks
+        passed = marks.offsets < self.flight.position
+        columns = [marks.offsets[passed], *(chunk.column for chunk in chunks)]
+        times = [marks.timestamps[passed], *(chunk.timestamps for chunk in chunks)]
+        offsets, timestamps = np.concatenate(columns), np.concatenate(times)
+        order = np.argsort(offsets, kind="stable")
+        self.recent.timeline.replace(offsets[order], timestamps[order])
+        for index in np.flatnonzero(~passed).tolist():
+            self.recent.timeline.keep(int(marks.offsets[index]), int(marks.timestamps[index]))
+        digests = cut_digests(marks.digests)
+        self.note_journaled(marks)
+        for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
+            # What is in flight stays in front of its mark.
+            self.recent.offsets.setdefault(digest, offset)
+        if self.ring is not None and marks.numbers is not None:
+            self.ring.numbers = dict(zip(digests, marks.numbers.tolist(), strict=True)) | self.ring.numbers
+
+    # --- what others completed -----------------------------------------------------------------------------
+
+    def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
+        """See `Memory`."""
+        del find, end, now_ms
+        offsets, timestamps, digests = chunk.offsets, chunk.timestamps, chunk.digests
+        chunk.unmarked.update(row for row, digest in enumerate(digests) if digest is None)
+        if self.ring is not None:
+            # One record after the other: a ring depends on the order.
+            for row, (offset, digest) in enumerate(zip(offsets, digests, strict=True)):
+                if digest is None:
+                    self.flight.skip(offset + 1)
+                else:
+                    live([offset], timestamps[row : row + 1], [digest])
+            self.flight.forget_dirty()
+        elif chunk.unmarked:
+            keyed = [row for row, digest in enumerate(digests) if digest is not None]
+            self.recent.fold(
+                [digest_of(chunk, row) for row in keyed], [offsets[row] for row in keyed], timestamps[keyed]
+            )
+        else:
+            known: list[Any] = digests
+            chunk.joined = b"".join(known)
+            self.recent.fold(known, offsets, timestamps)
+        chunk.finish_offered()
+        return (offsets[-1], int(timestamps[-1]), digests[-1]) if offsets else None
+
+    def folded(self, chunk: Chunk) -> Marks:
+        """See `Memory`."""
+        marks = self._columns(chunk, chunk.unsaved()) if chunk.offsets else NO_MARKS
+        self.note_journaled(marks)
+        return marks
+
+
+def open_lookup(window: Window, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
+    """Return the state of a partition whose IDs are looked up: its progress, and the recent marks beside it."""
+    return PartitionState(LookupMemory(window, progress, recent))
+
+
+def _as_marks(found: Found) -> dict[int, Mark]:
+    numbers = found.numbers or [0] * len(found.indexes)
+    columns = zip(found.offsets, found.timestamps, numbers, strict=True)
+    return dict(zip(found.indexes, (Mark(*column) for column in columns), strict=True))

@@ -1,0 +1,139 @@
+"""How far back the marks of a partition know what was completed: by time, and by the number of accepted IDs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.ring import Ring
+from dedup_sdk.marks import Int64s
+from dedup_sdk.progress import Progress
+from dedup_sdk.window import Window
+
+GRACE: Final = 16
+"""Sightings are kept for a sixteenth of the window longer, so that records a little late are still covered."""
+
+
+class Reach:
+    """What the marks of a partition cover.
+
+    ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of what is completed, ``dropped_to``: some marks of
+    offsets below it are gone for their age. ``ring`` numbers what is accepted, where the window counts. ``longest_ms`` is how long anything
+    is remembered: the window's, or that of a second opinion.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        progress: Progress,
+        *,
+        longest_ms: int | None = None,
+        make_ring: Callable[[int, int, int], Ring] = Ring,
+    ) -> None:
+        self.window = window
+        self.since_ms = progress.since_ms
+        self.since_number = progress.since_number
+        self.newest_ms = progress.newest_ms
+        self.dropped_to = progress.dropped_to
+        self.ring: Ring | None = None
+        self._longest_ms = longest_ms or window.time_ms or 0
+        self._accepted = progress.accepted
+        self._floor_number = progress.floor_number
+        if window.count:
+            floor = self._leave_ring(window.count)
+            self.ring = make_ring(window.count, progress.accepted, floor)
+        elif self._floor_number:
+            # No number keeps anything out any more, and nobody knows how old that was.
+            self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
+
+    def _leave_ring(self, size: int) -> int:
+        """Have what was outside of a smaller window stay outside, and what is outside now; return up to which number."""
+        accepted = self._accepted
+        floor = max(self._floor_number, accepted - size)
+        if floor > (self.since_number or 0):
+            self.since_number = floor
+        if floor > max(0, accepted - size):
+            # This window reaches to what a smaller one forgot, and nobody knows how old that was.
+            self.since_ms = NOTHING_KNOWN
+        return floor
+
+    @property
+    def accepted(self) -> int:
+        """The rank of the last accepted record below the watermark."""
+        return self._accepted if self.ring is None else self.ring.accepted
+
+    @property
+    def floor_number(self) -> int:
+        """Up to which number IDs are outside the window by now, or were outside of one before."""
+        if self.ring is None:
+            return self._floor_number
+        return max(self.ring.floor, self.ring.accepted - self.ring.size)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the marks go back to the beginning of the group's own history."""
+        return self.since_ms is None and self.since_number is None
+
+    def covers(self, timestamp_ms: int) -> bool:
+        """Whether the marks know everything that the window of a record with this timestamp could hold."""
+        if self.covers_by_count() or self.window.is_off:
+            return True
+        if self.window.time_ms is None:
+            return False
+        return self.since_ms is None or self.since_ms <= timestamp_ms - self.window.time_ms
+
+    def covers_by_count(self) -> bool:
+        """Whether they do because so many were accepted since, where the window counts."""
+        if self.ring is None:
+            return False
+        return self.since_number is None or self.ring.accepted - self.since_number >= self.ring.size
+
+    def horizon_ms(self, clock_ms: int) -> int:
+        """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late."""
+        return clock_ms - self._longest_ms - self._longest_ms // GRACE
+
+    def note_completed(self, timestamp_ms: int) -> None:
+        """Note the newest timestamp among completed records."""
+        self.newest_ms = max(self.newest_ms, timestamp_ms)
+
+    def forgot_before(self, timestamp_ms: int) -> None:
+        """Note that sightings before this timestamp are no longer known, whatever their numbers."""
+        self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
+        if self.ring is not None:
+            self.since_number = self.ring.accepted
+
+    def forget_all(self, number: int | None = None) -> None:
+        """Note that nothing is known before the next record; ``number`` takes the place of the last accepted one's."""
+        self.since_ms, self.since_number = NOTHING_KNOWN, self.accepted if number is None else number
+
+    def begin_at(self, timestamp_ms: int) -> None:
+        """Note that a fold begins at this timestamp: from there on the marks are known."""
+        self.since_ms = timestamp_ms
+
+    def doubt_below(self, number: int) -> None:
+        """Note that too little is known below a number."""
+        self.since_number = number
+
+    def note_dropped(self, end: int) -> None:
+        """Note that some marks of offsets below ``end`` are gone for their age."""
+        self.dropped_to = max(self.dropped_to, end)
+
+    def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:
+        """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known.
+
+        ``below_ms``: the newest that is known of the records below. Among what is not known may be one as new, so that the marks begin no
+        earlier.
+        """
+        if self.since_ms == NOTHING_KNOWN:
+            real = timestamps[timestamps >= 0]
+            if real.size:
+                self.since_ms = max(int(real[0]), below_ms)
+
+    def pass_uncounted(self, count: int) -> None:
+        """Pass records of which nobody knows whether they were accepted: at most so many.
+
+        A window by count takes them all for it, so that the marks below seem to be longer ago: else one that has left it hides a message.
+        """
+        if self.ring is not None and self.ring.accepted > 0:
+            self.ring.pass_uncounted(max(0, count))

@@ -1,0 +1,103 @@
+"""The count window: a ring of the last ``n`` accepted IDs, judged while some of them are still in flight.
+
+An accepted record's number is its rank among the accepted records of its partition in offset order, given when the watermark
+passes it: only then is it certain which of the records before it were accepted. A duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
+
+While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds give
+the same answer the verdict is certain; else the record waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_MOST_GONE: Final = 1_024
+_NONE: Final[Mapping[tuple[bytes, int], int]] = MappingProxyType({})
+
+
+class Ring:
+    """Numbers of accepted IDs: those given (``given`` is the last), and what is undecided above the watermark.
+
+    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of a ring when the partition was opened, and stay so.
+    """
+
+    def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
+        self.size = size
+        self.given = accepted
+        self.floor = floor
+        self.numbers: dict[bytes, int] = {}
+        # Ascending. Those before the first are gone: one by one they would cost a move of all others each.
+        self._pending: list[int] = []
+        self._first = 0
+        self._unnumbered: dict[bytes, int] = {}
+        self._behind = _NONE
+
+    @property
+    def accepted(self) -> int:
+        """How many were accepted below the watermark."""
+        return self.given
+
+    def consider(self, offset: int) -> None:
+        """Note a record that may take a number."""
+        if len(self._pending) == self._first or offset > self._pending[-1]:
+            self._pending.append(offset)
+        elif self._pending[bisect_left(self._pending, offset, self._first)] != offset:
+            insort(self._pending, offset, self._first)
+
+    def offer(self, digest: bytes, offset: int) -> None:
+        """Note that a record takes a number if it is completed."""
+        self.consider(offset)
+        self._unnumbered[digest] = offset
+
+    def forget(self, offset: int) -> None:
+        """Note that a record takes no number: it is a duplicate."""
+        self._drop(offset)
+
+    def _drop(self, offset: int, count: int = 1) -> bool:
+        """Let records at an offset, so many, be undecided no more; False where none is."""
+        at = bisect_left(self._pending, offset, self._first)
+        if at == len(self._pending) or self._pending[at] != offset:
+            return False
+        if at > self._first:
+            del self._pending[at : at + count]
+            return True
+        self._first += count
+        left = len(self._pending) - self._first
+        if not left or self._first > max(_MOST_GONE, left):
+            del self._pending[: self._first]
+            self._first = 0
+        return True
+
+    def number(self, digest: bytes, offset: int) -> None:
+        """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
+        if self._drop(offset):
+            self.given += 1
+            self.numbers[digest] = self.given
+            if self._unnumbered.get(digest) == offset:
+                del self._unnumbered[digest]
+
+    def pass_uncounted(self, count: int) -> None:
+        """Note that so many may have been accepted of which nobody knows."""
+        self.given += count
+
+    def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
+        """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.
+
+        ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact one.
+        """
+        start = self._unnumbered.get(digest)
+        before = bisect_left(self._pending, offset, self._first)
+        if start is not None:
+            most = before - bisect_right(self._pending, start, self._first)
+            most += self._behind.get((digest, start), 0)
+            return most if most < self.size else None
+        if self.floor and number <= self.floor:
+            return self.size
+        least = self.given - number
+        most = least + before - self._first
+        if most < self.size:
+            return most
+        return least if least >= self.size else None

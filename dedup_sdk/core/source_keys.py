@@ -1,0 +1,245 @@
+"""What is read of a record where IDs are compared: which source it belongs to, and its ID as it came.
+
+All travel in one ``bytes``, the record's *source key*: the digest of its source (16 bytes), the digest by which
+a second opinion looks it up (16 bytes, zeros for none; nothing where there is no second opinion), then the ID.
+
+A redrive header (`dedup_sdk.ids.redrive`) belongs to the source, so that a redriven ID is the first of a source of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import add
+from typing import Final, NamedTuple, cast
+from urllib.parse import parse_qsl, quote, urlencode
+
+from dedup_sdk.ids import Fields, Ids, IdSpec
+from dedup_sdk.ids.columns import Column, Need, ReadOnce, digest_columns, digest_one
+from dedup_sdk.ids.redrive import redriven_digest
+from dedup_sdk.marks import DIGEST_BYTES
+
+MAX_COMPARED_BYTES: Final = 4_096
+"""An ID above that is none that is compared: a source keeps as many of them as it remembers."""
+
+_PREFIX: Final = b"\0dedup-sdk lane\0"
+PARTITION_SOURCE: Final = digest_one(_PREFIX)
+"""The digest of the source that is the whole partition."""
+_JOINT: Final = b":"
+_HEAD: Final = "last?"
+_NO_OTHER: Final = bytes(DIGEST_BYTES)
+_SAFE: Final = ":/(),"
+_MOST_SOURCES_KNOWN: Final = 2**14
+"""So many take some 3 MB; of many more one is no quicker found in memory than made."""
+_WORTH_KNOWING: Final = 8
+
+
+class SourceId(NamedTuple):
+    """The source (16 bytes) and the ID of one record."""
+
+    source: bytes
+    id_bytes: bytes
+
+
+class Joined(list[bytes | None]):
+    """The source keys of records that all have one, and what they are made of: ``sources`` and ``ids``. Not to be changed."""
+
+    __slots__ = ("ids", "sources")
+
+    def __init__(self, sources: list[bytes | None], ids: list[bytes | None]) -> None:
+        super().__init__(map(add, cast("list[bytes]", sources), cast("list[bytes]", ids)))
+        self.sources = sources
+        self.ids = ids
+
+
+class SourceDigests:
+    """The digests of sources that came lately, by their names: unlike IDs they come again and again, and are found in half the time."""
+
+    __slots__ = ("_asked", "_known", "_pays")
+
+    def __init__(self) -> None:
+        self._known: dict[bytes | None, bytes] = {}
+        self._asked = 0
+        self._pays = True
+
+    def digests(self, spec: IdSpec, fields: ReadOnce) -> Ids:
+        """Return the sources of records as `dedup_sdk.ids.IdSpec.digests` does."""
+        if len(spec.parts) > 1 or not self._pays:
+            return spec.digests(fields)
+        columns = spec.parts[0].columns(fields)
+        names = columns[0].values
+        found: list[bytes | None] = list(map(self._known.get, names))
+        if len(columns) > 1 or (None in found and not self._learn(names, found)):
+            return digest_columns(columns)
+        self._asked += len(names)
+        return Ids(found, {})
+
+    def _learn(self, names: Sequence[bytes | None], found: list[bytes | None]) -> bool:
+        """Find out the digests that are missing; False where a record has no source."""
+        rows = [row for row, digest in enumerate(found) if digest is None]
+        digests, missing = digest_columns([Column([names[row] for row in rows])])
+        if missing:
+            return False
+        for row, digest in zip(rows, cast("list[bytes]", digests), strict=True):
+            found[row] = self._known.setdefault(names[row], digest)
+        if len(self._known) > _MOST_SOURCES_KNOWN:
+            # Where so many sources came before they came again there are too many of them.
+            self._pays = self._asked > _WORTH_KNOWING * _MOST_SOURCES_KNOWN
+            self._known.clear()
+            self._asked = 0
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKeys:
+    """Reads the source keys of records: ``id`` names the ID, ``source`` the source (None: the partition), ``order`` how IDs compare.
+
+    ``other`` names the ID that a second opinion looks up, None where there is none.
+
+    The values of an ID spec of several parts are joined by a colon, so that ``header:epoch+header:sequence`` reads ``7:1042``.
+    ``str`` is what a store keeps as its identity (`source_spec_of` reads it).
+    """
+
+    id: IdSpec
+    source: IdSpec | None
+    order: str
+    other: IdSpec | None = None
+    _sources: SourceDigests = field(default_factory=SourceDigests, init=False, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        more = {"lane": self.source, "otherwise": self.other}
+        told = {
+            "id": self.id,
+            "order": self.order,
+            **{name: spec for name, spec in more.items() if spec is not None},
+        }
+        return _HEAD + urlencode(
+            {name: str(each) for name, each in told.items()}, safe=_SAFE, quote_via=quote
+        )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+        specs = (self.id, self.source, self.other)
+        return frozenset(need for spec in specs if spec is not None for need in spec.needs)
+
+    def digests(self, fields: Fields) -> Ids:
+        """Return the source keys of ``fields.count`` records in the place of digests, None (and a reason) where there is no ID or no source."""
+        shared = ReadOnce.of(fields)
+        columns = [column for part in self.id.parts for column in part.columns(shared)]
+        keys, missing = _values(columns)
+        if self.other is not None:
+            others = self.other.digests(shared).digests
+            keys = [
+                None if key is None else _turned(other or _NO_OTHER) + key
+                for other, key in zip(others, keys, strict=True)
+            ]
+        if self.source is None:
+            sources = Ids([PARTITION_SOURCE] * len(keys), {})
+        else:
+            sources = self._sources.digests(self.source, shared)
+        for index, reason in sources.missing.items():
+            missing.setdefault(index, f"lane-{reason}")
+        if not missing and self.other is None:
+            return Ids(Joined(sources.digests, keys), missing)
+        joined = [
+            None if source is None or key is None else source + key
+            for source, key in zip(sources.digests, keys, strict=True)
+        ]
+        return Ids(joined, missing)
+
+    def mark_of(self, key: bytes) -> bytes:
+        """Return the digest of the mark that a record with this source key leaves: that of its source."""
+        return self.split(key).source
+
+    def name_of(self, key: bytes | None) -> bytes | None:
+        """Return by which 16 bytes others know the ID of a record with this source key, None where it has none."""
+        return None if key is None else digest_one(key)
+
+    def redriven(self, key: bytes, header: bytes) -> bytes:
+        """Return the source key of a record together with its redrive header: the source is one of its own, and a second opinion knows it by both."""
+        source, front = redriven_digest(key[:DIGEST_BYTES], header), self._front
+        other = key[DIGEST_BYTES:front]
+        if other and other != _NO_OTHER:
+            other = _turned(redriven_digest(_turned(other), header))
+        return source + other + key[front:]
+
+    @property
+    def _front(self) -> int:
+        """How many bytes of a source key lie in front of the ID."""
+        return DIGEST_BYTES * (1 + (self.other is not None))
+
+    def ids_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+        """Return the ID in each source key, None where there is no key."""
+        front = self._front
+        if isinstance(keys, Joined):
+            return keys.ids
+        return [None if key is None else key[front:] for key in keys]
+
+    def others_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+        """Return the digest (16 bytes) by which a second opinion looks each record up, None where it has none, or no key."""
+        if self.other is None:
+            return [None for _ in keys]
+        end = self._front
+        found = [None if key is None else key[end - DIGEST_BYTES : end] for key in keys]
+        return [None if digest == _NO_OTHER else digest for digest in found]
+
+    def sources_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+        """Return the source (16 bytes) in each source key, None where there is no key."""
+        if isinstance(keys, Joined):
+            return keys.sources
+        return [None if key is None else key[:DIGEST_BYTES] for key in keys]
+
+    def split(self, key: bytes) -> SourceId:
+        """Take a source key apart."""
+        return SourceId(key[:DIGEST_BYTES], key[self._front :])
+
+
+def _turned(digest: bytes) -> bytes:
+    """Return a digest that is not taken for a source's, although both may be made of the same text: its halves change places."""
+    return digest[DIGEST_BYTES // 2 :] + digest[: DIGEST_BYTES // 2]
+
+
+def source_spec_of(text: str) -> str | None:
+    """Return the ID spec (its text) that names a source, "" where the partition is the source; None where no IDs are compared.
+
+    ``text``: what a store keeps as its ID spec. It is only read, never resolved.
+    """
+    if not text.startswith(_HEAD):
+        return None
+    return dict(parse_qsl(text.removeprefix(_HEAD))).get("lane", "")
+
+
+def lacked_second_opinion(theirs: str, ours: str) -> str | None:
+    """Return the ID spec (its text) of the second opinion of ``ours``, where marks of ``theirs`` lack what it looks up and nothing else; else None.
+
+    ``theirs`` and ``ours`` are identities as a store keeps them.
+    """
+    if not (theirs.startswith(_HEAD) and ours.startswith(_HEAD)):
+        return None
+    known, wanted = (dict(parse_qsl(text.removeprefix(_HEAD))) for text in (theirs, ours))
+    lacked = wanted.pop("otherwise", None)
+    return lacked if known == wanted else None
+
+
+def _values(columns: list[Column]) -> tuple[list[bytes | None], dict[int, str]]:
+    """Return the IDs; the usual batch, one column without a gap, is looked at as a whole."""
+    if len(columns) == 1:
+        values = list(columns[0].values)
+        if None not in values and max(map(len, cast("list[bytes]", values)), default=0) <= MAX_COMPARED_BYTES:
+            return values, {}
+    else:
+        values = []
+        for parts in zip(*(column.values for column in columns), strict=True):
+            present = [part for part in parts if part is not None]
+            values.append(_JOINT.join(present) if len(present) == len(parts) else None)
+    missing: dict[int, str] = {}
+    for index, value in enumerate(values):
+        if value is None:
+            missing[index] = next(
+                column.reasons.get(index, "absent") for column in columns if column.values[index] is None
+            )
+        elif len(value) > MAX_COMPARED_BYTES:
+            values[index] = None
+            missing[index] = "oversized"
+    return values, missing

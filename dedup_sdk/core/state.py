@@ -1,0 +1,131 @@
+"""One partition's decisions: its flight joined to its memory. Fed in offset order, it answers in columns.
+
+It knows no Kafka, no RocksDB and no clock: older marks come from ``find``, a function of digests, and completed work leaves it as
+a `Step` that the key store writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dedup_sdk.core.flight import Chunk, Flight, Place
+from dedup_sdk.core.memory import Find, Memory, Step
+from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.ranges import Range, merged
+from dedup_sdk.marks import NO_MARKS, Int64s
+from dedup_sdk.progress import Coverage, Progress
+
+
+class PartitionState:
+    """One partition for one group: ``flight`` is what came and is not over, ``memory`` what is remembered of what is."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.flight: Flight = memory.flight
+        self.memory = memory
+
+    # --- what is known -------------------------------------------------------------------------------------
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the marks cover."""
+        flight, reach = self.flight, self.memory.reach
+        return Coverage(low=flight.low, high=flight.high, since_ms=reach.since_ms, complete=reach.is_complete)
+
+    @property
+    def progress(self) -> Progress:
+        """The whole state, to be written beside marks."""
+        return self._progress(self.flight.done_ranges())
+
+    def _progress(self, done: tuple[Range, ...], *, delta: bool = False) -> Progress:
+        flight, reach = self.flight, self.memory.reach
+        return Progress(
+            low=flight.low, high=flight.high, done=done, committed=flight.committed, era=flight.era, since_ms=self.memory.written_since_ms,
+            accepted=reach.accepted, since_number=reach.since_number, newest_ms=reach.newest_ms, epoch=flight.epoch, delta=delta,
+            witness=flight.witness(), floor_number=reach.floor_number, dropped_to=reach.dropped_to,
+        )  # fmt: skip
+
+    # --- records that come, and end ------------------------------------------------------------------------
+
+    def admit(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: list[bytes | None],
+        missing: dict[int, str],
+        find: Find,
+        *,
+        items: Sequence[Any] = (),
+        discard_unkeyed: bool = False,
+        reveals: bool = False,
+        now_ms: int = NOTHING_KNOWN,
+    ) -> Chunk:
+        """Judge records at or above the position, ascending by offset; the chunk holds their verdicts.
+
+        ``missing`` has, for every index without a digest, the reason; what is later than ``now_ms`` lies in the future. What is judged a
+        duplicate is completed already, unless the flight ``reveals``. When ``find`` raises, nothing has changed.
+        """
+        flight, memory = self.flight, self.memory
+        chunk = Chunk(offsets, timestamps, digests, items)
+        if flight.restored:
+            flight.hide_restored(chunk)
+        known = memory.look_up(chunk, missing, find, discard=discard_unkeyed, now_ms=now_ms)
+        flight.take_in(chunk, reveals=reveals)
+        memory.judge(chunk, known)
+        if chunk.open < len(offsets):
+            flight.advance(chunk)
+        return chunk
+
+    def complete_chunk(self, chunk: Chunk) -> list[Place]:
+        """Complete every record that was offered with its chunk; return what is to be delivered next."""
+        return self.memory.complete(chunk, None) if chunk.open else []
+
+    def complete(self, chunk: Chunk, rows: Iterable[int]) -> list[Place]:
+        """Complete some records of a chunk; return what is to be delivered next. What is held back stays so."""
+        return self.memory.complete(chunk, rows)
+
+    # --- what is kept --------------------------------------------------------------------------------------
+
+    def take_step(self) -> Step | None:
+        """Return what was completed since the last call, None when that is nothing; the caller writes it.
+
+        Its progress is a delta: the steps before have the rest of what is completed above the watermark.
+        """
+        written, moved = self.memory.marks(), self.flight.take_moved()
+        if written is None:
+            return Step(self._progress((), delta=True), NO_MARKS) if moved else None
+        return Step(self._progress(merged(written.done), delta=True), written.marks)
+
+    # --- what others completed -----------------------------------------------------------------------------
+
+    def fold(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: list[bytes | None],
+        find: Find,
+        end: int,
+        *,
+        now_ms: int = NOTHING_KNOWN,
+    ) -> Step:
+        """Take over records ``[high, end)`` that the group completed elsewhere; return the step to write.
+
+        Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
+        """
+        chunk = Chunk(offsets, timestamps, digests)
+
+        def live(offsets: list[int], timestamps: Int64s, digests: list[bytes | None]) -> None:
+            missing = {row: "absent" for row, digest in enumerate(digests) if digest is None}
+            admitted = self.admit(offsets, timestamps, digests, missing, find, now_ms=now_ms)
+            offered = self.complete_chunk(admitted)
+            while offered:
+                place = offered.pop()
+                offered += self.complete(place.chunk, [place.row])
+
+        last = self.memory.fold(chunk, find, live, end, now_ms=now_ms)
+        if offsets:
+            self.memory.reach.note_completed(int(timestamps.max()))
+        self.flight.pass_to(end, last)
+        marks = self.memory.folded(chunk)
+        self.flight.take_moved()
+        return Step(self.progress, marks)

@@ -1,0 +1,267 @@
+"""Which units are open: what of them has come, and when one is whole or has failed. It knows names and counts, and nothing of IDs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import takewhile
+from typing import Any, Final
+
+from dedup_sdk.units.keys import Member
+
+MOST_FAILED: Final = 10_000
+"""So many failed units are known by name; what comes late of others is waited for anew."""
+
+UNFINISHED: Final = "unit-unfinished"
+"""It took too long, or has too many records."""
+MALFORMED: Final = "unit-malformed"
+"""Its records contradict each other on its end, or say a size that is none."""
+CROSSES: Final = "unit-crosses"
+"""It has records in another partition, too."""
+
+
+class Standing(Enum):
+    """What a record does to its unit."""
+
+    WAITS = 0
+    WHOLE = 1
+    FAILED = 2
+    """It cannot become whole, for what this record says or because it is one too many."""
+    LATE = 3
+    """It had failed before."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` theirs; ``since_ms``: see `UnitAssembler`."""
+
+    name: bytes
+    since_ms: int
+    size: int | None = None
+    offsets: list[int] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    reason: str = UNFINISHED
+    begun_at: tuple[int, int] = (0, 0)
+    """How many records, and bytes, had come before it; see `UnitAssembler.tell_came`."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before.
+
+    ``since_ms``: when it failed, or when its last record came; see `UnitAssembler`. ``lately``: that was not long ago.
+    """
+
+    reason: str
+    size: int | None
+    count: int
+    since_ms: int
+    first: int
+    over: bool = False
+    lately: bool = True
+
+
+class UnitAssembler:
+    """The units of one partition; ``records`` is the most that one may have.
+
+    Its time (``since_ms``) is that in which there was nothing more to read, as `tell_time` says: a unit that lies whole in the topic is not
+    late for how long it takes to get there. Units that another partition has records of fail, as `ask_elsewhere` says, until `take_crossed`. ``short`` are those that ended lately with fewer records than
+    they said: here the name is free, but the others may lie elsewhere.
+    """
+
+    def __init__(self, records: int) -> None:
+        self.open: dict[bytes, Gathered] = {}
+        self.failed: dict[bytes, Failed] = {}
+        self.short: dict[bytes, Failed] = {}
+        self._elsewhere: Callable[[bytes], bool] = _nowhere
+        self._crossed: dict[bytes, int] = {}
+        self._records = records
+        self._came = (0, 0)
+        # All three stand in the order of their time, so that a look at the oldest and the newest is enough.
+        self._waited_ms = self._latest_ms = 0
+        self._told_ms: int | None = None
+        self._at_end = True
+
+    def ask_elsewhere(self, elsewhere: Callable[[bytes], bool]) -> None:
+        """Ask this function from here on whether another partition has records of a unit of that name."""
+        self._elsewhere = elsewhere
+
+    def take_crossed(self) -> dict[bytes, int]:
+        """Return the units that failed because another partition has records of them, each with the offset of its first, and forget them."""
+        crossed, self._crossed = self._crossed, {}
+        return crossed
+
+    def tell_time(self, now_ms: int, *, at_end: bool) -> None:
+        """Say what time it is, and whether there is nothing more to read: what went by since it was said last counts if so both times."""
+        if at_end and self._at_end:
+            self._waited_ms += self._since_told(now_ms)
+        self._told_ms, self._at_end = now_ms, at_end
+        # What was begun in a time that does not count.
+        for known in self._newest_first():
+            for each in known:
+                if each.since_ms <= self._waited_ms:
+                    break
+                each.since_ms = self._waited_ms
+        self._latest_ms = self._waited_ms
+
+    def tell_came(self, records: int, size: int) -> None:
+        """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter."""
+        self._came = self._came[0] + records, self._came[1] + size
+
+    def crowded(self, most_records: int, most_bytes: int) -> bytes | None:
+        """Return the name of the oldest open unit where more has come since it began: all of that waits for it. None where it has not."""
+        # They stand in the order of their first records.
+        oldest = next(iter(self.open.values()), None)
+        if oldest is None:
+            return None
+        records, size = (now - then for now, then in zip(self._came, oldest.begun_at, strict=True))
+        return oldest.name if records > most_records or size > most_bytes else None
+
+    def _since_told(self, now_ms: int) -> int:
+        """Return what has gone by; a clock that was set back holds no unit."""
+        if self._told_ms is None:
+            self._told_ms = now_ms
+        return max(0, now_ms - self._told_ms)
+
+    def _newest_first(self) -> list[Iterator[Gathered | Failed]]:
+        return [reversed(self.open.values()), reversed(self.failed.values()), reversed(self.short.values())]
+
+    def _now(self, now_ms: int) -> int:
+        self._latest_ms = max(self._latest_ms, self._waited_ms + self._since_told(now_ms))
+        return self._latest_ms
+
+    @property
+    def waits(self) -> bool:
+        """Whether time matters: a unit is open, or failed and known by name."""
+        return bool(self.open or self.failed or self.short)
+
+    def first(self, name: bytes) -> int | None:
+        """Return the offset of the first record here of a unit that has not ended, or not with all its records; None where there is none.
+
+        A record of it elsewhere has it cross partitions. What was over before may have been whole, and of what failed in a fold nobody knows how long ago
+        that was, so that the name may be another unit's there.
+        """
+        if name in self.open:
+            return self.open[name].offsets[0]
+        failed = self.failed.get(name, self.short.get(name))
+        return failed.first if failed is not None and failed.lately and not failed.over else None
+
+    def take(
+        self, member: Member, offset: int, item: Any, now_ms: int
+    ) -> tuple[Standing, Gathered | None, str]:
+        """Take a record in; return what that makes of its unit, the unit, and the reason where it has failed."""
+        failed = self.failed.get(member.name)
+        if failed is not None:
+            failed.over, failed.lately, failed.since_ms = False, True, self._now(now_ms)
+            if not self._count_late(member, failed):
+                self._note(self.failed, member.name, failed)
+            return Standing.LATE, None, failed.reason
+        unit = self.open.get(member.name)
+        if unit is None:
+            unit = self.open[member.name] = Gathered(member.name, self._now(now_ms), begun_at=self._came)
+            self.short.pop(member.name, None)
+        unit.offsets.append(offset)
+        unit.items.append(item)
+        count = len(unit.offsets)
+        contradicts = member.malformed or (None not in (member.size, unit.size) and member.size != unit.size)
+        unit.size = member.size if unit.size is None else unit.size
+        if count == 1 and self._elsewhere(member.name):
+            self.fail(unit.name, CROSSES, now_ms, ended=member.is_end)
+            self._crossed.setdefault(unit.name, offset)
+            return Standing.FAILED, unit, CROSSES
+        short = unit.size is not None and (count > unit.size or (member.is_end and count < unit.size))
+        if contradicts or short:
+            unit.reason = MALFORMED
+            self.fail(unit.name, MALFORMED, now_ms, ended=member.is_end)
+            if member.is_end and not contradicts and unit.size is not None and count < unit.size:
+                known = Failed(MALFORMED, unit.size, count, self._now(now_ms), unit.offsets[0])
+                self._note(self.short, unit.name, known)
+            return Standing.FAILED, unit, MALFORMED
+        if member.is_end or count == unit.size:
+            del self.open[member.name]
+            return Standing.WHOLE, unit, ""
+        if count >= self._records or (unit.size or 0) > self._records:
+            self.fail(unit.name, UNFINISHED, now_ms)
+            return Standing.FAILED, unit, UNFINISHED
+        return Standing.WAITS, unit, ""
+
+    def may_end(self, members: Iterable[Member]) -> set[bytes]:
+        """Return the names of open units that some of these records may make whole."""
+        coming: dict[bytes, list[Member]] = {}
+        for member in members:
+            if member.name in self.open:
+                coming.setdefault(member.name, []).append(member)
+        return {name for name, told in coming.items() if self._may_end(self.open[name], told)}
+
+    @staticmethod
+    def _may_end(unit: Gathered, told: list[Member]) -> bool:
+        sizes = [size for size in (unit.size, *(member.size for member in told)) if size is not None]
+        return any(member.is_end for member in told) or any(
+            len(unit.offsets) + len(told) >= size for size in sizes
+        )
+
+    def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> Gathered:
+        """Let an open unit fail: what comes of it later is late. ``ended``: nothing more will come."""
+        unit = self.open.pop(name)
+        unit.reason = reason
+        count = len(unit.offsets)
+        if not ended and (unit.size is None or count < unit.size):
+            known = Failed(reason, unit.size, count, self._now(now_ms), unit.offsets[0])
+            self._note(self.failed, name, known)
+        return unit
+
+    def note_over(self, member: Member, offset: int, now_ms: int) -> tuple[int, int] | None:
+        """Note a record that was completed before; return first and last offset of its unit where all of it was, and this is its end."""
+        failed = self.failed.get(member.name)
+        if failed is None:
+            failed = Failed(UNFINISHED, member.size, 0, self._now(now_ms), offset, over=True)
+            self._note(self.failed, member.name, failed)
+        failed.size = member.size if failed.size is None else failed.size
+        if self._count_late(member, failed) and failed.over:
+            return failed.first, offset
+        return None
+
+    def _count_late(self, member: Member, failed: Failed) -> bool:
+        """Count a record of a unit that has failed; True where it was the last, so that the name is free again."""
+        failed.count += 1
+        failed.size = member.size if failed.size is None else failed.size
+        ended = member.is_end or (failed.size is not None and failed.count >= failed.size)
+        if ended:
+            del self.failed[member.name]
+        return ended
+
+    @staticmethod
+    def _note(among: dict[bytes, Failed], name: bytes, failed: Failed) -> None:
+        among.pop(name, None)
+        among[name] = failed
+        while len(among) > MOST_FAILED:
+            del among[next(iter(among))]
+
+    def overdue(self, timeout_ms: int) -> list[bytes]:
+        """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
+        before_ms = self._waited_ms - timeout_ms
+        for known in (self.failed, self.short):
+            for name in _begun_before(known, before_ms):
+                del known[name]
+        return _begun_before(self.open, before_ms)
+
+    def wait_anew(self) -> None:
+        """Begin the time anew in which units are to become whole, and failed ones are known: what came before came in a fold."""
+        self._told_ms = None
+        self.short.clear()
+        for failed in self.failed.values():
+            failed.lately = False
+        for known in self._newest_first():
+            for each in known:
+                each.since_ms = self._waited_ms
+        self._latest_ms = self._waited_ms
+
+
+def _begun_before(known: Mapping[bytes, Gathered | Failed], before_ms: int) -> list[bytes]:
+    """Return the names of those begun before; they stand in the order of their time."""
+    return [name for name, _ in takewhile(lambda each: each[1].since_ms < before_ms, known.items())]
+
+
+def _nowhere(_name: bytes) -> bool:
+    return False

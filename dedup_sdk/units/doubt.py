@@ -1,0 +1,86 @@
+"""What a fold does not know of units: the log does not tell whether one was rejected, where what came before it is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dedup_sdk.core.reach import Reach
+from dedup_sdk.units.whole import CompleteUnit
+
+
+class Doubt:
+    """IDs that may have been completed at a time (ms), or not; there are none where ``all_or_nothing`` is false, each of a unit has its own verdict then.
+
+    ``torn``: from that offset on the log alone tells what was judged here. Before it a unit failed, or was accepted in
+    doubt, which depends on more than the log; and where one more ID is remembered or one less, a later unit is rejected or not, so
+    that a fold of that range could remember what nobody has handled.
+    """
+
+    def __init__(self, reach: Reach, *, all_or_nothing: bool) -> None:
+        self.all_or_nothing = all_or_nothing
+        self.torn = 0
+        self._reach = reach
+        self._maybe: dict[bytes, int] = {}
+        self._whole_from = 0
+
+    # --- where the log does not tell -------------------------------------------------------------------------
+
+    def tear(self, offset: int) -> None:
+        """Note that the log before an offset does not tell what was judged."""
+        if self.all_or_nothing:
+            self.torn = max(self.torn, offset)
+
+    def pass_below(self, high: int) -> None:
+        """Note that the watermark moves."""
+        if self._whole_from < self.torn <= high:
+            self._whole_from = high
+
+    def told_low(self, low: int, high: int) -> int:
+        """Return where the history begins, as a commit tells it: no place inside a unit, whose rest would pass for all of it."""
+        if not self.torn:
+            return low
+        return max(low, self._whole_from if self._whole_from >= self.torn else high)
+
+    # --- IDs that may be known -------------------------------------------------------------------------------
+
+    def written_since_ms(self) -> int | None:
+        """Return from when the marks are known, as it is written while a fold is under way: it may not come to its end."""
+        since_ms = self._reach.since_ms
+        return max(max(self._maybe.values()) + 1, since_ms or 0) if self._maybe else since_ms
+
+    def end(self) -> None:
+        """Have the marks begin behind all doubt: from here on every verdict is known."""
+        if self._maybe:
+            self._reach.forgot_before(max(self._maybe.values()) + 1)
+            self._maybe = {}
+
+    def is_uncertain(self, unit: CompleteUnit, *, covered: bool) -> bool:
+        """Whether a fold does not know what became of a unit none of whose IDs it knows."""
+        if not self.all_or_nothing or (len(unit.digests) == 1 and (covered or unit.sized)):
+            # Whatever it was told, its ID was handled, then or before. Of one with an end mark only the first records may be missing.
+            return False
+        return not covered or any(self._may_be_known(digest, unit) for digest in unit.digests)
+
+    def _may_be_known(self, digest: bytes, unit: CompleteUnit) -> bool:
+        holds = self._reach.window.holds
+        return digest in self._maybe and holds(unit.end_ms - self._maybe[digest], 0)
+
+    def note_rejected(self, unit: CompleteUnit, duplicates: Collection[bytes], *, covered: bool) -> None:
+        """Note of a unit that a fold rejects which other IDs of it may have been known: their marks moved to its end then."""
+        if not self.all_or_nothing:
+            return
+        for digest in unit.digests:
+            if digest not in duplicates and (not covered or self._may_be_known(digest, unit)):
+                self._maybe[digest] = max(unit.end_ms, self._maybe.get(digest, unit.end_ms))
+
+    def note(self, digests: Iterable[bytes | None], timestamp_ms: int) -> None:
+        """Note IDs (None: none) that may have been completed at a time, or not."""
+        if not self.all_or_nothing:
+            return
+        known = [digest for digest in digests if digest is not None]
+        for digest in known:
+            self._maybe[digest] = max(timestamp_ms, self._maybe.get(digest, timestamp_ms))
+        ring = self._reach.ring
+        if ring is not None and known:
+            ring.pass_uncounted(len(known))
+            self._reach.doubt_below(ring.accepted)

@@ -1,0 +1,142 @@
+"""The gate of a partition whose records may belong to units: time for those that are open, and units that lie in two partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from dedup_sdk.core.flight import Chunk
+from dedup_sdk.core.state import PartitionState
+from dedup_sdk.engine.gates import Gate
+from dedup_sdk.observe import PartitionEvent
+from dedup_sdk.units.assembler import CROSSES, UNFINISHED
+from dedup_sdk.units.memory import UnitMemory
+
+if TYPE_CHECKING:
+    from dedup_sdk.engine.partition import Partition
+
+logger = logging.getLogger("dedup_sdk")
+
+QUIET_MS: Final = 60_000
+"""Milliseconds between two lines on units that are crowded out of one partition, at least."""
+
+
+class UnitGate(Gate):
+    """Looks after the units of one partition. What is open in a fold is not waited for: it begins with the first record that is delivered."""
+
+    def __init__(self, state: PartitionState, units: UnitMemory) -> None:
+        self.units = units
+        self._flight = state.flight
+        self._partition: Partition | None = None
+        self._all: Callable[[], Iterable[Partition]] = tuple
+        self._unsaid = 0
+        self._quiet_until_ms = 0
+
+    def enter(self, partition: Partition, all_partitions: Callable[[], Iterable[Partition]]) -> None:
+        """See `Gate`."""
+        self._partition, self._all = partition, all_partitions
+        self.units.assembler.ask_elsewhere(lambda name: bool(self._elsewhere(name)))
+
+    # --- records ---------------------------------------------------------------------------------------------
+
+    def takes(self, chunk: Chunk) -> bool:
+        """See `Gate`. Units that failed because too much came behind them are told once a minute, not once a unit."""
+        del chunk
+        crowded = self.units.take_crowded()
+        self._unsaid += len(crowded)
+        partition = self._partition
+        if not crowded or partition is None or (now_ms := partition.now_ms()) < self._quiet_until_ms:
+            return False
+        unit, (name, offset) = self.units.keys.unit, crowded[0]
+        among = f" (one of {self._unsaid:,} since this was said last)" if self._unsaid > 1 else ""
+        logger.warning(
+            "%s[%d]: unit %r, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came since, all of them in memory for "
+            "it; it is delivered record by record, as unverified. Have its producer end it, or raise Unit(records=%d, megabytes=%d)",
+            partition.topic, partition.partition, name.decode(errors="backslashreplace"), offset, among, f"{self.units.most_behind:,}",
+            f"{unit.megabytes:,}", unit.records, unit.megabytes,
+        )  # fmt: skip
+        self._unsaid = 0
+        self._quiet_until_ms = now_ms + QUIET_MS
+        return False
+
+    # --- units that cross partitions ---------------------------------------------------------------------------
+
+    def _elsewhere(self, name: bytes) -> list[tuple[Partition, int]]:
+        """Return the other partitions with records of a unit that has not ended there, or not with all of them; and the first offset of it.
+
+        Nobody can say in which order two partitions are read, so that such a unit is never whole.
+        """
+        found: list[tuple[Partition, int]] = []
+        for other in self._all():
+            gate = None if other is self._partition else other.gate(UnitGate)
+            first = None if gate is None or not gate.units.is_live else gate.units.assembler.first(name)
+            if first is not None:
+                found.append((other, first))
+        return found
+
+    def look_across(self) -> list[PartitionEvent]:
+        """Let units of which this partition has had records fail in the others that have some; return an event for each.
+
+        No exception: a producer that does so would stop its consumers for good, and every record is delivered all the same.
+        """
+        events: list[PartitionEvent] = []
+        partition = self._partition
+        crossed = self.units.assembler.take_crossed() if self.units.is_live else {}
+        for name, offset in crossed.items() if partition is not None else ():
+            others = self._elsewhere(name)
+            if not others or partition is None:
+                continue
+            beside, first = others[0]
+            detail = (
+                f"unit {name.decode(errors='backslashreplace')!r} has records in {partition.topic}[{partition.partition}] from offset {offset} and in "
+                f"{beside.topic}[{beside.partition}] from offset {first}: they are delivered one by one, as "
+                "unverified; send a unit to one partition, e.g. with one key"
+            )
+            logger.error("%s", detail)
+            for other, _ in others:
+                other.give_up(name, CROSSES)
+            events.append(PartitionEvent(CROSSES, partition.topic, partition.partition, offset, detail))
+        return events
+
+    # --- time ------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """See `Gate`."""
+        return self.units.is_live and self.units.assembler.waits
+
+    def tick(self, now_ms: int, *, at_end: bool) -> list[bytes]:
+        """Return the names of units that were begun too long ago, counting the time in which there was nothing more to read."""
+        if not self.units.is_live:
+            return []
+        self.units.assembler.tell_time(now_ms, at_end=at_end)
+        return self.units.assembler.overdue(int(self.units.keys.unit.timeout * 1000))
+
+    def give_up(self, name: bytes, reason: str, now_ms: int) -> None:
+        """Let an open unit fail."""
+        if self.units.is_live and name in self.units.assembler.open:
+            self.units.fail_unit(name, reason or UNFINISHED, now_ms)
+
+    # --- what its owner asks -----------------------------------------------------------------------------------
+
+    @property
+    def needs_more(self) -> bool:
+        """See `Gate`."""
+        return self.units.needs_more
+
+    def resumes_at(self, offset: int, queued: int | None) -> int:
+        """See `Gate`. Nor the first records of a unit that is over: the rest would be waited for in vain, or pass for all of it."""
+        flight = self._flight
+        if not self.units.is_live or offset > flight.position:
+            return offset
+        if offset <= flight.high:
+            return self.units.over.before(offset)
+        passes = self.units.waits_below(offset) or (queued is not None and queued < offset)
+        return flight.high if passes else offset
+
+
+def unit_gates(state: PartitionState) -> list[Gate]:
+    """Return the gate of a partition in this state, none where nothing is looked up in its topic."""
+    units = state.memory
+    return [UnitGate(state, units)] if isinstance(units, UnitMemory) else []

@@ -1,0 +1,796 @@
+"""The memory of a partition whose records may belong to units: IDs are looked up, but records of a unit wait until it is whole.
+
+Each single record is judged where it lies, those of a unit at its end, all at once, and they are remembered there: so that "a mark below
+this offset" still tells what was judged before, and a fold of the log gives the same. What waits for an ID, records and units, waits in one
+line for it, in the order in which they are judged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dedup_sdk.core.flight import (
+    APART,
+    DONE,
+    DUPLICATE,
+    FRESH,
+    KINDS,
+    OFFERED,
+    PARKED,
+    UNKEYED,
+    UNVERIFIED,
+    Chunk,
+    Flight,
+    Place,
+    digest_of,
+)
+from dedup_sdk.core.lookup import Asked, LookupMemory
+from dedup_sdk.core.memory import Find, LastRecord, Live, Written
+from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.state import PartitionState
+from dedup_sdk.decision import Mark, decide
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, join_marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.record import VerdictKind, value_bytes
+from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssembler
+from dedup_sdk.units.doubt import Doubt
+from dedup_sdk.units.keys import Member, UnitKeys
+from dedup_sdk.units.ranges import OverUnits
+from dedup_sdk.units.ring import UnitRing
+from dedup_sdk.units.whole import HELD, CompleteUnit, UnitNotes, gathered_of, notes_of, units_of
+from dedup_sdk.window import Window
+
+MOST_OPEN: Final = 100_000
+"""So many records of others may come of its partition while a unit is open, so many offsets in a fold: all that comes since is in memory for it.
+
+Those that it may have itself (`Unit.records`) come on top, but not in a fold, which then does not know what became of it.
+"""
+MOST_TIMES: Final = 65_536
+"""So many times of records are kept, whatever they are of."""
+WAITS_FOR_UNIT: Final = "unit"
+"""The reason of a record that waits for its unit, and of a duplicate that is one only because another record of its unit is."""
+_MEGABYTE: Final = 2**20
+
+
+@dataclass(slots=True, order=True)
+class Remembered:
+    """What a unit that is over leaves: a mark of each of ``digests`` at its end."""
+
+    end: int
+    end_ms: int
+    digests: list[bytes]
+
+
+class Members(NamedTuple):
+    """What records of a chunk say of their units, by row; the rows that were completed before; and what the store knows of IDs."""
+
+    members: dict[int, Member]
+    restored: set[int]
+    stored: dict[bytes, Mark]
+
+
+class UnitMemory:
+    """`dedup_sdk.core.memory.Memory` of units, in front of one that looks IDs up; digests of records are their unit keys (`UnitKeys`).
+
+    ``assembler`` has the units that are open. ``complete_units`` are those that wait or are in flight, by their ends. ``is_live``: records came
+    that are not folded. ``crowded`` are the units that failed because too much came behind them, each with the offset of its
+    first record, until `take_crowded`.
+    """
+
+    def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
+        self.keys = keys
+        self.assembler = UnitAssembler(keys.unit.records)
+        self.lookup = LookupMemory(window, progress, recent, make_ring=UnitRing)
+        self.complete_units: dict[int, CompleteUnit] = {}
+        self.over = OverUnits()
+        self.doubt = Doubt(self.lookup.reach, all_or_nothing=keys.mode == "all-or-nothing")
+        self.is_live = False
+        self._window = window
+        self._folding = False
+        self._due: list[Place] = []
+        self._crowded: list[tuple[bytes, int]] = []
+        self._remembered: list[Remembered] = []
+        self._promoted: list[Place] = []
+        self._admitting: Chunk | None = None
+        self._settling = False
+        self._discards_unkeyed = False
+        self._now_ms = NOTHING_KNOWN
+        self._numbered = self.flight.high
+        self.flight.watch(passing=self._pass, bound=self._outside_units)
+        if progress.completed_end > (progress.low if progress.committed is None else progress.committed):
+            # What no commit says yet was lost with the process.
+            self.doubt.tear(progress.completed_end)
+
+    @property
+    def flight(self) -> Flight:
+        """See `Memory`."""
+        return self.lookup.flight
+
+    @property
+    def reach(self) -> Reach:
+        """See `Memory`."""
+        return self.lookup.reach
+
+    @property
+    def _ring(self) -> UnitRing | None:
+        ring = self.lookup.ring
+        return ring if isinstance(ring, UnitRing) else None
+
+    @property
+    def told_low(self) -> int:
+        """See `Memory`."""
+        return self.doubt.told_low(self.flight.low, self.flight.high)
+
+    @property
+    def torn(self) -> int:
+        """See `Memory`."""
+        return self.doubt.torn
+
+    @property
+    def written_since_ms(self) -> int | None:
+        """See `Memory`."""
+        return self.doubt.written_since_ms()
+
+    @property
+    def recent_count(self) -> int:
+        """See `Memory`."""
+        return self.lookup.recent_count
+
+    @property
+    def looked_up(self) -> int:
+        """See `Memory`."""
+        return 0
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether the watermark stands before a record whose unit is not whole: more has to be read to have it move."""
+        oldest = next(iter(self.assembler.open.values()), None)
+        return oldest is not None and oldest.offsets[0] == self.flight.first_open
+
+    def forget_all(self) -> None:
+        """See `Memory`."""
+        self.lookup.forget_all()
+
+    def pass_uncounted(self, count: int) -> None:
+        """See `Memory`."""
+        if self._ring is not None:
+            self._ring.pass_uncounted(max(0, count))
+
+    def contradiction(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: Sequence[bytes | None],
+        find: Find,
+        *,
+        now_ms: int,
+    ) -> int | None:
+        """See `Memory`. A unit's mark tells nothing of single records."""
+        del offsets, timestamps, digests, find, now_ms
+        return None
+
+    # --- records that come ---------------------------------------------------------------------------------
+
+    def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
+        """Return what records with these unit keys have looked up, and what units do that they may make whole."""
+        keys = list(digests)
+        asked = [self.keys.name_of(key) for key in keys]
+        for name in self.assembler.may_end(self.keys.members_of(keys).values()):
+            asked += [chunk.digests[row] for chunk, row in self.assembler.open[name].items]
+        return asked
+
+    def look_up(
+        self, chunk: Chunk, missing: dict[int, str], find: Find, *, discard: bool, now_ms: int
+    ) -> Asked | Members:
+        """See `Memory`. What a fold before could not tell is not covered from here on."""
+        self._now_ms, self._discards_unkeyed = now_ms, discard
+        if not self._folding:
+            self._due = []
+            if not self.is_live:
+                self.is_live = True
+                self.assembler.wait_anew()
+                self.doubt.end()
+            self._fail_crowded()
+        members = self.keys.members_of(chunk.digests)
+        if not members:
+            return self.lookup.look_up(chunk, missing, find, discard=discard, now_ms=now_ms)
+        chunk.digests = list(chunk.digests)
+        for row, member in members.items():
+            chunk.digests[row] = member.digest
+        chunk.notes = UnitNotes()
+        restored = set(chunk.unmarked)
+        chunk.leave_unkeyed(missing, discard=discard)
+        return Members(members, restored, self._find(chunk, members, restored, find))
+
+    def _find(
+        self, chunk: Chunk, members: dict[int, Member], restored: set[int], find: Find
+    ) -> dict[bytes, Mark]:
+        """Ask the store for all that may be judged now: the units that are open and named here come to their end, perhaps."""
+        wanted = {
+            digest for row, digest in enumerate(chunk.digests) if digest is not None and row not in restored
+        }
+        for name in self.assembler.may_end(members.values()):
+            wanted |= {
+                digest_of(*each) for each in self.assembler.open[name].items if each.chunk.digests[each.row]
+            }
+        asked = list(wanted)
+        found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
+        numbers = found.numbers or [0] * len(found.indexes)
+        columns = zip(found.offsets, found.timestamps, numbers, strict=True)
+        return {asked[index]: Mark(*column) for index, column in zip(found.indexes, columns, strict=True)}
+
+    def judge(self, chunk: Chunk, known: Asked | Members) -> None:
+        """See `Memory`. Verdicts that a unit's end brings for records of earlier chunks are settled."""
+        if isinstance(known, Asked):
+            self.lookup.judge(chunk, known)
+        else:
+            # All of them: a unit is remembered at its end, also where that bears no ID.
+            self.lookup.recent.timeline.extend(chunk.column, chunk.timestamps)
+            self._shorten_timeline()
+            self._admitting = chunk
+            try:
+                self._judge_all(chunk, known)
+            finally:
+                self._admitting = None
+            self._hand_over_with(chunk)
+        if self.assembler.open and not self._folding:
+            self.assembler.tell_came(len(chunk.offsets), value_bytes(chunk.items))
+
+    def _shorten_timeline(self) -> None:
+        """Forget the times of records of which nothing is remembered nor in flight: without IDs no flush is ever due."""
+        recent = self.lookup.recent
+        timeline = recent.timeline
+        if len(timeline) > MOST_TIMES and len(timeline) > MOST_TIMES + 4 * (len(recent) + self.flight.kept):
+            in_flight = [chunk.column for chunk in self.flight.chunks]
+            known = np.fromiter(recent.offsets.values(), np.int64, len(recent))
+            timeline.keep_only(np.concatenate([known, *in_flight]))
+
+    def _judge_all(self, chunk: Chunk, known: Members) -> None:
+        singles: list[int] = []
+        for row, offset in enumerate(chunk.offsets):
+            member = known.members.get(row)
+            if member is None or not member.name:
+                if row not in chunk.unmarked:
+                    singles.append(row)
+                continue
+            if row in known.restored:
+                self._note_over(member, offset)
+                continue
+            chunk.unmarked.add(row)
+            place = Place(chunk, row)
+            standing, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
+            notes_of(chunk).gathered.add(row)
+            chunk.hold(row, WAITS_FOR_UNIT)
+            if standing is Standing.WAITS:
+                continue
+            # What lies before an end is judged before it.
+            self._judge_singles(chunk, singles, known.stored)
+            singles = []
+            if standing is Standing.WHOLE and unit is not None:
+                self._judge_whole(unit, known.stored)
+            elif unit is not None:
+                self._deliver_each(unit.items, reason)
+            else:
+                self._deliver_each([place], reason)
+        self._judge_singles(chunk, singles, known.stored)
+
+    def _note_over(self, member: Member, offset: int) -> None:
+        """Note a record of a unit that was completed before."""
+        if member.name in self.assembler.open:
+            # While others of it are not: then it had failed.
+            unit = self.assembler.fail(member.name, UNFINISHED, self._now_ms)
+            self._deliver_each(unit.items, UNFINISHED)
+        extent = self.assembler.note_over(member, offset, self._now_ms)
+        if extent is not None:
+            self.over.add(*extent)
+
+    def _judge_singles(self, chunk: Chunk, rows: list[int], stored: dict[bytes, Mark]) -> None:
+        if not rows:
+            return
+        digests = [digest_of(chunk, row) for row in rows]
+        hits = [(index, stored[digest]) for index, digest in enumerate(digests) if digest in stored]
+        marks = [mark for _, mark in hits]
+        found = Found(
+            [index for index, _ in hits],
+            [mark.offset for mark in marks],
+            [mark.timestamp_ms for mark in marks],
+            [mark.number for mark in marks],
+        )
+        self.lookup.judge(chunk, Asked(rows, digests, found), timed=True)
+
+    def _hand_over_with(self, chunk: Chunk) -> None:
+        """Let what became due of the chunk that comes now be handed out with it."""
+        due, self._due = [*self._due, *self._promoted], []
+        self._promoted = []
+        for place in due:
+            if place.chunk is not chunk:
+                self._due.append(place)
+            elif chunk.states[place.row] == APART:
+                chunk.states[place.row] = OFFERED
+        self.flight.drop_settled(chunk)
+
+    # --- units ---------------------------------------------------------------------------------------------
+
+    def _judge_whole(self, gathered: Gathered, stored: dict[bytes, Mark]) -> None:
+        """Judge a unit at its end, or have it wait for what is in flight."""
+        places: list[Place] = gathered.items
+        digests = [chunk.digests[row] for chunk, row in places]
+        distinct = list(dict.fromkeys(digest for digest in digests if digest is not None))
+        known = {digest: stored[digest] for digest in distinct if digest in stored}
+        unit = CompleteUnit(places, distinct, known, sized=gathered.size is not None)
+        self.complete_units[unit.end] = unit
+        if self._ring is not None:
+            self._ring.consider_unit(unit.end, len(distinct))
+        waiting = self.flight.waiting
+        if not any(digest in waiting for digest in distinct) and self._settle_unit(unit):
+            return
+        for chunk, row in places:
+            chunk.reasons[row] = "in-flight"
+        for digest in distinct:
+            self.flight.wait(digest, unit)
+        self._stand_in_line(unit)
+
+    def _stand_in_line(self, unit: CompleteUnit) -> None:
+        """Have later records wait for a unit that waits itself, also where nothing else of an ID is known, or in flight any more."""
+        for digest in unit.digests:
+            if self.flight.waiting[digest][0] is unit:
+                self.lookup.recent.offsets.setdefault(digest, unit.end)
+
+    def _settle_unit(self, unit: CompleteUnit) -> bool:
+        """Give a unit its verdict and return True, or False while that hangs on what is in flight."""
+        end, end_ms = unit.end, unit.end_ms
+        covered = self.reach.covers(end_ms)
+        kinds: dict[bytes, VerdictKind] = {}
+        duplicates: dict[bytes, Mark] = {}
+        for digest in unit.digests:
+            certain, mark = self.lookup.last_sighting(digest, end, unit.stored.get(digest))
+            if not certain:
+                return False
+            kinds[digest] = decide(
+                end,
+                end_ms,
+                mark,
+                keyed=True,
+                low=end,
+                high=end,
+                done=(),
+                window=self._window,
+                covered=covered,
+            )
+            if kinds[digest] is VerdictKind.DUPLICATE and mark is not None:
+                duplicates[digest] = mark
+        if duplicates and self.doubt.all_or_nothing:
+            if self._folding:
+                self.doubt.note_rejected(unit, duplicates.keys(), covered=covered)
+            self._reject(unit, duplicates)
+        elif self._folding and self.doubt.is_uncertain(unit, covered=covered):
+            self._pass_unit(unit)
+        else:
+            self._accept(unit, kinds, duplicates, covered=covered)
+        return True
+
+    def _reject(self, unit: CompleteUnit, duplicates: dict[bytes, Mark]) -> None:
+        """Call all records of a unit duplicates; those that are, by themselves, move their marks to its end."""
+        for chunk, row in unit.places:
+            mark = duplicates.get(chunk.digests[row] or b"")
+            chunk.kinds[row] = DUPLICATE
+            chunk.reasons.pop(row, None)
+            if mark is None:
+                chunk.reasons[row] = WAITS_FOR_UNIT
+            else:
+                chunk.seen[row] = (max(mark.offset, -1), mark.timestamp_ms)
+        for digest in unit.digests:
+            if digest in duplicates:
+                self.lookup.recent.offsets[digest] = unit.end
+            else:
+                self.lookup.recent.drop(digest, unit.end)
+        self._number_none(unit, unit.digests)
+        self._end_rows(unit)
+        self._remember(list(duplicates), unit)
+        self._note_settled(unit.places)
+
+    def _accept(
+        self,
+        unit: CompleteUnit,
+        kinds: dict[bytes, VerdictKind],
+        duplicates: dict[bytes, Mark],
+        *,
+        covered: bool,
+    ) -> None:
+        """Offer the records of a unit, but for those that are duplicates by themselves; all of them end together."""
+        unit.marked = unit.digests
+        unit.accepted = [digest for digest in unit.digests if digest not in duplicates]
+        for digest in unit.digests:
+            self.lookup.recent.begin(digest, unit.end)
+        if self._ring is not None:
+            self._number_none(unit, duplicates)
+            self._ring.offer_unit(unit.accepted, unit.end)
+        if not covered and len(unit.accepted) > 1 and not self._folding:
+            self.doubt.tear(unit.end + 1)
+        firsts: dict[bytes, Place] = {}
+        for place in unit.places:
+            chunk, row = place
+            notes_of(chunk).units[row] = unit
+            bears = chunk.digests[row]
+            chunk.states[row] = HELD
+            chunk.reasons.pop(row, None)
+            if bears in duplicates:
+                chunk.kinds[row] = DUPLICATE
+                chunk.seen[row] = (max(duplicates[bears].offset, -1), duplicates[bears].timestamp_ms)
+            elif bears in firsts and self.keys.unit.repeats == "drop":
+                first = firsts[bears]
+                chunk.kinds[row] = DUPLICATE
+                chunk.seen[row] = (first.offset, int(first.chunk.timestamps[first.row]))
+            else:
+                self._offer_member(unit, place, kinds, covered=covered)
+            if bears is not None:
+                firsts.setdefault(bears, place)
+        self._note_settled(unit.places)
+        if unit.left:
+            return
+        ended = self._finish_unit(unit)
+        if self._settling:
+            # What waits for it is judged by the loop that judged this: a queue of such units may be longer than a stack.
+            self.lookup.end_ids(ended)
+        else:
+            self._promoted += self._conclude(unit.places[-1].chunk, ended)
+
+    def _offer_member(
+        self, unit: CompleteUnit, place: Place, kinds: dict[bytes, VerdictKind], *, covered: bool
+    ) -> None:
+        chunk, row = place
+        digest = chunk.digests[row]
+        if not unit.digests:
+            chunk.kinds[row], chunk.reasons[row] = UNKEYED, "absent"
+            if self._discards_unkeyed:
+                chunk.withheld.add(row)
+                return
+        else:
+            # One record with an ID is enough for the unit.
+            unit_kind = FRESH if covered else UNVERIFIED
+            chunk.kinds[row] = unit_kind if digest is None else KINDS.index(kinds[digest])
+            if chunk.kinds[row] == UNVERIFIED:
+                chunk.reasons[row] = "uncovered"
+        chunk.states[row] = OFFERED if chunk is self._admitting else APART
+        unit.left += 1
+
+    def _deliver_each(self, places: Sequence[Place], reason: str) -> None:
+        """Offer records one by one, unverified: their unit cannot be judged. They leave no mark.
+
+        Else a unit that came again whole would be rejected for what came of it before, and what did not come then would be lost.
+        """
+        for chunk, row in places:
+            notes_of(chunk).gathered.discard(row)
+            chunk.kinds[row], chunk.reasons[row] = UNVERIFIED, reason
+            chunk.states[row] = OFFERED if chunk is self._admitting else APART
+            if self._folding:
+                self.doubt.note([chunk.digests[row]], int(chunk.timestamps[row]))
+        if not self._folding:
+            self.doubt.tear(places[-1].offset + 1)
+        self._note_settled(places)
+
+    def _note_settled(self, places: Sequence[Place]) -> None:
+        """Note verdicts of records that came before what comes now."""
+        for place in places:
+            if place.chunk is not self._admitting:
+                self.flight.settled.append(place)
+                if place.chunk.states[place.row] == APART:
+                    self._promoted.append(place)
+
+    def _finish_unit(self, unit: CompleteUnit) -> list[bytes]:
+        """Complete all records of a unit at once; return the IDs that nothing of it has in flight any more."""
+        self._remember(unit.marked, unit)
+        self._end_rows(unit)
+        return unit.digests
+
+    def _end_rows(self, unit: CompleteUnit) -> None:
+        """Call all records of a unit completed, at once."""
+        for chunk, row in unit.places:
+            chunk.finish(row)
+            self.flight.note_dirty(chunk)
+        self.over.add(unit.first, unit.end)
+        del self.complete_units[unit.end]
+
+    def _number_none(self, unit: CompleteUnit, digests: Iterable[bytes]) -> None:
+        """Let IDs of a unit take no number; marks that the store has bear theirs on."""
+        ring = self._ring
+        if ring is None:
+            return
+        for digest in digests:
+            ring.forget(unit.end)
+            if digest in unit.stored:
+                ring.numbers.setdefault(digest, unit.stored[digest].number)
+
+    def _remember(self, digests: list[bytes], unit: CompleteUnit) -> None:
+        """Note which IDs a unit that is over leaves a mark of."""
+        if digests:
+            heappush(self._remembered, Remembered(unit.end, unit.end_ms, digests))
+
+    # --- units that do not become whole ----------------------------------------------------------------------
+
+    @property
+    def most_behind(self) -> int:
+        """So many records may come behind the first one of a unit that is open."""
+        return MOST_OPEN + self.keys.unit.records
+
+    def _fail_crowded(self) -> None:
+        """Let units fail behind whose first record too much has come; their time may not count, while there is so much to read."""
+        while name := self.assembler.crowded(self.most_behind, self.keys.unit.megabytes * _MEGABYTE):
+            self._crowded.append((name, self.assembler.open[name].offsets[0]))
+            self.fail_unit(name, UNFINISHED, self._now_ms)
+
+    def take_crowded(self) -> list[tuple[bytes, int]]:
+        """Return the units that failed so, each with the offset of its first record, and forget them."""
+        crowded, self._crowded = self._crowded, []
+        return crowded
+
+    def fail_unit(self, name: bytes, reason: str, now_ms: int) -> None:
+        """Deliver what has come of an open unit, record by record, and whatever comes of it later; that is settled."""
+        self._now_ms = now_ms
+        self._deliver_each(self.assembler.fail(name, reason, now_ms).items, reason)
+        self._due += self._promoted
+        self._promoted = []
+
+    def waits_below(self, end: int) -> bool:
+        """Whether a record below ``end`` waits: for its unit, for others of it, or for one of its ID."""
+        for chunk in self.flight.chunks:
+            below = bisect_left(chunk.offsets, end)
+            if any(state in (PARKED, HELD) for state in chunk.states[:below]):
+                return True
+            if below < len(chunk.offsets):
+                break
+        return False
+
+    # --- records that end ----------------------------------------------------------------------------------
+
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+        """See `Memory`. A record of a unit is over when its unit is."""
+        units = units_of(chunk)
+        if not units:
+            return self._conclude(chunk, self.lookup.end(chunk, rows))
+        ended: list[bytes | None] = []
+        for row in range(len(chunk.states)) if rows is None else rows:
+            if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != APART):
+                continue
+            unit = units.get(row)
+            if unit is None:
+                chunk.finish(row)
+                ended.append(chunk.digests[row])
+            else:
+                ended += self._end_member(unit, chunk, row)
+        return self._conclude(chunk, ended)
+
+    def _end_member(self, unit: CompleteUnit, chunk: Chunk, row: int) -> list[bytes]:
+        chunk.states[row] = HELD
+        unit.left -= 1
+        return [] if unit.left else self._finish_unit(unit)
+
+    def together(self, place: Place) -> list[Place]:
+        """Return the records of the unit of a record, or the record itself."""
+        unit = units_of(place.chunk).get(place.row)
+        return [place] if unit is None else unit.places
+
+    def _conclude(self, chunk: Chunk, ended: Iterable[bytes | None]) -> list[Place]:
+        """Draw the conclusions from the end of these IDs; return what is to be delivered next."""
+        known = list(ended)
+        self.lookup.end_ids(known)
+        self.flight.advance(chunk)
+        self._settling = True
+        try:
+            if self.flight.waiting:
+                self._settle({*known, *self.lookup.undecided})
+        finally:
+            self._settling = False
+        offered, self._promoted = self._promoted, []
+        self.flight.settled.sort(key=lambda place: place.offset)
+        return sorted(offered, key=lambda place: place.offset)
+
+    def _settle(self, ready: set[Any]) -> None:
+        undecided = self.lookup.undecided
+        while ready:
+            freed: set[bytes] = set()
+            progressed = False
+            undecided -= ready
+            for digest in ready:
+                while (queue := self.flight.waiting.get(digest)) and (
+                    over := self._settle_first(digest, queue[0])
+                ):
+                    progressed = True
+                    freed |= over
+            if progressed:
+                self.flight.advance()
+            ready = {*undecided, *freed} if progressed else set()
+
+    def _settle_first(self, digest: bytes, waiting: Any) -> set[bytes]:
+        """Judge what waits first for an ID; return the IDs for which something else is first now, none where it has to wait on."""
+        if isinstance(waiting, CompleteUnit):
+            if self._is_first(waiting) and self._settle_out(waiting):
+                return set(waiting.digests)
+            self._stand_in_line(waiting)
+            return set()
+        chunk, row, stored = waiting
+        if not self.lookup.settle_one(chunk, row, stored):
+            return set()
+        self._leave_queues([digest])
+        place = Place(chunk, row)
+        self.flight.settled.append(place)
+        if chunk.states[row] == APART:
+            self._promoted.append(place)
+        else:
+            self.flight.note_dirty(chunk)
+        return {digest}
+
+    def _is_first(self, unit: CompleteUnit) -> bool:
+        return all(self.flight.waiting[digest][0] is unit for digest in unit.digests)
+
+    def _settle_out(self, unit: CompleteUnit) -> bool:
+        """Judge a unit that waited; it leaves its queues first, so that nothing that it ends waits for it."""
+        sighting = self.lookup.last_sighting
+        if not all(sighting(each, unit.end, unit.stored.get(each))[0] for each in unit.digests):
+            return False
+        self._leave_queues(unit.digests)
+        return self._settle_unit(unit)
+
+    def _leave_queues(self, digests: Iterable[bytes]) -> None:
+        """Let who waits first for these IDs wait no more."""
+        waiting = self.flight.waiting
+        for digest in digests:
+            waiting[digest].popleft()
+            if not waiting[digest]:
+                del waiting[digest]
+
+    # --- the watermark -------------------------------------------------------------------------------------
+
+    def _outside_units(self, high: int) -> int:
+        """Return where the watermark may stand up to ``high``: not in a unit that begins before it and ends behind it."""
+        return self.over.outside(high)
+
+    def _pass(self, chunks: list[Chunk], high: int) -> None:
+        del chunks
+        if self._ring is not None:
+            self._number(self._ring)
+            self._ring.pass_below(high)
+        self.doubt.pass_below(high)
+
+    def _number(self, ring: UnitRing) -> None:
+        """Number what was accepted before the first that is not over, in the order of ends."""
+        front = min((unit.end for unit in self.complete_units.values()), default=self.flight.position)
+        # What lies before it was over, and has its number.
+        chunks = self.flight.chunks_from(self._numbered)
+        for chunk in chunks:
+            if chunk.offsets[0] >= front:
+                break
+            if not chunk.open:
+                continue
+            gathered = gathered_of(chunk)
+            begin = bisect_left(chunk.offsets, self._numbered)
+            rows = (
+                row
+                for row in range(begin, len(chunk.states))
+                if chunk.states[row] != DONE and row not in gathered
+            )
+            front = min(front, next((chunk.offsets[row] for row in rows), front))
+        for chunk in chunks:
+            units = units_of(chunk)
+            for row in range(bisect_left(chunk.offsets, self._numbered), bisect_left(chunk.offsets, front)):
+                unit = units.get(row)
+                offset = chunk.offsets[row]
+                if unit is not None and unit.end == offset:
+                    ring.number_unit(unit.accepted, offset)
+                elif row not in chunk.unmarked:
+                    ring.number(digest_of(chunk, row), offset)
+        self._numbered = max(self._numbered, front)
+
+    # --- what is kept --------------------------------------------------------------------------------------
+
+    def marks(self) -> Written | None:
+        """See `Memory`; the marks of a unit are written in the step that says that its records are completed."""
+        written = self.lookup.marks()
+        ready: list[Remembered] = []
+        while self._remembered and (self._ring is None or self._remembered[0].end < self.flight.high):
+            ready.append(heappop(self._remembered))
+        if not ready:
+            return written
+        marks = self._marks_of(ready)
+        self.lookup.note_journaled(marks)
+        if written is None:
+            return Written(marks, [])
+        return Written(join_marks([written.marks, marks]), written.done)
+
+    def _marks_of(self, remembered: list[Remembered]) -> Marks:
+        rows = [(digest, each.end, each.end_ms) for each in remembered for digest in each.digests]
+        digests = [digest for digest, _, _ in rows]
+        return Marks(
+            b"".join(digests),
+            np.asarray([end for _, end, _ in rows], np.int64),
+            np.asarray([end_ms for _, _, end_ms in rows], np.int64),
+            self.lookup.numbers_of(digests),
+        )
+
+    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+        """See `Memory`; what a unit that waits is judged by stays, since the store was asked before."""
+        recent = self.lookup.recent
+        waited_for: dict[bytes, Mark] = {}
+        waiting: list[Any] = list(self.flight.waiting)
+        for digest in waiting:
+            offset = recent.offsets.get(digest)
+            mark = None if offset is None or self.flight.is_open(offset) else recent.mark(digest)
+            if mark is not None:
+                waited_for[digest] = mark
+        marks = self.lookup.take_recent(clock_ms, find)
+        for digest, mark in waited_for.items():
+            if digest not in recent.offsets:
+                recent.restore(digest, mark)
+        return marks
+
+    def put_back(self, marks: Marks) -> None:
+        """See `Memory`."""
+        self.lookup.put_back(marks)
+
+    # --- what others completed -----------------------------------------------------------------------------
+
+    def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
+        """See `Memory`; records without an ID or a unit have None.
+
+        The watermark stays before a unit that is open: it is whole in a later piece, and else a call without records closes it.
+
+        Judged as they were, by the marks: but of a unit that had several IDs the log does not tell whether it was rejected where what came
+        before is not known. It leaves no mark then, and coverage begins behind it.
+        """
+        del find
+        self._folding, self._now_ms = True, now_ms
+        try:
+            if chunk.offsets:
+                live(chunk.offsets, chunk.timestamps, chunk.digests)
+                while self._due:
+                    place = self._due.pop()
+                    self._due += self.complete(place.chunk, [place.row])
+                self._close_units(chunk.offsets[-1] - MOST_OPEN)
+            else:
+                self._close_units(max(self.flight.position, end))
+        finally:
+            self._folding = False
+        return None
+
+    def folded(self, chunk: Chunk) -> Marks:
+        """See `Memory`."""
+        del chunk
+        written = self.marks()
+        self.flight.take_settled()
+        self._due, self._promoted = [], []
+        return NO_MARKS if written is None else written.marks
+
+    def _pass_unit(self, unit: CompleteUnit) -> None:
+        """Pass a unit of which a fold does not know what became."""
+        for digest in unit.digests:
+            self.lookup.recent.drop(digest, unit.end)
+        self._number_none(unit, unit.digests)
+        self.doubt.note(unit.digests, unit.end_ms)
+        self._end_rows(unit)
+
+    def _close_units(self, begun_below: int) -> None:
+        """Pass units that a fold has open: what became of them is not known, and what comes of them later is not waited for."""
+        opened = self.assembler.open
+        for name in [name for name, unit in opened.items() if unit.offsets[0] < begun_below]:
+            self._pass_gathered(self.assembler.fail(name, UNFINISHED, self._now_ms))
+
+    def _pass_gathered(self, unit: Gathered) -> None:
+        places: list[Place] = unit.items
+        for chunk, row in places:
+            if chunk.states[row] != DONE:
+                chunk.finish(row)
+            self.doubt.note([chunk.digests[row]], int(chunk.timestamps[row]))
+
+
+def open_units(
+    window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS
+) -> PartitionState:
+    """Return the state of a partition whose records may belong to units: its progress, and the recent marks beside it."""
+    return PartitionState(UnitMemory(window, keys, progress, recent))

@@ -1,0 +1,82 @@
+"""A unit all of whose records have come, and what units keep with the records of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from dedup_sdk.core.flight import Chunk, Place
+from dedup_sdk.decision import Mark
+
+HELD: Final = 4
+"""State of a record of a unit that is over by itself, while another of its unit is not: it is completed together with that."""
+
+
+class CompleteUnit:
+    """A unit all of whose records have come.
+
+    ``places`` are its records in offset order, the last of them its end; ``digests`` its IDs, each once, in the order of their first records.
+    ``stored`` is what the store said of them when it became whole. ``left`` counts the records that the application has not ended;
+    ``sized``: one of its records said how many it has, so that none is missing.
+    ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a number.
+    """
+
+    __slots__ = ("accepted", "digests", "left", "marked", "places", "sized", "stored")
+
+    def __init__(
+        self, places: list[Place], digests: list[bytes], stored: Mapping[bytes, Mark], *, sized: bool
+    ) -> None:
+        self.places = places
+        self.digests = digests
+        self.stored = stored
+        self.left = 0
+        self.marked: list[bytes] = []
+        self.accepted: list[bytes] = []
+        self.sized = sized
+
+    @property
+    def first(self) -> int:
+        """The offset of its first record."""
+        return self.places[0].offset
+
+    @property
+    def end(self) -> int:
+        """The offset at which it is judged and remembered."""
+        return self.places[-1].offset
+
+    @property
+    def end_ms(self) -> int:
+        """The timestamp (ms) with which it is judged and remembered."""
+        chunk, row = self.places[-1]
+        return int(chunk.timestamps[row])
+
+
+class UnitNotes:
+    """``units`` has, by row, the unit of a record once that was accepted; ``gathered`` are the rows that end with a unit."""
+
+    __slots__ = ("gathered", "units")
+
+    def __init__(self) -> None:
+        self.units: dict[int, CompleteUnit] = {}
+        self.gathered: set[int] = set()
+
+
+_NONE: Final[Mapping[int, CompleteUnit]] = MappingProxyType({})
+
+
+def units_of(chunk: Chunk) -> Mapping[int, CompleteUnit]:
+    """Return the accepted units of a chunk, by row."""
+    return chunk.notes.units if isinstance(chunk.notes, UnitNotes) else _NONE
+
+
+def gathered_of(chunk: Chunk) -> Collection[int]:
+    """Return the rows of a chunk that end with a unit."""
+    return chunk.notes.gathered if isinstance(chunk.notes, UnitNotes) else ()
+
+
+def notes_of(chunk: Chunk) -> UnitNotes:
+    """Return what units keep with the records of a chunk that has some of theirs."""
+    if not isinstance(chunk.notes, UnitNotes):
+        raise TypeError(f"records from {chunk.offsets[0]} belong to no unit")
+    return chunk.notes

@@ -1,0 +1,252 @@
+"""Lanes that compare with the last one, driven at random, against the plainest reading of the rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given, settings
+
+from dedup_sdk.core.flight import APART, OFFERED, Place
+from dedup_sdk.core.last import open_last
+from dedup_sdk.core.last_rule import BelowFloor, LastRule
+from dedup_sdk.core.seen import Candidate
+from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk.core.state import PartitionState
+from dedup_sdk.ids import header
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
+from dedup_sdk.progress import Progress, latest
+from dedup_sdk.record import VerdictKind
+from dedup_sdk.window import Window
+from tests.support.naive_lanes import Remembered, Sent, remember, verdict
+from tests.support.slashed import DenseSlashed, Slashed
+
+WINDOW_MS = 1_000
+
+
+KEYS = SourceKeys(header("id"), header("lane"), "slashed")
+
+
+def lane_digest(name: str) -> bytes:
+    """Return the digest by which a lane is known here."""
+    return name.encode().ljust(16, b".")
+
+
+@dataclass
+class Driven:
+    """A lane, what the store beside it holds, and what really happened."""
+
+    rule: LastRule
+    state: PartitionState = field(init=False)
+    steps: list[Progress] = field(default_factory=list)
+    journal: list[Marks] = field(default_factory=list)
+    stored: dict[bytes, tuple[int, int, bytes]] = field(default_factory=dict)
+    log: list[Sent] = field(default_factory=list)
+    ended: dict[int, str] = field(default_factory=dict)
+    told: dict[int, tuple[VerdictKind, str]] = field(default_factory=dict)
+    crashed: bool = False
+
+    def __post_init__(self) -> None:
+        self.state = open_last(self.rule, KEYS, Progress(low=0, high=0))
+
+    def candidate(self, id_bytes: bytes) -> Candidate:
+        """Return an ID with its place."""
+        return Candidate(id_bytes, self.rule.order.place(id_bytes))
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """Look marks up as a store would."""
+        assert len(digests) == 16 * count
+        hits = [
+            (i, self.stored[d]) for i in range(count) if (d := digests[16 * i : 16 * i + 16]) in self.stored
+        ]
+        if not hits:
+            return NONE_FOUND
+        return Found(
+            [i for i, _ in hits],
+            [h[0] for _, h in hits],
+            [h[1] for _, h in hits],
+            None,
+            [h[2] for _, h in hits],
+        )
+
+    def admit(self, batch: list[Sent]) -> None:
+        """Let records come."""
+        chunk = self.state.admit(
+            [sent.offset for sent in batch],
+            np.asarray([sent.timestamp_ms for sent in batch], np.int64),
+            [lane_digest(sent.lane) + sent.id_bytes for sent in batch],
+            {},
+            self.find,
+        )
+        for row in range(len(batch)):
+            self.note(Place(chunk, row))
+
+    def note(self, place: Place) -> None:
+        """Keep what a record was told, if it is final."""
+        told = place.chunk.verdict(place.row)
+        if told.kind is VerdictKind.PARKED:
+            return
+        self.told[place.offset] = (told.kind, told.reason)
+        if told.kind is VerdictKind.DUPLICATE:
+            self.ended[place.offset] = "duplicate"
+
+    def settle(self, offered: list[Place]) -> None:
+        """Take over what was settled."""
+        for place in [*self.state.flight.settled, *offered]:
+            self.note(place)
+        self.state.flight.settled = []
+
+    def open(self) -> list[Place]:
+        """Return the records that the application has."""
+        places = [self.state.flight.place(sent.offset) for sent in self.log]
+        return [place for place in places if place and place.chunk.states[place.row] in (OFFERED, APART)]
+
+    def complete(self, place: Place) -> None:
+        """Handle one."""
+        self.ended[place.offset] = "handled"
+        self.settle(self.state.complete(place.chunk, [place.row]))
+
+    def complete_all(self, place: Place) -> None:
+        """Handle everything that was offered with a chunk."""
+        for row, offset in enumerate(place.chunk.offsets):
+            if place.chunk.states[row] == OFFERED:
+                self.ended[offset] = "handled"
+        self.settle(self.state.complete_chunk(place.chunk))
+
+    def write(self) -> None:
+        """Make durable what is completed."""
+        step = self.state.take_step()
+        if step is not None:
+            self.steps.append(step.progress)
+            self.journal.append(step.marks)
+
+    def flush(self) -> None:
+        """Turn the journal into what is looked up."""
+        self.write()
+        marks = self.state.memory.take_recent(-1, self.find)
+        for index in range(marks.count):
+            digest = marks.digests[16 * index : 16 * index + 16]
+            assert marks.payloads is not None
+            self.stored[digest] = (
+                int(marks.offsets[index]),
+                int(marks.timestamps[index]),
+                marks.payloads[index],
+            )
+        self.steps, self.journal = [self.state.progress], []
+
+    def crash(self) -> list[Sent]:
+        """Open again with what is durable; return what comes again."""
+        self.crashed = True
+        progress = latest(self.steps) or Progress(low=0, high=0)
+        self.state = open_last(
+            self.rule, KEYS, progress, join_marks(self.journal) if self.journal else NO_MARKS
+        )
+        again = [sent for sent in self.log if sent.offset >= progress.high]
+        for sent in again:
+            # What was handled and not written is handled again.
+            self.ended.pop(sent.offset, None)
+            self.told.pop(sent.offset, None)
+        return again
+
+
+RECORDS = st.tuples(
+    st.sampled_from("xyz"),
+    st.sampled_from("AAAAB"),
+    st.one_of(st.integers(0, 12), st.none()),
+    st.integers(0, 3),
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("admit"), st.lists(RECORDS, min_size=1, max_size=6)),
+        st.tuples(st.sampled_from(["complete", "complete all", "release"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["write", "flush", "crash"]), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    actions=ACTIONS,
+    depth=st.integers(0, 5),
+    dense=st.booleans(),
+    below_floor=st.sampled_from(["deliver", "discard"]),
+    jump_ms=st.sampled_from([1, 400]),
+)
+def test_a_driven_lane_says_and_remembers_what_the_rule_does(
+    actions: list[tuple[str, Any]], depth: int, dense: Any, below_floor: BelowFloor, jump_ms: int
+) -> None:
+    """Whatever becomes of records, verdicts and memories are those of the completed log."""
+    rule = LastRule(
+        DenseSlashed() if dense else Slashed(), depth, below_floor, Window(milliseconds=WINDOW_MS)
+    )
+    driven = Driven(rule)
+    now_ms = 0
+    for action, given_ in actions:
+        if action == "admit":
+            batch: list[Sent] = []
+            for lane, origin, number, later in given_:
+                now_ms += later * jump_ms
+                batch.append(Sent(len(driven.log) + len(batch), lane, origin, number, now_ms))
+            driven.log += batch
+            driven.admit(batch)
+        elif action in ("write", "flush"):
+            getattr(driven, action)()
+        elif action == "crash":
+            again = driven.crash()
+            if again:
+                driven.admit(again)
+        elif places := driven.open():
+            place = places[given_ % len(places)]
+            if action == "release":
+                assert driven.state.flight.release(place) == [place]
+            else:
+                getattr(driven, action.replace(" ", "_"))(place)
+    while places := driven.open():
+        driven.complete(places[-1])
+    driven.flush()
+    assert driven.state.flight.high == len(driven.log)
+    _check(driven, depth, dense=dense, below_floor=below_floor)
+
+
+def _check(driven: Driven, depth: int, *, dense: bool, below_floor: str) -> None:
+    done: dict[str, list[Sent]] = {lane: [] for lane in "xyz"}
+    for sent in driven.log:
+        known = remember(done[sent.lane], depth, dense=dense, window_ms=WINDOW_MS)
+        before = any((each.origin, each.number) == (sent.origin, sent.number) for each in done[sent.lane])
+        _check_verdict(driven, sent, verdict(sent, known, WINDOW_MS), before=before, below_floor=below_floor)
+        done[sent.lane].append(sent)
+    for lane, completed in done.items():
+        _check_memory(driven, lane, remember(completed, depth, dense=dense, window_ms=WINDOW_MS))
+
+
+def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, below_floor: str) -> None:
+    told = driven.told[sent.offset]
+    dropped = told[0] is VerdictKind.DUPLICATE
+    if dropped and below_floor == "deliver":
+        assert before, f"{sent} was dropped, and nobody handled it before"
+    if expected == "duplicate" or (expected == "below-floor" and below_floor == "discard"):
+        assert dropped, (sent, told)
+    elif expected == "uncovered":
+        assert told == (VerdictKind.UNVERIFIED, "uncovered") or (dropped and before), (sent, told)
+    elif expected == "fresh":
+        # In flight more is known than what a lane remembers.
+        assert told[0] is VerdictKind.FRESH or (dropped and before), (sent, told)
+
+
+def _check_memory(driven: Driven, lane: str, known: Remembered | None) -> None:
+    stored = driven.stored.get(lane_digest(lane))
+    assert (stored is None) == (known is None)
+    if known is None or stored is None:
+        return
+    mark = driven.rule.restore(stored[2], stored[0], stored[1])
+    assert (mark.offset, mark.timestamp_ms) == (known.offset, known.timestamp_ms)
+    assert (mark.seen.known, mark.seen.forgot) == (known.known, known.forgot)
+    for number in range(14):
+        sent = Sent(0, lane, known.origin, number, known.timestamp_ms)
+        standing = mark.seen.standing(driven.candidate(sent.id_bytes)).name.lower()
+        fresh = "newer" if number > known.numbers[-1] else "unseen"
+        expected = {"fresh": fresh, "uncovered": fresh, "duplicate": "seen", "below-floor": "below"}
+        assert standing == expected[verdict(sent, known, WINDOW_MS)]
