@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.arguments import at_least
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.restore import restore_snapshot
 from dedup_sdk.store.rocks import RocksStore

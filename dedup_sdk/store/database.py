@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,10 @@ IDENTITY: Final = b"identity"
 STATE: Final = b"state"
 PROGRESS: Final = b"progress"
 
+_RECORD: Final = struct.Struct("<IHB")
+"""Of RocksDB's logs: CRC, length, kind."""
+_LOG_BLOCK_BYTES: Final = 2**15
+_REUSED_KINDS: Final = frozenset({5, 6, 7, 8, 11})
 _VALUE_BYTES: Final = re.compile(r"raw value size=(\d+)")
 _TABLE_SECTION: Final = re.compile(r'\[TableOptions/BlockBasedTable "([^"]+)"\]([^\[]*)')
 
@@ -46,10 +51,32 @@ def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -
         # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
         message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
         raise StoreCorruptError(message)
+    _refuse_reused_logs(folder)
     options = database_options(memory, open_files)
     database = Rdict(str(folder), options, column_families=_families(names, memory))
     MERGE_THREADS.opened()
     return database, names
+
+
+def _refuse_reused_logs(folder: Path) -> None:
+    """Raise `StoreCorruptError` for a log with a record of a kind that only reused log files have, and these are never reused.
+
+    One flipped bit makes such a record of another one, and RocksDB would read it again and again, for ever.
+    """
+    for path in (*folder.glob("*.log"), *folder.glob("MANIFEST-*")):
+        data, at = path.read_bytes(), 0
+        while at + _RECORD.size <= len(data):
+            left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
+            if left < _RECORD.size:
+                at += left
+                continue
+            _, length, kind = _RECORD.unpack_from(data, at)
+            if kind in _REUSED_KINDS:
+                message = f"store {folder} is damaged: {path.name} has a record of kind {kind} at byte {at}; move it away and rebuild it"
+                raise StoreCorruptError(message)
+            if not length and not kind:
+                break
+            at += _RECORD.size + length
 
 
 def has_tables(folder: Path) -> bool:
@@ -142,8 +169,5 @@ def families_with_bloom(folder: Path) -> set[str]:
 
 
 def _families(names: list[str], memory: SharedMemory | None) -> dict[str, Options]:
-    options = {DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}
-    generations = sorted((name for name in names if name not in options), key=lambda name: (len(name), name))
-    for name in generations:
-        options[name] = generation_options(memory, growing=name == generations[-1])
-    return options
+    options = {name: generation_options(memory) for name in names}
+    return {**options, DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}

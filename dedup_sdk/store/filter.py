@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.store.filter_words import FilterWords
-from dedup_sdk.store.words import Uint64s
+from dedup_sdk.store.pages import Uint64s
 
 BITS_PER_ID: Final = 12
 PATTERN_BITS: Final = 5

@@ -3,12 +3,12 @@
 Making them of their words costs ten times as much as reading them back. An image is believed only where it was made of exactly the
 state that the store has now, and is whole; else it is as if there was none. Layout, little-endian; the file ``filters/image``::
 
-    magic     4 bytes  "DFI2"
+    magic     4 bytes  "DFI3"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
     heading   JSON     {"state": SHA-256 of the state, hex, "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
     tables    uint64s  of each segment its table, ``filter.table_blocks(capacity)`` words, then those of its extents, each of
-                       ``extent_filters.extent_blocks(marks)`` words
+                       ``extent_filters.extent_blocks(marks)`` words, then the ranks of their pages, a word each
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.extent_filters import Extent, extent_blocks
 from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter import table_blocks
-from dedup_sdk.store.words import Uint64s
+from dedup_sdk.store.pages import Uint64s
 
 IMAGE: Final = "image"
 
-_MAGIC: Final = b"DFI2"
+_MAGIC: Final = b"DFI3"
 _HEAD: Final = struct.Struct("<4sII")
 _MOST_HEADING_BYTES: Final = 2**24
 _WORD_BYTES: Final = 8
@@ -43,13 +43,14 @@ _REMEDY: Final = "it is made again"
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """One filter: its capacity and count in digests, where the words lie that it was made of, its table, those of the extents."""
+    """One filter: its capacity and count in digests, where the words lie that it was made of, its table, those of the extents, and the ranks of their pages."""
 
     capacity: int
     count: int
     extents: tuple[Extent, ...]
     table: Uint64s
     extent_table: Uint64s
+    pages: Uint64s
 
 
 def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> None:
@@ -68,7 +69,9 @@ def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> N
         }
     ).encode()
     tables = [
-        table.astype("<u8", copy=False) for each in segments for table in (each.table, each.extent_table)
+        table.astype("<u8", copy=False)
+        for each in segments
+        for table in (each.table, each.extent_table, each.pages)
     ]
     checksum = crc32(heading, crc32(struct.pack("<I", len(heading))))
     for table in tables:
@@ -120,8 +123,13 @@ def read_image(path: Path, state: bytes) -> list[SegmentImage]:
         capacity, count = entry.integer("capacity", least=1), entry.integer("count", least=0)
         extents = tuple(map(_extent, entry.objects("extents")))
         middle = at + table_blocks(capacity)
-        end = middle + sum(extent_blocks(extent.marks) for extent in extents)
-        segments.append(SegmentImage(capacity, count, extents, words[at:middle], words[middle:end]))
+        pages_at = middle + sum(extent_blocks(extent.marks) for extent in extents)
+        end = pages_at + sum(extent.pages for extent in extents)
+        segments.append(
+            SegmentImage(
+                capacity, count, extents, words[at:middle], words[middle:pages_at], words[pages_at:end]
+            )
+        )
         at = end
     if size != _HEAD.size + length + _WORD_BYTES * at:
         raise _wrong(path, f"has {size} bytes, which is not what its heading says")

@@ -8,7 +8,7 @@ another is begun. What they let pass goes through `extent_filters`, which say wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.extent_filters import Extent, ExtentFilters
+from dedup_sdk.store.extent_filters import Asked, Extent, ExtentFilters
 from dedup_sdk.store.filter import Filter
 from dedup_sdk.store.filter_image import IMAGE, SegmentImage, read_image, write_image
 from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
@@ -72,19 +72,37 @@ class FilterSet:
         found = [segment.filter.may_contain(digests) for segment in self._segments]
         return np.unique(np.concatenate(found))
 
-    def by_generation(self, digests: bytes) -> list[tuple[int, list[int]]]:
-        """Return the positions, ascending, of the digests that each generation may have, the newest first; never misses one."""
+    def by_generation(self, digests: bytes) -> list[Asked]:
+        """Return the digests that each generation may have, and in which pages they would be; never misses one."""
         passed = self.may_contain(digests)
         return self._extents.by_generation(digests, passed) if passed.size else []
 
-    def append(self, generation: int, start: int, words: FilterWords) -> int:
-        """Write words as `write` does, add them, and return the file's end."""
+    def append(self, generation: int, start: int, words: FilterWords, number: int = 0) -> int:
+        """Write words as `write` does, add them as the extent of this number, and return the file's end."""
         self._changes()
         end = self.write(generation, start, words)
         # An earlier attempt of the same flush, whose bytes were just written over.
         self._keep(lambda known: known.generation != generation or known.start < start)
-        self._add(Extent(generation, start, end - start, words.count), [words])
+        self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
         return end
+
+    def fold(self, old: int, new: int, words: FilterWords) -> None:
+        """Put a generation with one extent, whose words are written, in the place of another one that has the same digests."""
+        self._changes()
+        holders = [
+            segment
+            for segment in self._segments
+            if any(extent.generation == old for extent in segment.extents)
+        ]
+        self._keep(lambda known: known.generation != old)
+        extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, len(words.pages))
+        if len(holders) == 1:
+            # Its filter has these digests already.
+            holders[0].extents.append(extent)
+            self._extents.add(extent, [words])
+        else:
+            self._add(extent, [words])
+        self.path(old).unlink(missing_ok=True)
 
     def write(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words (ascending) at byte ``start`` of the generation's file, cut off what lay beyond, return the file's end."""
@@ -99,21 +117,28 @@ class FilterSet:
             os.fsync(file.fileno())
         return start + len(data)
 
-    def load(self, generation: int, size: int) -> int:
-        """Add the words of the first ``size`` bytes of a generation's file and return how many they are.
+    def load(self, generation: int, extents: Sequence[int]) -> int:
+        """Add the extents of a generation, which have so many bytes of its file each, and return how many digests they have.
 
         Raises `StoreCorruptError` or OSError when they cannot be read; nothing was added then.
         """
+        size = sum(extents)
         data = self.read(generation, 0, size)
         if len(data) < size:
             message = f"{self.path(generation)} has {len(data)} bytes, {size} are wanted; it is to be made again from its keys"
             raise StoreCorruptError(message)
-        blocks = decode_words(data)
-        count = sum(block.count for block in blocks)
-        if count:
+        read, start = [], 0
+        for number, length in enumerate(extents):
+            blocks = decode_words(data[start : start + length])
+            counts = [sum(block.count for block in blocks), sum(len(block.pages) for block in blocks)]
+            if counts[0]:
+                read.append((Extent(generation, start, length, counts[0], number, counts[1]), blocks))
+            start += length
+        if read:
             self._changes()
-            self._add(Extent(generation, 0, len(data), count), blocks)
-        return count
+        for extent, blocks in read:
+            self._add(extent, blocks)
+        return sum(extent.marks for extent, _ in read)
 
     def read(self, generation: int, start: int, size: int) -> bytes:
         """Read so many bytes of a generation's file (fewer if it is shorter)."""
@@ -132,6 +157,7 @@ class FilterSet:
                 tuple(segment.extents),
                 segment.filter.table,
                 self._extents.table(segment.extents),
+                self._extents.pages(segment.extents),
             )
             for segment in self._segments
         ]
@@ -160,6 +186,7 @@ class FilterSet:
         self._extents = ExtentFilters(
             [extent for image in images for extent in image.extents],
             np.concatenate([image.extent_table for image in images]),
+            np.concatenate([image.pages for image in images]),
         )
         self._imaged = True
         return True

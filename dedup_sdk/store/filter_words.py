@@ -1,19 +1,23 @@
-"""What a filter needs of each digest, kept beside the sorted files so that a filter of any size is made without their keys.
+"""What a filter needs of each digest, and where the pages begin.
+
+It is kept beside the sorted files, so that filters of any size, and the index of pages, are made without reading a page.
 
 Layout, little-endian; a filter file (``NAME.filter``) is any number of blocks, one after the other::
 
-    magic     4 bytes  "DFW1"
+    magic     4 bytes  "DFW2"
     count     uint32   n
-    checksum  uint32   CRC-32 (zlib) of the count's 4 bytes and of the columns
+    pages     uint32   p
+    checksum  uint32   CRC-32 (zlib) of the 8 bytes of both counts and of the columns
     ranks     n x uint32   the first 4 bytes of each digest as an unsigned big-endian number, ascending
     patterns  n x uint16   the last 2 bytes of each digest as an unsigned big-endian number
+    pages     p x uint32   the rank of each page that these digests are in, ascending
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
@@ -21,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.pages import digest_ranks
 
-MAGIC: Final = b"DFW1"
+MAGIC: Final = b"DFW2"
 WORD_BYTES: Final = 6
 
-_HEADER: Final = struct.Struct("<4sII")
-_COUNT: Final = struct.Struct("<I")
+_HEADER: Final = struct.Struct("<4sIII")
+_COUNTS: Final = struct.Struct("<II")
 _RANKS: Final = np.dtype("<u4")
 _PATTERNS: Final = np.dtype("<u2")
 _MOST_PER_BLOCK: Final = 2**22
@@ -34,10 +39,14 @@ _MOST_PER_BLOCK: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class FilterWords:
-    """``n`` digests as a filter sees them: ``ranks`` (their order) and ``patterns``, both of shape ``(n,)``."""
+    """``n`` digests as a filter sees them: ``ranks`` (their order) and ``patterns``, both of shape ``(n,)``.
+
+    ``pages``: the ranks of the pages in which they lie, ascending; none where nobody asks for them.
+    """
 
     ranks: NDArray[np.uint32]
     patterns: NDArray[np.uint16]
+    pages: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @property
     def count(self) -> int:
@@ -48,25 +57,26 @@ class FilterWords:
 NO_WORDS = FilterWords(np.empty(0, np.uint32), np.empty(0, np.uint16))
 
 
-def filter_words(digests: bytes) -> FilterWords:
-    """Return the words of ``n`` digests (``16 * n`` bytes), in their order."""
-    ranks = np.frombuffer(digests, dtype=">u4")[::4]
+def filter_words(digests: bytes, pages: Sequence[int] = ()) -> FilterWords:
+    """Return the words of ``n`` digests (``16 * n`` bytes), in their order; ``pages`` are the ranks of their pages."""
+    ranks = digest_ranks(digests)
     patterns = np.frombuffer(digests, dtype=">u2")[7::8]
-    return FilterWords(ranks.astype(np.uint32), patterns.astype(np.uint16))
+    return FilterWords(ranks.astype(np.uint32), patterns.astype(np.uint16), np.array(pages, np.uint32))
 
 
 def encode_words(words: FilterWords) -> bytes:
-    """Return the words as blocks; none give no bytes."""
+    """Return the words as blocks, the pages with the last one; none give no bytes."""
     blocks = []
     for start in range(0, words.count, _MOST_PER_BLOCK):
-        ranks, patterns = (
-            words.ranks[start : start + _MOST_PER_BLOCK],
-            words.patterns[start : start + _MOST_PER_BLOCK],
-        )
+        end = start + _MOST_PER_BLOCK
+        pages = words.pages if end >= words.count else words.pages[:0]
         columns = (
-            ranks.astype(_RANKS, copy=False).tobytes() + patterns.astype(_PATTERNS, copy=False).tobytes()
+            words.ranks[start:end].astype(_RANKS, copy=False).tobytes()
+            + words.patterns[start:end].astype(_PATTERNS, copy=False).tobytes()
+            + pages.astype(_RANKS, copy=False).tobytes()
         )
-        blocks += [_HEADER.pack(MAGIC, len(ranks), _checksum(len(ranks), columns)), columns]
+        count = min(end, words.count) - start
+        blocks += [_HEADER.pack(MAGIC, count, len(pages), _checksum(count, len(pages), columns)), columns]
     return b"".join(blocks)
 
 
@@ -79,16 +89,19 @@ def decode_words(data: bytes) -> list[FilterWords]:
     while at < len(data):
         if len(data) - at < _HEADER.size or data[at : at + len(MAGIC)] != MAGIC:
             raise _corrupt(at, "no block begins here")
-        _, count, checksum = _HEADER.unpack_from(data, at)
+        _, count, page_count, checksum = _HEADER.unpack_from(data, at)
         at += _HEADER.size
-        columns = view[at : at + WORD_BYTES * count]
-        if len(columns) != WORD_BYTES * count or _checksum(count, columns) != checksum:
+        size = WORD_BYTES * count + _RANKS.itemsize * page_count
+        columns = view[at : at + size]
+        if len(columns) != size or _checksum(count, page_count, columns) != checksum:
             raise _corrupt(at, "the block is truncated or its checksum differs")
         ranks = np.frombuffer(columns, dtype=_RANKS, count=count)
-        if (ranks[1:] < ranks[:-1]).any():
+        pages = np.frombuffer(columns, dtype=_RANKS, count=page_count, offset=WORD_BYTES * count)
+        if (ranks[1:] < ranks[:-1]).any() or (pages[1:] <= pages[:-1]).any():
             raise _corrupt(at, "the block is out of order")
-        blocks.append(FilterWords(ranks, np.frombuffer(columns, dtype=_PATTERNS, offset=4 * count)))
-        at += WORD_BYTES * count
+        patterns = np.frombuffer(columns, dtype=_PATTERNS, count=count, offset=_RANKS.itemsize * count)
+        blocks.append(FilterWords(ranks, patterns, pages))
+        at += size
     return blocks
 
 
@@ -99,16 +112,17 @@ def merge_words(blocks: Iterable[FilterWords]) -> FilterWords:
         return kept[0] if kept else NO_WORDS
     ranks = np.concatenate([block.ranks for block in kept])
     patterns = np.concatenate([block.patterns for block in kept])
+    pages = np.sort(np.concatenate([block.pages for block in kept]))
     if (ranks[1:] >= ranks[:-1]).all():
         # Blocks of sorted files, in their order: to see that takes a twentieth of a sort.
-        return FilterWords(ranks, patterns)
+        return FilterWords(ranks, patterns, pages)
     # Rank and pattern in one number: one sort of plain words instead of a sort of positions and two gathers.
     joined = np.sort((ranks.astype(np.uint64) << np.uint64(16)) | patterns)
-    return FilterWords((joined >> np.uint64(16)).astype(np.uint32), joined.astype(np.uint16))
+    return FilterWords((joined >> np.uint64(16)).astype(np.uint32), joined.astype(np.uint16), pages)
 
 
-def _checksum(count: int, columns: bytes | memoryview) -> int:
-    return crc32(columns, crc32(_COUNT.pack(count)))
+def _checksum(count: int, pages: int, columns: bytes | memoryview) -> int:
+    return crc32(columns, crc32(_COUNTS.pack(count, pages)))
 
 
 def _corrupt(at: int, why: str) -> StoreCorruptError:

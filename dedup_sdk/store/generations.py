@@ -1,16 +1,16 @@
 """Generations: the marks of one stretch of time, dropped as a whole when all of them are outside the window.
 
-A generation is one column family (``g<number>``) of a partition's database, with several sorted files in it. What is known
+A generation is one column family (``g<number>``) of a partition's database. Each flush adds an extent to it, which is a sorted file of pages; one
+that takes nothing in any more is folded into a generation of a single extent, which takes its place. What is known
 of it is kept here, so that nothing has to be scanned to drop it. Layout of the state, JSON under the key ``state``::
 
-    {"format": 1, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., ...}, ...]}
+    {"format": 2, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., "extents": [...], ...}, ...]}
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
 from typing import Final, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from dedup_sdk.marks import Marks
 from dedup_sdk.store.fields import Fields
 from dedup_sdk.window import Window
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SHARE_OF_WINDOW: Final = 8
 _REMEDY: Final = "move the store away and rebuild it"
 
@@ -29,8 +29,8 @@ _REMEDY: Final = "move the store away and rebuild it"
 class Generation:
     """``began_ms`` is the median timestamp, ``began_number`` the highest number, of its first marks.
 
-    ``marks`` counts what came in (an ID that came twice counts twice); ``filter_bytes`` is how much of its file of filter words
-    belongs to it; ``sealed``: nothing more comes in.
+    ``marks`` counts what came in (an ID that came twice counts twice, until it is folded); ``extents`` has for each of its extents how many bytes
+    of its file of filter words belong to it, one after the other; ``sealed``: nothing more comes in.
     """
 
     number: int
@@ -40,13 +40,18 @@ class Generation:
     newest_number: int = 0
     began_ms: int = 0
     began_number: int = 0
-    filter_bytes: int = 0
+    extents: tuple[int, ...] = ()
     sealed: bool = False
 
     @property
     def name(self) -> str:
         """The name of its column family."""
         return f"g{self.number}"
+
+    @property
+    def filter_bytes(self) -> int:
+        """How much of its file of filter words belongs to it."""
+        return sum(self.extents)
 
     def widened(self, marks: Marks) -> Generation:
         """Return it with ``marks`` (at least one) taken in."""
@@ -94,7 +99,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The generations of a partition, oldest first.
+    """The generations of a partition, oldest first; one that was folded has a later number than some that are younger.
 
     ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
     ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed (None: written by a
@@ -119,6 +124,11 @@ class State:
             )
         kept = tuple(generation if entry.number == generation.number else entry for entry in self.generations)
         return replace(self, generations=kept)
+
+    def folded(self, old: Generation, new: Generation) -> State:
+        """Return it with ``new``, whose number is the next, in the place of ``old``."""
+        kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
+        return replace(self, generations=kept, next_number=new.number + 1)
 
     def encode(self) -> bytes:
         """Return the bytes that `decode` reads."""
@@ -146,14 +156,16 @@ class State:
             raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
         generations = tuple(_generation(entry) for entry in read.objects("generations"))
         numbers = [generation.number for generation in generations]
-        numbers.append(read.integer("next", least=1))
-        if any(later <= earlier for earlier, later in pairwise(numbers)):
+        following = read.integer("next", least=1)
+        if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
             raise read.wrong(
-                "next", f"the numbers of generations have to ascend to it; {_REMEDY}", shown=numbers
+                "next",
+                f"the numbers of generations have to differ, and lie below it; {_REMEDY}",
+                shown=[*numbers, following],
             )
         return cls(
             generations=generations,
-            next_number=numbers[-1],
+            next_number=following,
             top_offset=read.integer("top_offset", least=-1),
             first_step=read.integer("first_step", least=0) if read.has("first_step") else None,
         )
@@ -161,9 +173,11 @@ class State:
 
 def _generation(read: Fields) -> Generation:
     """Read every field of `Generation` by its type; timestamps may be negative, counts may not."""
-    values: dict[str, int] = {}
+    values: dict[str, int | tuple[int, ...]] = {}
     for entry in fields(Generation):
-        if isinstance(entry.default, bool):
+        if entry.name == "extents":
+            values[entry.name] = read.integers(entry.name, least=0)
+        elif isinstance(entry.default, bool):
             values[entry.name] = read.flag(entry.name)
         elif entry.name.endswith("_ms"):
             values[entry.name] = read.integer(entry.name)

@@ -3,10 +3,11 @@
 Layout of a snapshot folder::
 
     DIR/manifest.json               written last: without it there is no snapshot
-    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition
+    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition, nor share
+                                    their first 4 bytes
     DIR/<partition>/<name>.filter   their filter words
 
-``manifest.json`` is one JSON object: ``format`` (3), the fields of `Manifest` with ``partitions`` as a list of objects with
+``manifest.json`` is one JSON object: ``format`` (4), the fields of `Manifest` with ``partitions`` as a list of objects with
 the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile` and their ``gaps`` with those of
 `Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
 the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
@@ -31,7 +32,8 @@ from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT: Final = 3
+FORMAT: Final = 4
+RANK_DIGITS: Final = 8
 MOST_MANIFEST_BYTES: Final = 64 * 2**20
 
 
@@ -280,8 +282,9 @@ def _partition(fields: Fields) -> PartitionManifest:
     ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
     if ends != sorted(ends):
         raise fields.wrong("gaps", "they do not ascend from low to high; make the snapshot again", shown=ends)
+    # A look-up goes to one page, which it tells by the first 4 bytes of a digest.
     ranges = sorted((file.smallest, file.largest) for file in partition.files)
-    if any(later[0] <= earlier[1] for earlier, later in pairwise(ranges)):
+    if any(later[0][:RANK_DIGITS] <= earlier[1][:RANK_DIGITS] for earlier, later in pairwise(ranges)):
         raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
     return partition
 

@@ -14,13 +14,11 @@ import numpy as np
 from dedup_sdk.errors import StoreError, StoreLockedError
 from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress, latest
-from dedup_sdk.store.codec import check_payloads
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.pages import check_payloads, digest_list, newest_per_digest
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot_fit import fitting_partition
-from dedup_sdk.store.words import digest_list
 from dedup_sdk.window import Window
 
 _PAGE_MARKS = 50_000

@@ -20,14 +20,13 @@ from rocksdict import (
 from dedup_sdk.store.open_files import LEAST
 
 BLOOM_BITS: Final = 10
-BLOCK_BYTES: Final = 4096
+BLOCK_BYTES: Final = 1024
+"""Less than a page of marks without payloads has, so that each is a block of its own: what is read is what is asked for."""
 WAL_BYTES: Final = 32 * 2**20
 WRITE_BUFFERS_BYTES: Final = 64 * 2**20
 JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
 SMALL_BUFFER_BYTES: Final = 2**20
 GROWING_RUNS: Final = 8
-GROWN_RUNS: Final = 2
-MERGE_FULLY: Final = {"level0_file_num_compaction_trigger": str(GROWN_RUNS)}
 _TABLE_FORMAT: Final = 5
 
 
@@ -43,12 +42,15 @@ def table_options(cache: Cache | None) -> BlockBasedOptions:
     return table
 
 
-def sorted_file_options() -> Options:
+def sorted_file_options(*, compressed: bool) -> Options:
     """Return the options of a sorted file written by RocksDB outside a database."""
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(table_options(None))
-    options.set_compression_type(DBCompressionType.zstd())
-    options.set_compression_options(-14, 1, 0, 0)
+    if compressed:
+        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_options(-14, 1, 0, 0)
+    else:
+        options.set_compression_type(DBCompressionType.none())
     return options
 
 
@@ -112,17 +114,13 @@ def journal_options(memory: SharedMemory | None) -> Options:
     return options
 
 
-def generation_options(memory: SharedMemory | None, *, growing: bool = True) -> Options:
-    """Return the options of a generation of marks: files come in whole, and are merged rarely while it grows.
-
-    One that does not grow any more is merged to two runs at most (see `MERGE_FULLY`): every look-up that a filter lets pass asks
-    each run of each generation.
-    """
+def generation_options(memory: SharedMemory | None) -> Options:
+    """Return the options of a generation of marks: files come in whole, and are joined rarely, so that few are open."""
     options = _base(memory)
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(-14, 1, 0, 0)
     options.set_compaction_style(DBCompactionStyle.universal())
-    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS if growing else GROWN_RUNS)
+    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
     return options

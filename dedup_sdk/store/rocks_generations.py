@@ -1,6 +1,9 @@
-"""The generations of a partition in its database: taken in, searched, scanned, dropped.
+"""The generations of a partition in its database: taken in, folded, searched, scanned, dropped.
 
-A mark is never taken in over one of a higher offset, so that the newest generation that has an ID has its highest offset.
+A mark is never taken in over one of a higher offset, so that the newest extent of the newest generation that has an ID has its highest offset.
+
+A generation that takes nothing in any more is *folded*: the marks of its extents are merged into a generation of one extent, each ID once, which
+takes its place. Each flush does a part of it, twice as many marks as it takes in, so that none takes long and there are never many extents.
 """
 
 from __future__ import annotations
@@ -17,21 +20,24 @@ from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks, select_marks, take_digests
-from dedup_sdk.store.codec import decode_values
 from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values, wants_merges
 from dedup_sdk.store.filter_set import FilterSet
-from dedup_sdk.store.filter_words import FilterWords, filter_words, merge_words
+from dedup_sdk.store.filter_words import FilterWords, merge_words
 from dedup_sdk.store.generations import Generation, State
-from dedup_sdk.store.options import MERGE_FULLY, SharedMemory, generation_options
+from dedup_sdk.store.options import SharedMemory, generation_options
+from dedup_sdk.store.pages import FoundMark, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
-from dedup_sdk.store.rocks_scan import scan_families
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX, write_marks
+from dedup_sdk.store.rocks_scan import Extents, read_words, scan_generations
+from dedup_sdk.store.sorted_file import SORTED_SUFFIX, ExtentWriter, write_extent
 from dedup_sdk.window import Window
 
 log = logging.getLogger(__name__)
 
 _FILTERS: Final = "filters"
 _INCOMING: Final = "incoming"
+_FOLD: Final = f"fold{SORTED_SUFFIX}"
+_FOLDED_EACH: Final = 2
+_PAGES_AT_ONCE: Final = 64
 _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 
 
@@ -50,7 +56,7 @@ class RocksGenerations:
         self._folder = folder
         self._memory = memory
         self._families: dict[int, Rdict] = {}
-        self._newest_first: list[Rdict] = []
+        self._fold: Iterator[int] | None = None
         self._filters = FilterSet(folder / _FILTERS, state.marks)
         for made in (self.incoming, folder / _FILTERS):
             made.mkdir(mode=PRIVATE, exist_ok=True)
@@ -79,24 +85,34 @@ class RocksGenerations:
             families_with_bloom(self._folder) & {generation.name for generation in self.state.generations}
         )
 
-    def find(self, digests: bytes) -> list[tuple[int, bytes]]:
-        """Return (position, value) of the digests that are stored, ascending by position."""
-        found: dict[int, bytes] = {}
-        for number, positions in self._filters.by_generation(digests):
+    def find(self, digests: bytes) -> list[tuple[int, FoundMark]]:
+        """Return (position, mark) of the digests that are stored, ascending by position."""
+        asked = self._filters.by_generation(digests)
+        if len(asked) > 1:
+            ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
+            asked.sort(key=lambda each: ages.get(each.generation, -1), reverse=True)
+        found: dict[int, FoundMark] = {}
+        for number, positions, keys in asked:
             family = self._families.get(number)
-            wanted = [position for position in positions if position not in found] if found else positions
-            if family is None or not wanted:
+            if family is None:
                 continue
-            keys = [digests[DIGEST_BYTES * position : DIGEST_BYTES * (position + 1)] for position in wanted]
-            values = get_values(family, keys)
-            found.update(
-                (position, value) for position, value in zip(wanted, values, strict=True) if value is not None
-            )
+            if found:
+                left = [at for at, position in enumerate(positions) if position not in found]
+                positions, keys = [positions[at] for at in left], [keys[at] for at in left]  # noqa: PLW2901
+            here: dict[int, FoundMark] = {}
+            # Few pages at once, which stay in the processor's cache until they are looked into.
+            for start in range(0, len(keys), _PAGES_AT_ONCE):
+                some = positions[start : start + _PAGES_AT_ONCE]
+                pages = get_values(family, keys[start : start + _PAGES_AT_ONCE])
+                wanted = [digests[DIGEST_BYTES * at : DIGEST_BYTES * at + DIGEST_BYTES] for at in some]
+                marks = zip(some, find_in_pages(pages, wanted), strict=True)
+                here.update((position, mark) for position, mark in marks if mark is not None)
+            found.update(here)
         return sorted(found.items())
 
     def scan(self) -> Iterator[Marks]:
-        """Yield all marks in pages, ascending, each ID once."""
-        return scan_families(self._newest_first, self.state.marks)
+        """Yield all marks in parts, ascending, each ID once."""
+        return scan_generations(list(map(self._extents, self.state.generations)), self.state.marks)
 
     def newer_than_stored(self, marks: Marks) -> Marks:
         """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
@@ -105,29 +121,68 @@ class RocksGenerations:
         if not found:
             return marks
         places = below[[index for index, _ in found]]
-        offsets, *_ = decode_values([value for _, value in found])
         kept = np.ones(marks.count, dtype=np.bool_)
-        kept[places] = marks.offsets[places] > offsets
+        kept[places] = marks.offsets[places] > np.array([mark.offset for _, mark in found])
         return select_marks(marks, np.flatnonzero(kept))
 
     def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
         """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.takes(marks, window, least_marks):
-            if generation is not None:
-                self._families[generation.number].set_options(MERGE_FULLY)
             generation = self.create()
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
-        write_marks(path, marks)
-        words = filter_words(marks.digests)
-        end = self._filters.append(generation.number, generation.filter_bytes, words)
-        widened = replace(generation.widened(marks), filter_bytes=end)
+        number = len(generation.extents)
+        words = write_extent(path, marks, number)
+        end = self._filters.append(generation.number, generation.filter_bytes, words, number)
+        widened = replace(
+            generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
+        )
         top_offset = max(self.state.top_offset, int(marks.offsets.max()))
         # Filter and state go ahead of the file: whatever of it is there after a crash must be found, and not look older.
         self.state = replace(self.state.changed(widened), top_offset=top_offset)
         self._database.put(STATE, self.state.encode())
         self.ingest(generation, [path])
+        self._go_on_folding(_FOLDED_EACH * marks.count)
+
+    def _go_on_folding(self, marks: int) -> None:
+        """Fold at least so many marks of generations that take nothing in any more, as long as there are any."""
+        while marks > 0:
+            if self._fold is None:
+                old = next((each for each in self.state.generations[:-1] if len(each.extents) > 1), None)
+                if old is None:
+                    return
+                self._fold = self._folding(old)
+            done = next(self._fold, None)
+            if done is None:
+                self._fold = None
+            marks -= done or 0
+
+    def _folding(self, old: Generation) -> Iterator[int]:
+        """Fold a generation; yield after each part how many marks it has."""
+        path = self.incoming / _FOLD
+        path.unlink(missing_ok=True)
+        writer: ExtentWriter | None = None
+        blocks = []
+        for part in scan_generations([self._extents(old)], old.marks):
+            writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
+            blocks.append(writer.add(part))
+            yield part.count
+        words = merge_words(blocks)
+        new = self.create()
+        size = self.write_words(new, words)
+        if writer is not None:
+            writer.finish()
+            self.ingest(new, [path])
+        folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
+        state = self.state.folded(old, folded)
+        self._database.put(STATE, state.encode())
+        # The list of families, which is flushed at once, must not be ahead of it after a power cut.
+        self._database.flush_wal(sync=True)
+        self.state = state
+        self._filters.fold(old.number, new.number, words)
+        del self._families[old.number]
+        self._database.drop_column_family(old.name)
 
     def create(self) -> Generation:
         """Make the next generation, empty; it is removed by `clean` until a valid state names it."""
@@ -135,7 +190,6 @@ class RocksGenerations:
         if generation.number not in self._families:
             options = generation_options(self._memory)
             self._families[generation.number] = self._database.create_column_family(generation.name, options)
-            self._order()
         return generation
 
     def ingest(self, generation: Generation, paths: Sequence[Path]) -> None:
@@ -144,8 +198,8 @@ class RocksGenerations:
         options.set_move_files(True)
         self._families[generation.number].ingest_external_file([str(path) for path in paths], options)
 
-    def entries(self, generation: Generation) -> int:
-        """Return how many marks the sorted files of a generation have."""
+    def pages(self, generation: Generation) -> int:
+        """Return how many pages the sorted files of a generation have."""
         text = self._families[generation.number].property_value("rocksdb.aggregated-table-properties") or ""
         found = _ENTRIES.search(text)
         return int(found.group(1)) if found else 0
@@ -168,12 +222,12 @@ class RocksGenerations:
 
         ``families``: those that the database has, where that is known.
         """
+        self._fold = None
         for path in self.incoming.iterdir():
             path.unlink()
         numbers = {generation.number for generation in self.state.generations}
         names = {generation.name for generation in self.state.generations}
         self._families = {number: family for number, family in self._families.items() if number in numbers}
-        self._order()
         for name in families if families is not None else Rdict.list_cf(str(self._folder)):
             if name not in names and name not in (DEFAULT, JOURNAL):
                 self._database.drop_column_family(name)
@@ -187,7 +241,9 @@ class RocksGenerations:
         """
         merges = True
         try:
-            merges = wants_merges(self._families.values())
+            journal = self._database.get_column_family(JOURNAL)
+            merges = wants_merges([self._database, journal, *self._families.values()])
+            del journal
             self._filters.keep(self.state.encode())
         except OSError as error:
             log.info(
@@ -196,13 +252,13 @@ class RocksGenerations:
                 error,
             )
         finally:
+            self._fold = None
             self._families.clear()
-            self._newest_first.clear()
             del self._database
         return merges
 
-    def _order(self) -> None:
-        self._newest_first = [self._families[number] for number in sorted(self._families, reverse=True)]
+    def _extents(self, generation: Generation) -> Extents:
+        return Extents(self._families[generation.number], len(generation.extents))
 
     def _restore_filters(self) -> bool:
         try:
@@ -213,7 +269,7 @@ class RocksGenerations:
 
     def _load_filter(self, generation: Generation) -> None:
         try:
-            self._filters.load(generation.number, generation.filter_bytes)
+            self._filters.load(generation.number, generation.extents)
         except (StoreCorruptError, OSError) as error:
             log.warning(
                 "store %s: filter of %s is made again from its keys: %s", self._folder, generation.name, error
@@ -221,8 +277,10 @@ class RocksGenerations:
             self._remake_filter(generation)
 
     def _remake_filter(self, generation: Generation) -> None:
-        pages = scan_families([self._families[generation.number]], generation.marks)
-        words = merge_words([filter_words(page.digests) for page in pages])
-        end = self._filters.append(generation.number, 0, words)
-        self.state = self.state.changed(replace(generation, filter_bytes=end))
+        family, end, extents = self._families[generation.number], 0, []
+        for number in range(len(generation.extents)):
+            words = merge_words(read_words(family, number))
+            extents.append(self._filters.append(generation.number, end, words, number) - end)
+            end += extents[-1]
+        self.state = self.state.changed(replace(generation, extents=tuple(extents)))
         self._database.put(STATE, self.state.encode())

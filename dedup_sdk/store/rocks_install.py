@@ -45,9 +45,9 @@ def copy_in(
     except Exception as error:
         message = f"{folder}: RocksDB refuses its sorted files ({error}); make the snapshot again"
         raise SnapshotError(message) from error
-    entries = generations.entries(empty)
-    if entries != entry.marks:
-        message = f"{folder}: its sorted files have {entries} marks, the manifest says {entry.marks}; make the snapshot again"
+    pages = generations.pages(empty)
+    if pages != len(words.pages):
+        message = f"{folder}: its sorted files have {pages} pages, its filter words say {len(words.pages)}; make the snapshot again"
         raise SnapshotError(message)
     yield
     newest_ms = max(file.newest_ms for file in entry.files)
@@ -60,7 +60,7 @@ def copy_in(
         newest_number=newest_number,
         began_ms=newest_ms,
         began_number=newest_number,
-        filter_bytes=generations.write_words(empty, words),
+        extents=(generations.write_words(empty, words),),
         sealed=True,
     )
     return State(generations=(generation,), next_number=empty.number + 1, top_offset=entry.high - 1)

@@ -1,7 +1,7 @@
 """One partition's memory in RocksDB: a journal of recent steps, and generations of flushed marks.
 
 Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
-`codec.encode_step`), and one a generation (key: digest; value: `codec.encode_values`). Beside the database lie
+`journal.encode_step`), and one a generation (`pages`). Beside the database lie
 ``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_image`) and ``incoming/`` (files on their way in, emptied on open).
 
 Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
@@ -18,13 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from traceback import clear_frames
 
-import numpy as np
 from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.codec import decode_step, decode_values, encode_step
 from dedup_sdk.store.database import (
     JOURNAL,
     PROGRESS,
@@ -36,10 +34,11 @@ from dedup_sdk.store.database import (
     sequence_key,
 )
 from dedup_sdk.store.generations import Generation, State
+from dedup_sdk.store.journal import decode_step, encode_step
 from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.open_files import OPEN_FILES
 from dedup_sdk.store.options import SharedMemory
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.paths import make_files_private
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.rocks_errors import ReportDamage, translated, translating, unexpected_damage
@@ -177,19 +176,18 @@ class RocksPartition:
             raise StoreError(message)
         try:
             found = generations.find(digests)
-            offsets, timestamps, numbers, payloads = decode_values([value for _, value in found])
         except Exception as error:
             raise self._failure(error) from error
         if not found:
             return NONE_FOUND
-        if numbers is None and self._numbered:
-            numbers = np.zeros(len(found), np.int64)
+        indexes, marks = zip(*found, strict=True)
+        offsets, timestamps, numbers, payloads = map(list, zip(*marks, strict=True))
         return Found(
-            [index for index, _ in found],
-            offsets.tolist(),
-            timestamps.tolist(),
-            numbers.tolist() if numbers is not None and self._numbered else None,
-            payloads,
+            list(indexes),
+            offsets,
+            timestamps,
+            numbers if self._numbered else None,
+            payloads if any(payloads) else None,
         )
 
     def flush(self, progress: Progress, marks: Marks) -> None:

@@ -1,24 +1,32 @@
-"""Reading a partition's column families from end to end."""
+"""Reading a partition's journal, and its generations from end to end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from rocksdict import Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks, select_marks
+from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.progress import Progress, latest
-from dedup_sdk.store.codec import decode_step, decode_values
 from dedup_sdk.store.database import read_items, value_bytes
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.filter_words import FilterWords, filter_words
+from dedup_sdk.store.journal import decode_step
+from dedup_sdk.store.pages import (
+    FoundMark,
+    decode_items,
+    digest_ranks,
+    find_in_pages,
+    newest_per_digest,
+    page_key,
+    rank_of,
+)
 
-PAGE_MARKS: Final = 50_000
-PAGE_BYTES: Final = 2**24
-"""Of values; those without payloads take a twentieth of it at most."""
-_PREFIX_BYTES: Final = 4
+PART_MARKS: Final = 50_000
+PART_BYTES: Final = 2**24
+"""Of pages; those without payloads take a tenth of it at most."""
 
 
 def read_journal(
@@ -46,42 +54,79 @@ def read_journal(
     return latest(steps), marks, first or 0, following or 0
 
 
-def scan_families(
-    families: Sequence[Rdict], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
-) -> Iterator[Marks]:
-    """Yield the marks of all families and ``more``, ascending, each ID once, in pages of about `PAGE_MARKS`; ``marks`` is their number.
+class Extents(NamedTuple):
+    """A generation to be read: its column family, and how many ``extents`` it has."""
 
-    Where payloads make them large, a page has about `PAGE_BYTES`. ``below``: marks of this offset or a higher one do not count.
+    family: Rdict
+    extents: int
+
+
+class _Reading:
+    """The marks of one extent, read in the order of their ranks."""
+
+    def __init__(self, family: Rdict, number: int) -> None:
+        self._family = family
+        self._number = number
+        self._next = page_key(number, 0)
+        self._held = NO_MARKS
+
+    def below(self, rank: int | None) -> Marks:
+        """Return the marks up to a rank that were not returned before, all of them where it is None; no cursor is left open."""
+        end = page_key(self._number + 1, 0) if rank is None else page_key(self._number, rank)
+        found = decode_items(read_items(self._family, self._next, end))
+        self._next = end
+        held = join_marks([self._held, found]) if self._held.count else found
+        cut = held.count
+        if rank is not None:
+            # A page that begins below the rank may reach beyond it.
+            cut = int(np.searchsorted(digest_ranks(held.digests), rank))
+        self._held = cut_marks(held, cut, held.count)
+        return cut_marks(held, 0, cut)
+
+
+def scan_generations(
+    generations: Sequence[Extents], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
+) -> Iterator[Marks]:
+    """Yield the marks of all generations and ``more``, ascending, each ID once, in parts of about `PART_MARKS`; ``marks`` is their number.
+
+    Where payloads make them large, a part has about `PART_BYTES`. None divides what has one rank. ``below``: marks of this offset or a higher
+    one do not count.
     """
-    size = sum(map(value_bytes, families))
-    slices = min(max(1, (marks + more.count) // PAGE_MARKS, size // PAGE_BYTES), 2**16)
-    bounds = [(index * 2**32 // slices).to_bytes(_PREFIX_BYTES, "big") for index in range(slices)]
+    size = sum(value_bytes(family) for family, _ in generations)
+    slices = min(max(1, (marks + more.count) // PART_MARKS, size // PART_BYTES), 2**16)
+    bounds = [*(index * 2**32 // slices for index in range(1, slices)), None]
     later = newest_per_digest(_below(more, below))
-    ranks = np.frombuffer(later.digests, dtype=">u4")[::4]
-    cuts = [*np.searchsorted(ranks, [int.from_bytes(bound, "big") for bound in bounds]).tolist(), later.count]
-    for index, bound in enumerate(bounds):
-        upper = bounds[index + 1] if index + 1 < slices else None
-        pages = [
-            page
-            for family in families
-            for page in [_below(_slice(family, bound, upper), below)]
-            if page.count
-        ]
-        start, end = cuts[index], cuts[index + 1]
-        if end > start:
-            pages.append(cut_marks(later, start, end))
-        if pages:
-            yield newest_per_digest(join_marks(pages))
+    ranks = digest_ranks(later.digests)
+    readings = [_Reading(family, number) for family, count in generations for number in range(count)]
+    start = 0
+    for bound in bounds:
+        end = later.count if bound is None else int(np.searchsorted(ranks, bound))
+        parts = [_below(reading.below(bound), below) for reading in readings]
+        found = [part for part in (*parts, cut_marks(later, start, end)) if part.count]
+        start = end
+        if found:
+            yield newest_per_digest(join_marks(found))
 
 
 def _below(marks: Marks, offset: int | None) -> Marks:
     return marks if offset is None else select_marks(marks, np.flatnonzero(marks.offsets < offset))
 
 
-def _slice(family: Rdict, lower: bytes, upper: bytes | None) -> Marks:
-    items = read_items(family, lower, upper)
-    digests = b"".join([key for key, _ in items])
-    if len(digests) != DIGEST_BYTES * len(items):
-        message = f"{len(items)} marks have keys of {len(digests)} bytes, not {DIGEST_BYTES} each; rebuild the store"
-        raise StoreCorruptError(message)
-    return Marks(digests, *decode_values([value for _, value in items]))
+def find_in_generation(generation: Extents, digest: bytes) -> list[FoundMark]:
+    """Return every mark that a generation has of a digest, without its filters."""
+    found = []
+    for number in range(generation.extents):
+        cursor = generation.family.iter()
+        cursor.seek_for_prev(page_key(number, rank_of(digest)))
+        cursor.status()
+        if cursor.valid() and cast("bytes", cursor.key()) >= page_key(number, 0):
+            (mark,) = find_in_pages([cast("bytes", cursor.value())], [digest])
+            found += [] if mark is None else [mark]
+    return found
+
+
+def read_words(family: Rdict, number: int) -> Iterator[FilterWords]:
+    """Yield the filter words of an extent's pages, one after the other."""
+    for item in read_items(family, page_key(number, 0), page_key(number + 1, 0)):
+        marks = decode_items([item])
+        yield filter_words(marks.digests, [rank_of(marks.digests)])

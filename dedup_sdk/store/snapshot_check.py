@@ -13,10 +13,10 @@ from dedup_sdk.errors import SnapshotError, StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks, elsewhere
 from dedup_sdk.store.filter_words import FilterWords, decode_words, filter_words, merge_words
 from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
+from dedup_sdk.store.pages import Uint64s, digest_words
 from dedup_sdk.store.snapshot_reader import read_sorted_file
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
-from dedup_sdk.store.words import Uint64s, digest_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.mark_text import mark_texts
+from dedup_sdk.store.pages import digest_words
 from dedup_sdk.store.snapshot_reader import read_source
 from dedup_sdk.store.snapshot_source import Source
-from dedup_sdk.store.words import digest_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -13,11 +12,10 @@ from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, Marks
-from dedup_sdk.store.codec import decode_values
-from dedup_sdk.store.database import value_bytes
 from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.options import database_options
-from dedup_sdk.store.rocks_scan import PAGE_BYTES, PAGE_MARKS
+from dedup_sdk.store.pages import decode_items, marks_in_page
+from dedup_sdk.store.rocks_scan import PART_BYTES, PART_MARKS
 from dedup_sdk.store.snapshot import read_file
 from dedup_sdk.store.snapshot_source import Source
 from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile
@@ -86,7 +84,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         database.ingest_external_file([str(folder / f"{file.name}{SORTED_SUFFIX}")], options)
-        yield from _pages(database, max(1, PAGE_BYTES * file.marks // max(1, value_bytes(database))))
+        yield from _parts(database)
     except StoreCorruptError as error:
         message = f"{place}: {error}; make the snapshot again"
         raise SnapshotError(message) from error
@@ -101,16 +99,20 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
             database.close()
 
 
-def _pages(database: Rdict, most_marks: int) -> Iterator[Marks]:
-    items = cast("Iterator[tuple[bytes, bytes]]", iter(database.items()))
+def _parts(database: Rdict) -> Iterator[Marks]:
+    items: list[tuple[bytes, bytes]] = []
+    marks = size = 0
     last = b""
-    while page := list(islice(items, min(PAGE_MARKS, most_marks))):
-        digests = b"".join([key for key, _ in page])
-        if len(digests) != DIGEST_BYTES * len(page):
-            message = f"{len(page)} marks have keys of {len(digests)} bytes, not {DIGEST_BYTES} each"
-            raise StoreCorruptError(message)
-        last = page[-1][0]
-        yield Marks(digests, *decode_values([value for _, value in page]))
+    for item in cast("Iterator[tuple[bytes, bytes]]", iter(database.items())):
+        marks += marks_in_page(item[1])
+        size += len(item[1])
+        if items and (marks > PART_MARKS or size > PART_BYTES):
+            yield decode_items(items)
+            items, marks, size = [], marks_in_page(item[1]), len(item[1])
+        items.append(item)
+        last = item[0]
+    if items:
+        yield decode_items(items)
     # Such an iteration ends at an error as it does at the end. One that can be asked goes the last step again.
     cursor = database.iter()
     cursor.seek(last)

@@ -1,14 +1,13 @@
-"""Sorted files: marks as RocksDB reads them in, with the words of a filter beside them.
+"""Sorted files: pages of marks as RocksDB reads them in, with the words of a filter beside them.
 
-``NAME.sst`` holds the marks (key: digest; value: `codec.encode_values`), ``NAME.filter`` their `filter_words`. The live
-store, the backfill and snapshots all write the same format, so that a snapshot is taken over without being rewritten.
+``NAME.sst`` holds `pages`, ``NAME.filter`` their `filter_words`. The live store, the backfill and snapshots all have RocksDB's own writer write
+the same format, so that a snapshot is taken over without being rewritten.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,11 @@ import numpy as np
 from rocksdict import SstFileWriter
 
 from dedup_sdk.errors import StoreError
-from dedup_sdk.marks import DIGEST_BYTES, Marks
-from dedup_sdk.store.codec import encode_values
-from dedup_sdk.store.filter_words import encode_words, filter_words
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
+from dedup_sdk.store.filter_words import FilterWords, encode_words, filter_words
 from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
 from dedup_sdk.store.options import sorted_file_options
-from dedup_sdk.store.table_file import TableWriter
-from dedup_sdk.store.words import digest_list, digest_words
+from dedup_sdk.store.pages import Page, digest_words, encode_pages, page_key
 
 SORTED_SUFFIX = ".sst"
 FILTER_SUFFIX = ".filter"
@@ -57,15 +54,14 @@ class SortedFile:
 
 
 class SortedFileWriter:
-    """Writes one sorted file, page by page; a context manager that leaves nothing behind unless it was finished.
+    """Writes one sorted file, some marks at a time; a context manager that leaves nothing behind unless it was finished.
 
     with SortedFileWriter(folder / "0001.sst") as writer:
-        for page in pages:          # ascending by digest, each digest once, also across pages
-            writer.add(page)
+        for marks in parts:         # ascending by digest, each digest once, also across parts
+            writer.add(marks)
         file = writer.finish()
 
-    It is compressed, for the disk and the network of others; `write_marks` is for files that stay here. Whether marks bear
-    acceptance numbers is decided by the first page. Raises `StoreError` naming the file when digests do not ascend, nothing
+    Whether marks bear acceptance numbers is decided by the first part. Raises `StoreError` naming the file when digests do not ascend, nothing
     was added, or it cannot be written.
     """
 
@@ -77,9 +73,10 @@ class SortedFileWriter:
             )
             raise StoreError(message)
         self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
-        self._writer = SstFileWriter(sorted_file_options())
+        self._writer = SstFileWriter(sorted_file_options(compressed=True))
         self._call(lambda: self._writer.open(str(self._path)))
         self._filter = self._filter_path.open("wb")
+        self._held = NO_MARKS
         self._marks = 0
         self._smallest = self._largest = b""
         self._oldest_ms = self._newest_ms = 0
@@ -95,8 +92,12 @@ class SortedFileWriter:
             return
         first = marks.digests[:DIGEST_BYTES]
         self._check(marks)
-        self._call(lambda: put_marks(self._writer, marks))
-        self._filter.write(encode_words(filter_words(marks.digests)))
+        # The last page may go on with the next marks.
+        held = join_marks([self._held, marks]) if self._held.count else marks
+        pages = encode_pages(held)
+        whole = held.count - pages[-1].marks
+        self._put(pages[:-1], cut_marks(held, 0, whole))
+        self._held = cut_marks(held, whole, held.count)
         oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
         if not self._marks:
             self._smallest, self._oldest_ms, self._newest_ms = first, oldest_ms, newest_ms
@@ -113,6 +114,7 @@ class SortedFileWriter:
         if not self._marks:
             message = f"sorted file {self._path} has no marks; leave an empty file out"
             raise StoreError(message)
+        self._put(encode_pages(self._held), self._held)
         self._call(self._writer.finish)
         self._filter.flush()
         os.fsync(self._filter.fileno())
@@ -166,6 +168,10 @@ class SortedFileWriter:
             raise StoreError(message)
         self._numbered = numbered
 
+    def _put(self, pages: list[Page], marks: Marks) -> None:
+        self._call(lambda: _put_pages(self._writer, pages, 0))
+        self._filter.write(encode_words(filter_words(marks.digests, [page.rank for page in pages])))
+
     def _call(self, action: Callable[[], object]) -> None:
         try:
             action()
@@ -174,30 +180,40 @@ class SortedFileWriter:
             raise StoreError(message) from error
 
 
-def put_marks(writer: SstFileWriter, marks: Marks) -> None:
-    """Put marks, ascending by digest, into an open writer of RocksDB's."""
-    # map and deque call the writer once a mark without a loop in Python.
-    deque(map(writer.__setitem__, digest_list(marks.digests), encode_values(marks)), maxlen=0)
+class ExtentWriter:
+    """Writes marks, ascending by digest over all calls of `add`, as an extent of a generation; RocksDB's exceptions pass through.
 
-
-def write_marks(path: Path, marks: Marks) -> None:
-    """Write marks, ascending by digest, each digest once, as one sorted file, without a filter beside it.
-
-    Quickly, and uncompressed, where they bear no payloads: values of one length are laid out as columns. Raises OSError and
-    RocksDB's exceptions.
+    A file that was not finished is its caller's to remove.
     """
-    if marks.bear_payloads:
-        of_rocksdb = SstFileWriter(sorted_file_options())
-        of_rocksdb.open(str(path))
-        put_marks(of_rocksdb, marks)
-        of_rocksdb.finish()
-        return
-    writer = TableWriter(path)
-    try:
-        writer.add(marks)
-        writer.finish()
-    finally:
-        writer.close()
+
+    def __init__(self, path: Path, number: int, *, compressed: bool = False) -> None:
+        self._number = number
+        self._writer = SstFileWriter(sorted_file_options(compressed=compressed))
+        self._writer.open(str(path))
+
+    def add(self, marks: Marks) -> FilterWords:
+        """Append marks, at least one, which may not divide what has one rank; return their filter words."""
+        pages = encode_pages(marks)
+        _put_pages(self._writer, pages, self._number)
+        return filter_words(marks.digests, [page.rank for page in pages])
+
+    def finish(self) -> None:
+        """Complete the file, to which something was added, and flush it to the disk."""
+        self._writer.finish()
+
+
+def write_extent(path: Path, marks: Marks, number: int) -> FilterWords:
+    """Write marks, at least one, ascending by digest, as an extent of a generation; return their filter words."""
+    # What payloads there are is worth compressing, digests are not.
+    writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
+    words = writer.add(marks)
+    writer.finish()
+    return words
+
+
+def _put_pages(writer: SstFileWriter, pages: list[Page], extent: int) -> None:
+    for page in pages:
+        writer[page_key(extent, page.rank)] = page.value
 
 
 def file_sha256(path: Path) -> str:

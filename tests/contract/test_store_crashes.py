@@ -42,7 +42,7 @@ loaded = store.load()
 
 GENERATIONS = "rocks_generations.RocksGenerations"
 FLUSH_STEPS = {
-    "file written": "die_after(rocks_generations, 'write_marks')",
+    "file written": "die_after(rocks_generations, 'write_extent')",
     "words written": "die_after(filter_set.FilterSet, 'append')",
     "state widened": f"die_before({GENERATIONS}, 'ingest')",
     "file taken in": f"die_after({GENERATIONS}, 'ingest')",

@@ -10,8 +10,8 @@ import pytest
 
 from dedup_sdk.errors import StoreError
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
-from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.memory import MemoryPartition
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import KeyStore, PartitionStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.rocks_partition import RocksPartition
