@@ -142,16 +142,12 @@ class ExtentFilters:
             if not rows.size:
                 continue
             columns += start
-            hits = zip(
-                self._generations[rows].tolist(),
-                positions[columns].tolist(),
-                self._keys(rows, ranks[columns]),
-                strict=True,
-            )
-            for generation, position, key in hits:
-                asked = found.get(generation)
-                if asked is None:
-                    asked = found[generation] = Asked(generation, [], [])
+            keys = self._keys(rows, ranks[columns])
+            of = self._generations[rows].tolist()
+            for generation, position, key in zip(of, positions[columns].tolist(), keys, strict=True):
+                if generation not in found:
+                    found[generation] = Asked(generation, [], [])
+                asked = found[generation]
                 asked.positions.append(position)
                 asked.keys.append(key)
         return list(found.values())

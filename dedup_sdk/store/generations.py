@@ -21,6 +21,7 @@ from dedup_sdk.store.fields import Fields
 from dedup_sdk.window import Window
 
 FORMAT: Final = 2
+MOST_EXTENTS: Final = 64
 _SHARE_OF_WINDOW: Final = 8
 _REMEDY: Final = "move the store away and rebuild it"
 
@@ -77,8 +78,11 @@ class Generation:
         )
 
     def takes(self, marks: Marks, window: Window, least_marks: int) -> bool:
-        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``."""
-        if self.sealed:
+        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``.
+
+        Of many small flushes it takes `MOST_EXTENTS`, whatever it spans: then it is folded.
+        """
+        if self.sealed or len(self.extents) >= MOST_EXTENTS:
             return False
         if self.marks < least_marks:
             return True

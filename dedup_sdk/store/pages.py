@@ -23,7 +23,7 @@ RocksDB protects a block of pages by a checksum; a journal step has its own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from operator import sub
@@ -66,13 +66,8 @@ class Page(NamedTuple):
     marks: int
 
 
-class FoundMark(NamedTuple):
-    """One mark of a page; ``number`` is 0 and ``payload`` b"" where it has none."""
-
-    offset: int
-    timestamp_ms: int
-    number: int
-    payload: bytes
+FoundMark = tuple[int, int, int, bytes]
+"""Offset, timestamp (ms), number and payload of one mark of a page; 0 and b"" where it has none of these. Plain, since a look-up makes many."""
 
 
 class _Layout:
@@ -227,50 +222,58 @@ def decode_items(items: Sequence[tuple[bytes, bytes]]) -> Marks:
     return decode_pages([page for _, page in items])
 
 
-def find_in_pages(pages: Sequence[bytes | None], digests: Sequence[bytes]) -> list[FoundMark | None]:
-    """Return the mark of each digest in the page beside it, None where it has none, or there is no page.
+def find_in_pages(
+    pages: Iterable[bytes | None], digests: bytes, positions: Iterable[int], found: dict[int, FoundMark]
+) -> None:
+    """Note in ``found`` the mark of the digest at each position (of ``16 * n`` bytes) that the page beside it has; a later one takes an earlier one's place.
 
     Raises `StoreCorruptError` when a page is cut off.
     """
-    found: list[FoundMark | None] = []
-    for page, digest in zip(pages, digests, strict=True):
-        place = -1 if page is None else page.find(digest, _HEAD_BYTES)
-        if page is None or place < 0:
-            found.append(None)
+    read = int.from_bytes
+    for page, position in zip(pages, positions, strict=True):
+        if page is None:
+            continue
+        digest = digests[DIGEST_BYTES * position : DIGEST_BYTES * position + DIGEST_BYTES]
+        place = page.find(digest, _HEAD_BYTES)
+        if place < 0:
             continue
         layout = _layout(page[_COUNT_BYTES:_HEAD_BYTES])
-        stride = layout.stride
-        if (place - _HEAD_BYTES) % stride or layout.flags:
-            found.append(_find(page, digest, layout))
+        end = place + layout.stride
+        if (place - _HEAD_BYTES) % layout.stride or layout.flags or end > len(page):
+            mark = _find(page, digest, layout)
+            if mark is not None:
+                found[position] = mark
             continue
-        if place + stride > len(page):
-            raise _corrupt(page, "it ends inside a mark")
-        packed = int.from_bytes(page[place + DIGEST_BYTES : place + stride], "little")
-        found.append(
-            FoundMark(
-                layout.offset + (packed & layout.offset_mask),
-                layout.time + (packed >> layout.offset_bits),
-                0,
-                b"",
-            )
+        packed = read(page[place + DIGEST_BYTES : end], "little")
+        found[position] = (
+            layout.offset + (packed & layout.offset_mask),
+            layout.time + (packed >> layout.offset_bits),
+            0,
+            b"",
         )
-    return found
+
+
+def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
+    """Return the mark of a digest, None when the page does not have it; raises `StoreCorruptError` as `find_in_pages` does."""
+    found: dict[int, FoundMark] = {}
+    find_in_pages([page], digest, [0], found)
+    return found.get(0)
 
 
 def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
-    """Do as `find_in_pages`, for a page of any kind."""
+    """Do as `find_in_page`, for a page of any kind."""
     end = _HEAD_BYTES + layout.stride * marks_in_page(page)
+    if len(page) < end:
+        raise _corrupt(page, f"its head wants {end} bytes")
     place = page.find(digest, _HEAD_BYTES, end)
     # A digest lies at the beginning of a mark; what reaches from one mark into the next is none.
     while place >= 0 and (place - _HEAD_BYTES) % layout.stride:
         place = page.find(digest, place + 1, end)
     if place < 0:
         return None
-    if len(page) < end:
-        raise _corrupt(page, f"its head wants {end} bytes")
     marks = _alike(layout, [page])
     at = (place - _HEAD_BYTES) // layout.stride
-    return FoundMark(
+    return (
         int(marks.offsets[at]),
         int(marks.timestamps[at]),
         0 if marks.numbers is None else int(marks.numbers[at]),

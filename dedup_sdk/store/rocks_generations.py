@@ -19,7 +19,7 @@ import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import DIGEST_BYTES, Marks, select_marks, take_digests
+from dedup_sdk.marks import Marks, select_marks, take_digests
 from dedup_sdk.store.database import DEFAULT, JOURNAL, STATE, families_with_bloom, get_values, wants_merges
 from dedup_sdk.store.filter_set import FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
@@ -99,15 +99,10 @@ class RocksGenerations:
             if found:
                 left = [at for at, position in enumerate(positions) if position not in found]
                 positions, keys = [positions[at] for at in left], [keys[at] for at in left]  # noqa: PLW2901
-            here: dict[int, FoundMark] = {}
             # Few pages at once, which stay in the processor's cache until they are looked into.
             for start in range(0, len(keys), _PAGES_AT_ONCE):
-                some = positions[start : start + _PAGES_AT_ONCE]
-                pages = get_values(family, keys[start : start + _PAGES_AT_ONCE])
-                wanted = [digests[DIGEST_BYTES * at : DIGEST_BYTES * at + DIGEST_BYTES] for at in some]
-                marks = zip(some, find_in_pages(pages, wanted), strict=True)
-                here.update((position, mark) for position, mark in marks if mark is not None)
-            found.update(here)
+                end = start + _PAGES_AT_ONCE
+                find_in_pages(get_values(family, keys[start:end]), digests, positions[start:end], found)
         return sorted(found.items())
 
     def scan(self) -> Iterator[Marks]:
@@ -122,7 +117,7 @@ class RocksGenerations:
             return marks
         places = below[[index for index, _ in found]]
         kept = np.ones(marks.count, dtype=np.bool_)
-        kept[places] = marks.offsets[places] > np.array([mark.offset for _, mark in found])
+        kept[places] = marks.offsets[places] > np.array([offset for _, (offset, *_) in found])
         return select_marks(marks, np.flatnonzero(kept))
 
     def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:

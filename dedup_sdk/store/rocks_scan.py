@@ -18,7 +18,7 @@ from dedup_sdk.store.pages import (
     FoundMark,
     decode_items,
     digest_ranks,
-    find_in_pages,
+    find_in_page,
     newest_per_digest,
     page_key,
     rank_of,
@@ -120,7 +120,7 @@ def find_in_generation(generation: Extents, digest: bytes) -> list[FoundMark]:
         cursor.seek_for_prev(page_key(number, rank_of(digest)))
         cursor.status()
         if cursor.valid() and cast("bytes", cursor.key()) >= page_key(number, 0):
-            (mark,) = find_in_pages([cast("bytes", cursor.value())], [digest])
+            mark = find_in_page(cast("bytes", cursor.value()), digest)
             found += [] if mark is None else [mark]
     return found
 

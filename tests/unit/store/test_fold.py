@@ -112,3 +112,14 @@ def test_damage_that_a_fold_meets_is_damage_of_the_store(root: Path, monkeypatch
     with pytest.raises(StoreCorruptError):
         store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
     store.close()
+
+
+def test_many_small_flushes_leave_few_extents(root: Path) -> None:
+    """A generation that would take more than 64 is folded, however little it has."""
+    store = open_store(root)
+    for number in range(150):
+        store.flush(progress(number + 1), marks((f"id{number}", number, 0)))
+    assert store.stats().details["generations"] == 3
+    assert store.stats().files <= 40
+    assert len(rows(store.scan())) == 150
+    store.close()

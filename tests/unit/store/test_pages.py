@@ -17,7 +17,7 @@ from dedup_sdk.store.pages import (
     decode_page,
     encode_page,
     encode_pages,
-    find_in_pages,
+    find_in_page,
     newest_given,
     newest_per_digest,
     page_key,
@@ -228,8 +228,7 @@ def test_pages_of_each_kind_do_not_change() -> None:
 
 def found(page: bytes, name: str) -> tuple[object, ...] | None:
     """What a page has of an ID."""
-    (mark,) = find_in_pages([page], [digest_of(name)])
-    return mark
+    return find_in_page(page, digest_of(name))
 
 
 WIDE = st.integers(-(2**63), 2**63 - 1)
@@ -242,19 +241,19 @@ def test_whatever_is_written_is_found(rows: list[tuple[bytes, int, int]]) -> Non
     assert decode_page(page).offsets.tolist() == [row[1] for row in rows]
     assert decode_page(page).timestamps.tolist() == [row[2] for row in rows]
     for digest, offset, timestamp in rows:
-        assert find_in_pages([None, page], [digest] * 2) == [None, (offset, timestamp, 0, b"")]
+        assert find_in_page(page, digest) == (offset, timestamp, 0, b"")
 
 
 def test_what_reaches_from_one_digest_into_the_next_is_none() -> None:
     """Only a whole digest is found, also where the bytes of two have another one between them."""
     one, two = bytes(range(16)), bytes(range(16, 32))
     page = encode_page(Marks(one + two, np.array([1, 2]), np.array([3, 4])))
-    assert find_in_pages([page], [(one + two)[8:24]]) == [None]
+    assert find_in_page(page, (one + two)[8:24]) is None
     # A mark of 18 bytes each: the digest of the last one stands between two others, too.
     wanted = b"\2" * 2 + b"\1" * 14
     held = b"\1" * 14 + b"\2" * 2 + b"\1" * 16 + wanted
     twice = encode_page(Marks(held, np.array([0x201, 0, 2]), np.array([3, 3, 3])))
-    assert find_in_pages([twice], [wanted]) == [(2, 3, 0, b"")]
+    assert find_in_page(twice, wanted) == (2, 3, 0, b"")
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 5_000])
