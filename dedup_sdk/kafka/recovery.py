@@ -42,9 +42,8 @@ from dedup_sdk.lane.plan import NOTHING_KNOWN, StartPlan, plan_start
 from dedup_sdk.last.keys import lacked_second_opinion
 from dedup_sdk.observe import EventName, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name, rule_digits
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk.store.protocol import DIGEST_NAME, Identity
-from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
 from dedup_sdk.window import Window
 

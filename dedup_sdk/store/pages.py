@@ -6,7 +6,7 @@ order, and Spark's order of binaries), and its key is::
     extent   uint32 big-endian   which sorted file of the generation it came in with, 0 in a snapshot
     rank     uint32 big-endian   the first 4 bytes of its first digest
 
-No two pages of an extent share a rank: a page goes on until 4 bytes change. So the ranks of the pages (`filter_words` has them) say in which page a
+No two pages of an extent share a rank: a page goes on until 4 bytes change. So the ranks of the pages (`filter` keeps them) say in which page a
 digest is, if it is stored. In the journal marks stand in the order of their completion, in one page a step. Layout, little-endian::
 
     count      uint32   n
@@ -41,6 +41,7 @@ PAGE_MARKS: Final = 64
 PAGE_BYTES: Final = 8192
 """Of payloads: where they make it larger, a page has fewer marks."""
 LEAST_PAYLOAD_BYTES: Final = 9
+"""What a lane keeps is longer: a shorter one is a mistake, or damage."""
 MOST_PAYLOAD_BYTES: Final = 2**31
 
 _LAYOUT: Final = struct.Struct("<4B3q")

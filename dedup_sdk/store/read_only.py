@@ -12,15 +12,24 @@ from typing import Final, NamedTuple, Self
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import Marks, join_marks, select_marks
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
+from dedup_sdk.store.database import (
+    IDENTITY,
+    JOURNAL,
+    PROGRESS,
+    STATE,
+    Extents,
+    find_in_generation,
+    open_read_only,
+    read_journal,
+    scan_generations,
+    translating,
+)
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
 from dedup_sdk.store.journal import decode_step
 from dedup_sdk.store.pages import digest_words
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks_errors import translating
-from dedup_sdk.store.rocks_scan import Extents, find_in_generation, read_journal, scan_generations
 
 _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.05

@@ -28,7 +28,7 @@ from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.lane.unit_lane import UnitLane
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition
 from tests.support.outbox_worker import send_before_persist
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk.store.database import get_values
-from dedup_sdk.store.extent_filters import BITS_PER_ID, Asked, Extent, ExtentFilters
-from dedup_sdk.store.filter_set import FilterSet
-from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk.store.filter import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk.store.filter_set import BITS_PER_ID, Asked, Extent, ExtentFilters, FilterSet
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
@@ -134,7 +133,7 @@ def test_a_look_up_asks_only_generations_that_may_have_the_digest(
         asked += len(keys)
         return get_values(family, keys)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dedup_sdk.store.rocks_generations.get_values", counting)
+    monkeypatch.setattr("dedup_sdk.store.generations.get_values", counting)
     for day, marks in enumerate(flushed):
         found = held.find(marks.digests, marks.count)
         expected = marks.offsets.copy()

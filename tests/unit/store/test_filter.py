@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.extent_filters import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
-from dedup_sdk.store.filter import BITS_PER_ID, PATTERN_BITS, PATTERNS, Filter
-from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
-from dedup_sdk.store.filter_words import (
+from dedup_sdk.store.filter import (
+    BITS_PER_ID,
     NO_WORDS,
+    PATTERN_BITS,
+    PATTERNS,
+    Filter,
     FilterWords,
     decode_words,
     encode_words,
     filter_words,
     merge_words,
 )
+from dedup_sdk.store.filter_set import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
+from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
 from tests.support.marks import random_marks
 
 

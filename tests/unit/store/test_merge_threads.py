@@ -11,10 +11,8 @@ import pytest
 from rocksdict import Env
 
 from dedup_sdk.store import database
-from dedup_sdk.store.merge_threads import MergeThreads
-from dedup_sdk.store.options import GROWING_RUNS
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.options import GROWING_RUNS, MergeThreads
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 

@@ -14,11 +14,10 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
+from dedup_sdk.store.generations import RocksGenerations
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import StoredMark, read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_generations import RocksGenerations
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 from tests.support.stored import only_folder, open_store
 

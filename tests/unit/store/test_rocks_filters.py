@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dedup_sdk.store.rocks_partition import RocksPartition
+    from dedup_sdk.store.rocks import RocksPartition
 
 
 def test_options_survive_a_reopening(root: Path, store: RocksPartition) -> None:

@@ -15,9 +15,7 @@ from dedup_sdk.errors import SnapshotError, StoreError
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
-from dedup_sdk.store.snapshot import read_file, verify_snapshot
-from dedup_sdk.store.snapshot_reader import read_snapshot
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.snapshot import SortedFileWriter, read_file, read_snapshot, verify_snapshot
 from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store" / "snapshot"
