@@ -48,6 +48,9 @@ _PATTERN_TYPE: Final = np.dtype("<u2")
 _MOST_PER_BLOCK: Final = 2**22
 
 
+_NO_PAGES: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
+
+
 @dataclass(frozen=True, slots=True)
 class FilterWords:
     """``n`` digests as a filter sees them: ``ranks`` (their order) and ``patterns``, both of shape ``(n,)``.
@@ -57,7 +60,7 @@ class FilterWords:
 
     ranks: NDArray[np.uint32]
     patterns: NDArray[np.uint16]
-    pages: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    pages: NDArray[np.uint32] = field(default_factory=lambda: _NO_PAGES)
 
     @property
     def count(self) -> int:
@@ -72,7 +75,8 @@ def filter_words(digests: bytes, pages: Sequence[int] = ()) -> FilterWords:
     """Return the words of ``n`` digests (``16 * n`` bytes), in their order; ``pages`` are the ranks of their pages."""
     ranks = digest_ranks(digests)
     patterns = np.frombuffer(digests, dtype=">u2")[7::8]
-    return FilterWords(ranks.astype(np.uint32), patterns.astype(np.uint16), np.array(pages, np.uint32))
+    found = np.array(pages, np.uint32) if pages else _NO_PAGES
+    return FilterWords(ranks.astype(np.uint32), patterns.astype(np.uint16), found)
 
 
 def encode_words(words: FilterWords) -> bytes:

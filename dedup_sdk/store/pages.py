@@ -287,18 +287,16 @@ def _encoded(marks: Marks, bounds: list[int]) -> list[bytes]:
     _check_columns(marks)
     count, numbers = marks.count, marks.numbers
     payloads = marks.payloads if marks.bear_payloads else None
-    columns, least, widths = [], [], []
-    for column in (marks.offsets, marks.timestamps, numbers):
-        first = int(column.min()) if column is not None and count else 0
-        above = (
-            np.zeros(count, np.uint64)
-            if column is None
-            else column.astype(np.uint64) - np.uint64(first % 2**64)
-        )
-        width = (int(above.max()).bit_length() + 7) // 8 if count else 0
-        columns.append(above.astype(_WORD, copy=False).view(np.uint8).reshape(count, _WORD_BYTES)[:, :width])
-        least.append(first)
-        widths.append(width)
+    columns: list[NDArray[np.uint8]] = []
+    least, widths = [0, 0, 0], [0, 0, 0]
+    for index, column in enumerate((marks.offsets, marks.timestamps, numbers)):
+        if column is None or not count:
+            continue
+        least[index] = int(column.min())
+        above = column.astype(np.uint64) - np.uint64(least[index] % 2**64)
+        widths[index] = (int(above.max()).bit_length() + 7) // 8
+        table = above.astype(_WORD, copy=False).view(np.uint8).reshape(count, _WORD_BYTES)
+        columns.append(table[:, : widths[index]])
     table = np.concatenate(
         [np.frombuffer(marks.digests, np.uint8).reshape(count, DIGEST_BYTES), *columns], axis=1
     )
