@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.arguments import at_least
 from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.backup import restore_snapshot
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, write_manifest
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.restore import restore_snapshot
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
+from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:

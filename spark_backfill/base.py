@@ -8,9 +8,8 @@ from pathlib import Path
 
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.remote_snapshot import is_url
-from dedup_sdk.store.snapshot_source import Source, find_snapshots
-from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk.store.snapshot_source import Source, find_snapshots, is_url
 from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 

@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.marks import Marks, cut_marks, join_marks, select_marks
-from dedup_sdk.store.remote_snapshot import find_remote, is_url
-from dedup_sdk.store.snapshot import read_file
-from dedup_sdk.store.snapshot_reader import Copy, read_files
-from dedup_sdk.store.sorted_file import SortedFile
+from dedup_sdk.store.manifest import SortedFile
+from dedup_sdk.store.snapshot import Copy, read_file, read_files
+from dedup_sdk.store.snapshot_source import find_remote, is_url
 from spark_backfill.base import Base
 from spark_backfill.runs import PIECE_SCHEMA, RUN_ROWS, Piece, Tally, to_batch
 from spark_backfill.slots import SlotPlan

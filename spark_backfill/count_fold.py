@@ -13,8 +13,7 @@ import numpy as np
 
 from dedup_sdk.decision import Mark
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks
-from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.words import digest_list
+from dedup_sdk.store.pages import digest_list, newest_per_digest
 from dedup_sdk.window import Window
 from spark_backfill.time_fold import Folded, leave_out
 

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
-from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.words import digest_list
+from dedup_sdk.store.pages import digest_list, newest_per_digest
 from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.lane_spec import DealtSpec

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk.core.seen import Candidate
 from dedup_sdk.orders import Order
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX
+from dedup_sdk.store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
 from spark_backfill.lane_fold import SIGHTED, DealtRow, LaneFold

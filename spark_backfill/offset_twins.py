@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.marks import Int64s, Marks, select_marks
-from dedup_sdk.store.words import digest_words
+from dedup_sdk.store.pages import digest_words
 from spark_backfill.errors import BackfillError
 
 _MOST_WATCHED: Final = 65_536

@@ -12,7 +12,7 @@ from typing import NoReturn
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.kafka.error_text import masked_urls
-from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown
+from dedup_sdk.store.snapshot_source import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks
-from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
+from dedup_sdk.store.pages import newest_given, newest_per_digest
 from spark_backfill.time_fold import Folded, TimeFold, leave_out
 
 

@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
-from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.words import Uint64s
+from dedup_sdk.store.pages import Uint64s, newest_per_digest
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers

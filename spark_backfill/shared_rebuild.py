@@ -31,11 +31,9 @@ from dedup_sdk.marks import Int64s, Marks
 from dedup_sdk.shared.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import scoped_ids
-from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.snapshot import read_file
-from dedup_sdk.store.snapshot_reader import read_files
-from dedup_sdk.store.sorted_file import SortedFile
-from dedup_sdk.store.words import digest_list
+from dedup_sdk.store.manifest import Manifest, SortedFile
+from dedup_sdk.store.pages import digest_list
+from dedup_sdk.store.snapshot import read_file, read_files
 from spark_backfill.base_reader import share_out
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Task

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.shared.protocol import ClaimStore
-from dedup_sdk.store.remote_snapshot import shown
+from dedup_sdk.store.snapshot_source import shown
 from spark_backfill.client_config import secrets_of
 
 if TYPE_CHECKING:

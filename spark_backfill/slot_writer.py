@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_sdk.marks import Marks, join_marks, select_marks
-from dedup_sdk.store.sorted_file import SORTED_SUFFIX, SortedFile, SortedFileWriter
+from dedup_sdk.store.manifest import SortedFile
+from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
 from dedup_sdk.window import Window
 from spark_backfill.count_fold import CountFold, later
 from spark_backfill.findings.digest_sample import SIZE

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.store.remote_snapshot import shown
+from dedup_sdk.store.snapshot_source import shown
 from spark_backfill.archive_checks import unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 

@@ -14,11 +14,16 @@ from rich.table import Table
 from dedup_sdk.cli.console import printable, utc_time
 from dedup_sdk.cli.options import Json, Quiet
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
-from dedup_sdk.store.snapshot_check import check_snapshot
+from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk.store.snapshot_copy import copy_snapshot
-from dedup_sdk.store.snapshot_diff import diff_snapshots, lines
-from dedup_sdk.store.snapshot_family import newest_first, one_family, remove_snapshot, superfluous
-from dedup_sdk.store.snapshot_source import find_snapshots, snapshot_places
+from dedup_sdk.store.snapshot_source import (
+    find_snapshots,
+    newest_first,
+    one_family,
+    remove_snapshot,
+    snapshot_places,
+    superfluous,
+)
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:

@@ -19,11 +19,10 @@ from dedup_sdk.core.seen_bytes import decode_seen
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, source_spec_of
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts
-from dedup_sdk.store.live_snapshot import snapshot_store
-from dedup_sdk.store.mark_text import mark_texts
+from dedup_sdk.store.backup import restore_snapshot, snapshot_store
 from dedup_sdk.store.paths import PartitionFolder
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.restore import restore_snapshot
+from dedup_sdk.store.snapshot_check import mark_texts
 from dedup_sdk.units.keys import spec_in_units
 
 if TYPE_CHECKING:

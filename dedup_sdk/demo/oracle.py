@@ -28,7 +28,7 @@ from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.snapshot import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -43,9 +43,8 @@ from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name, rule_digits
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk.store.protocol import DIGEST_NAME, Identity
-from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
 from dedup_sdk.window import Window
 

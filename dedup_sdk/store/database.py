@@ -1,19 +1,136 @@
-"""Opening a partition's database: always with all options, never as a silent empty one."""
+"""A partition's database: opened with all options, never as a silent empty one, and read from end to end.
+
+RocksDB's exceptions, which are texts, become this package's errors here and nowhere else (`translating`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import nullcontext
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Final, cast
+from traceback import clear_frames
+from typing import Final, NamedTuple, cast
 
+import numpy as np
 from rocksdict import AccessType, DbClosedError, Options, Rdict, ReadOptions
 
-from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.merge_threads import MERGE_THREADS
-from dedup_sdk.store.open_files import LEAST
-from dedup_sdk.store.options import SharedMemory, database_options, generation_options, journal_options
+from dedup_sdk.errors import (
+    DedupError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
+from dedup_sdk.progress import Progress, latest
+from dedup_sdk.store.filter import FilterWords, filter_words
+from dedup_sdk.store.journal import decode_step
+from dedup_sdk.store.options import (
+    LEAST,
+    MERGE_THREADS,
+    SharedMemory,
+    database_options,
+    generation_options,
+    journal_options,
+)
+from dedup_sdk.store.pages import (
+    FoundMark,
+    decode_items,
+    digest_ranks,
+    find_in_page,
+    newest_per_digest,
+    page_key,
+    rank_of,
+)
+
+_LOCKED = re.compile(
+    r"while lock file.*resource temporarily unavailable|lock hold by current process", re.DOTALL
+)
+"""Another failure of the system to lock the file, as on some network disks, is no word about another owner."""
+_CORRUPT = (
+    "corruption",
+    "checksum mismatch",
+    "no such file or directory",
+    "does not match the expected size",
+)
+_FAILED = ("io error", "(os error ")
+"""How RocksDB and its binding tell what the system refused, whatever that was."""
+_FULL = ("no space left on device", "disk quota exceeded", "file too large")
+
+
+ReportDamage = Callable[[StoreCorruptError], None]
+
+
+def translated(error: Exception, folder: Path) -> Exception:
+    """Return the error to raise instead of one of RocksDB's or the system's; any other is returned as it is.
+
+    The frames that ``error`` has left are emptied: a database handle in one of them keeps the lock for as long as somebody
+    looks at the error, and the next opening would be told that the store is open elsewhere.
+    """
+    clear_frames(error.__traceback__)
+    # RocksDB's are plain exceptions: a subclass is somebody else's.
+    if type(error) is not Exception and not isinstance(error, DbClosedError | OSError):
+        return error
+    text = str(error).strip()
+    lower = text.lower()
+    if isinstance(error, DbClosedError):
+        return StoreError(f"store {folder} is closed; open it again")
+    if _LOCKED.search(lower):
+        return StoreLockedError(
+            f"store {folder} is open in another consumer; stop that one, or give this one another store"
+        )
+    if any(sign in lower for sign in _CORRUPT):
+        return StoreCorruptError(
+            f"store {folder} is damaged ({text}); move it away and rebuild it from a snapshot or the topic"
+        )
+    if isinstance(error, OSError) or any(sign in lower for sign in (*_FAILED, *_FULL)):
+        return StoreUnavailableError(f"store {folder} cannot be read or written ({text}); {_remedy(lower)}")
+    return StoreError(
+        f"store {folder} failed: {text}; move it away and rebuild it from a snapshot or the topic"
+    )
+
+
+def _remedy(text: str) -> str:
+    if any(sign in text for sign in _FULL):
+        return "make room on its disk"
+    if "too many open files" in text:
+        return "let the process open more files (ulimit -n), or give it fewer partitions"
+    return "check the folder, its permissions and its disk"
+
+
+def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError | None:
+    """Return the error for files that do not fit together in a way nobody thought of, None for any other error.
+
+    A store is made of its files alone: set aside and made again from the topic it serves, where an error that is raised at every
+    opening would end the partition for good.
+    """
+    if isinstance(error, DedupError) or not isinstance(error, ArithmeticError | LookupError | ValueError):
+        return None
+    clear_frames(error.__traceback__)
+    return StoreCorruptError(
+        f"store {folder} does not fit together ({error!r}); move it away and rebuild it from a snapshot or the topic"
+    )
+
+
+@contextmanager
+def translating(folder: Path, report_damage: ReportDamage = lambda _: None) -> Iterator[None]:
+    """Raise RocksDB's and the system's errors inside as `translated` says, and tell ``report_damage`` of damage."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            # An interruption, whose frames hold handles as well.
+            clear_frames(error.__traceback__)
+            raise
+        better = translated(error, folder)
+        if isinstance(better, StoreCorruptError):
+            report_damage(better)
+        if better is error:
+            raise
+        raise better from error
+
 
 DEFAULT: Final = "default"
 JOURNAL: Final = "journal"
@@ -21,6 +138,10 @@ IDENTITY: Final = b"identity"
 STATE: Final = b"state"
 PROGRESS: Final = b"progress"
 
+_RECORD: Final = struct.Struct("<IHB")
+"""Of RocksDB's logs: CRC, length, kind."""
+_LOG_BLOCK_BYTES: Final = 2**15
+_REUSED_KINDS: Final = frozenset({5, 6, 7, 8, 11})
 _VALUE_BYTES: Final = re.compile(r"raw value size=(\d+)")
 _TABLE_SECTION: Final = re.compile(r'\[TableOptions/BlockBasedTable "([^"]+)"\]([^\[]*)')
 
@@ -46,10 +167,32 @@ def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -
         # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
         message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
         raise StoreCorruptError(message)
+    _refuse_reused_logs(folder)
     options = database_options(memory, open_files)
     database = Rdict(str(folder), options, column_families=_families(names, memory))
     MERGE_THREADS.opened()
     return database, names
+
+
+def _refuse_reused_logs(folder: Path) -> None:
+    """Raise `StoreCorruptError` for a log with a record of a kind that only reused log files have, and these are never reused.
+
+    One flipped bit makes such a record of another one, and RocksDB would read it again and again, for ever.
+    """
+    for path in (*folder.glob("*.log"), *folder.glob("MANIFEST-*")):
+        data, at = path.read_bytes(), 0
+        while at + _RECORD.size <= len(data):
+            left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
+            if left < _RECORD.size:
+                at += left
+                continue
+            _, length, kind = _RECORD.unpack_from(data, at)
+            if kind in _REUSED_KINDS:
+                message = f"store {folder} is damaged: {path.name} has a record of kind {kind} at byte {at}; move it away and rebuild it"
+                raise StoreCorruptError(message)
+            if not length and not kind:
+                break
+            at += _RECORD.size + length
 
 
 def has_tables(folder: Path) -> bool:
@@ -142,8 +285,113 @@ def families_with_bloom(folder: Path) -> set[str]:
 
 
 def _families(names: list[str], memory: SharedMemory | None) -> dict[str, Options]:
-    options = {DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}
-    generations = sorted((name for name in names if name not in options), key=lambda name: (len(name), name))
-    for name in generations:
-        options[name] = generation_options(memory, growing=name == generations[-1])
-    return options
+    options = {name: generation_options(memory) for name in names}
+    return {**options, DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}
+
+
+PART_MARKS: Final = 50_000
+PART_BYTES: Final = 2**24
+"""Of pages; those without payloads take a tenth of it at most."""
+
+
+def read_journal(
+    journal: Rdict, first: int | None, before: Progress | None
+) -> tuple[Progress | None, list[Marks], int, int]:
+    """Return the whole progress after the last step, the marks of each, the sequence of the first and the one after the last.
+
+    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
+    check, or one is missing.
+    """
+    steps = [] if before is None else [before]
+    marks: list[Marks] = []
+    following = first
+    for key, record in read_items(journal):
+        sequence = int.from_bytes(key, "big")
+        if following is None:
+            first = following = sequence
+        if sequence != following:
+            message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
+            raise StoreCorruptError(message)
+        progress, step = decode_step(record)
+        steps.append(progress)
+        marks.append(step)
+        following = sequence + 1
+    return latest(steps), marks, first or 0, following or 0
+
+
+class Extents(NamedTuple):
+    """A generation to be read: its column family, and how many ``extents`` it has."""
+
+    family: Rdict
+    extents: int
+
+
+class _Reading:
+    """The marks of one extent, read in the order of their ranks."""
+
+    def __init__(self, family: Rdict, number: int) -> None:
+        self._family = family
+        self._number = number
+        self._next = page_key(number, 0)
+        self._held = NO_MARKS
+
+    def below(self, rank: int | None) -> Marks:
+        """Return the marks up to a rank that were not returned before, all of them where it is None; no cursor is left open."""
+        end = page_key(self._number + 1, 0) if rank is None else page_key(self._number, rank)
+        found = decode_items(read_items(self._family, self._next, end))
+        self._next = end
+        held = join_marks([self._held, found]) if self._held.count else found
+        cut = held.count
+        if rank is not None:
+            # A page that begins below the rank may reach beyond it.
+            cut = int(np.searchsorted(digest_ranks(held.digests), rank))
+        self._held = cut_marks(held, cut, held.count)
+        return cut_marks(held, 0, cut)
+
+
+def scan_generations(
+    generations: Sequence[Extents], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
+) -> Iterator[Marks]:
+    """Yield the marks of all generations and ``more``, ascending, each ID once, in parts of about `PART_MARKS`; ``marks`` is their number.
+
+    Where payloads make them large, a part has about `PART_BYTES`. None divides what has one rank. ``below``: marks of this offset or a higher
+    one do not count.
+    """
+    size = sum(value_bytes(family) for family, _ in generations)
+    slices = min(max(1, (marks + more.count) // PART_MARKS, size // PART_BYTES), 2**16)
+    bounds = [*(index * 2**32 // slices for index in range(1, slices)), None]
+    later = newest_per_digest(_below(more, below))
+    ranks = digest_ranks(later.digests)
+    readings = [_Reading(family, number) for family, count in generations for number in range(count)]
+    start = 0
+    for bound in bounds:
+        end = later.count if bound is None else int(np.searchsorted(ranks, bound))
+        parts = [_below(reading.below(bound), below) for reading in readings]
+        found = [part for part in (*parts, cut_marks(later, start, end)) if part.count]
+        start = end
+        if found:
+            yield newest_per_digest(join_marks(found))
+
+
+def _below(marks: Marks, offset: int | None) -> Marks:
+    return marks if offset is None else select_marks(marks, np.flatnonzero(marks.offsets < offset))
+
+
+def find_in_generation(generation: Extents, digest: bytes) -> list[FoundMark]:
+    """Return every mark that a generation has of a digest, without its filters."""
+    found = []
+    for number in range(generation.extents):
+        cursor = generation.family.iter()
+        cursor.seek_for_prev(page_key(number, rank_of(digest)))
+        cursor.status()
+        if cursor.valid() and cast("bytes", cursor.key()) >= page_key(number, 0):
+            mark = find_in_page(cast("bytes", cursor.value()), digest)
+            found += [] if mark is None else [mark]
+    return found
+
+
+def read_words(family: Rdict, number: int) -> Iterator[FilterWords]:
+    """Yield the filter words of an extent's pages, one after the other."""
+    for item in read_items(family, page_key(number, 0), page_key(number + 1, 0)):
+        marks = decode_items([item])
+        yield filter_words(marks.digests, [rank_of(marks.digests)])

@@ -2,25 +2,331 @@
 
 Words may be read again at any time, so that a filter that is full is made anew, twice as large, without a key being
 touched; while nobody has the store open, the filters lie beside the words as they were; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
-another is begun. What they let pass goes through `extent_filters`, which say where to look.
+another is begun. What they let pass goes through `ExtentFilters`, which say where to look.
+
+Each extent has a small filter, and an index of its pages, for the few digests that the large filters let pass.
+Asking RocksDB for the page of an extent that does not have a digest costs a block, times the extents; a filter says no for a hundredth of that.
+In an extent that may have it the index says which page: the last whose rank is not above the digest's. All tables lie in one array, so that digests are looked up in all of them at
+once. A digest's block is found as in `filter`; its pattern is number ``h >> 20`` of `filter.PATTERNS`, where ``h = rank * 0x9E3779B1 +
+pattern * 0x85EBCA77`` (rank and pattern as in the words, in 32 bits), so that what fooled a large filter does not fool these.
+
+While nobody has the partition open, the filters lie on disk as they are in memory, as an *image*. Making them of their words costs ten times as much as reading them back. An image is believed only where it was made of exactly the
+state that the store has now, and is whole; else it is as if there was none. Layout, little-endian; the file ``filters/image``::
+
+    magic     4 bytes  "DFI3"
+    checksum  uint32   CRC-32 (zlib) of everything after it
+    length    uint32   of the heading, at most 16 MiB
+    heading   JSON     {"state": SHA-256 of the state, hex, "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
+    tables    uint64s  of each segment its table, ``table_blocks(capacity)`` words, then those of its extents, each of
+                       ``extent_blocks(marks)`` words, then the ranks of their pages, a word each
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.extent_filters import Extent, ExtentFilters
-from dedup_sdk.store.filter import Filter
-from dedup_sdk.store.filter_image import IMAGE, SegmentImage, read_image, write_image
-from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
+from dedup_sdk.store.fields import Fields
+from dedup_sdk.store.filter import (
+    PATTERNS,
+    Filter,
+    FilterWords,
+    decode_words,
+    encode_words,
+    filter_words,
+    table_blocks,
+)
+from dedup_sdk.store.pages import Uint64s
+
+BITS_PER_ID: Final = 8
+
+_BLOCK_BITS: Final = 64
+_RANK_BITS: Final = np.uint64(32)
+_RANK_MASK: Final = np.uint64(2**32 - 1)
+_RANK_FACTOR: Final = np.uint32(0x9E3779B1)
+_PATTERN_FACTOR: Final = np.uint32(0x85EBCA77)
+_PATTERN_SHIFT: Final = np.uint32(20)
+_MOST_AT_ONCE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A stretch of a generation's file of filter words: whole blocks, ``marks`` digests in all, in so many ``pages``.
+
+    ``number`` counts the extents of a generation; the higher one is the younger.
+    """
+
+    generation: int
+    start: int
+    size: int
+    marks: int
+    number: int = 0
+    pages: int = 0
+
+
+class Asked(NamedTuple):
+    """The digests that a generation may have, by their positions, and beside each the key of the page that it would be in.
+
+    A position comes once for each extent that may have it, the youngest extent last.
+    """
+
+    generation: int
+    positions: list[int]
+    keys: list[bytes]
+
+
+def extent_blocks(marks: int) -> int:
+    """Return how many words the table of an extent with so many digests has."""
+    return max(1, marks * BITS_PER_ID // _BLOCK_BITS)
+
+
+class ExtentFilters:
+    """The filters of a partition's extents.
+
+    ``extents``, ``table``, ``pages``: those of other filters, whose tables, and ranks of pages, lie one after the other in them; they are taken
+    over, not copied.
+    """
+
+    def __init__(
+        self, extents: Sequence[Extent] = (), table: Uint64s | None = None, pages: Uint64s | None = None
+    ) -> None:
+        self._extents = list(extents)
+        self._table = np.empty(0, np.uint64) if table is None else table
+        ranks = np.empty(0, np.uint64) if pages is None else pages
+        self._pages = np.split(ranks, np.cumsum([extent.pages for extent in extents])[:-1]) if extents else []
+        self._place()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        pages: int = self._index.nbytes + sum(each.nbytes for each in self._pages)
+        return self._table.nbytes + pages
+
+    @property
+    def extents(self) -> list[Extent]:
+        """Those that have a filter."""
+        return list(self._extents)
+
+    def table(self, extents: Sequence[Extent]) -> Uint64s:
+        """Return the bits of some of them, one after the other, to be kept as they are."""
+        parts = [self._part(self._extents.index(extent)) for extent in extents]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def pages(self, extents: Sequence[Extent]) -> Uint64s:
+        """Return the ranks of the pages of some of them, one after the other."""
+        parts = [self._pages[self._extents.index(extent)] for extent in extents]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def add(self, extent: Extent, blocks: Sequence[FilterWords]) -> None:
+        """Make a filter of an extent's words, ascending in each block."""
+        table = np.zeros(extent_blocks(extent.marks), np.uint64)
+        for words in blocks:
+            if not len(words.ranks):
+                # Of a generation whose keys are all gone, or never came: what there is of it is a filter that lets nothing pass.
+                continue
+            places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
+            starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
+            table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(_bits(words), starts)
+        self._table = np.concatenate((self._table, table))
+        self._extents.append(extent)
+        self._pages.append(np.concatenate([words.pages for words in blocks]).astype(np.uint64))
+        self._place()
+
+    def keep(self, wanted: Callable[[Extent], bool]) -> None:
+        """Forget the other extents."""
+        kept = [extent for extent in self._extents if wanted(extent)]
+        if len(kept) < len(self._extents):
+            self._table = self.table(kept)
+            self._pages = [
+                pages for extent, pages in zip(self._extents, self._pages, strict=True) if wanted(extent)
+            ]
+            self._extents = kept
+            self._place()
+
+    def by_generation(self, digests: bytes, positions: NDArray[np.intp]) -> list[Asked]:
+        """Return which of the digests (``16 * n`` bytes) at ``positions`` each generation may have.
+
+        Positions ascend; a generation that has none of them is left out, and none is missed.
+        """
+        words = filter_words(np.frombuffer(digests, "V16")[positions].tobytes())
+        ranks = words.ranks.astype(np.uint64)
+        found: dict[int, Asked] = {}
+        for start in range(0, len(positions), _MOST_AT_ONCE):
+            end = start + _MOST_AT_ONCE
+            places = ranks[start:end] * self._blocks
+            places >>= _RANK_BITS
+            places += self._starts
+            bits = _bits(FilterWords(words.ranks[start:end], words.patterns[start:end]))
+            rows, columns = np.nonzero((self._table.take(places.view(np.int64)) & bits) == bits)
+            if not rows.size:
+                continue
+            if start:
+                columns += start
+            keys = self._keys(rows, ranks[columns])
+            for row, position, key in zip(rows.tolist(), positions[columns].tolist(), keys, strict=True):
+                generation = self._extents[row].generation
+                asked = found.get(generation)
+                if asked is None:
+                    asked = found[generation] = Asked(generation, [], [])
+                asked[1].append(position)
+                asked[2].append(key)
+        return list(found.values())
+
+    def _keys(self, rows: NDArray[np.intp], ranks: Uint64s) -> list[bytes]:
+        """Return the keys of the pages in which digests of these ranks are, each in the extent of its row."""
+        wanted = self._rows[rows] | ranks
+        # Of a digest before the first page it is another page, which does not have it either.
+        places = self._index.searchsorted(wanted, "right") - 1
+        pages = self._index[places] & _RANK_MASK if len(self._index) else np.zeros_like(wanted)
+        keys: list[bytes] = (self._numbers[rows] | pages).astype(">u8").view("V8").tolist()
+        return keys
+
+    def _part(self, index: int) -> Uint64s:
+        start = int(self._starts[index, 0])
+        return self._table[start : start + int(self._blocks[index, 0])]
+
+    def _place(self) -> None:
+        """Note where each table lies, in columns of shape ``(extents, 1)``, and where each page is."""
+        blocks = np.array([extent_blocks(extent.marks) for extent in self._extents], np.uint64)
+        self._blocks = blocks[:, None]
+        self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
+        self._numbers = np.array([extent.number for extent in self._extents], np.uint64) << _RANK_BITS
+        # Pages of all extents, ascending, so that one search is enough for all that are asked for.
+        self._rows = np.arange(len(self._extents), dtype=np.uint64) << _RANK_BITS
+        self._index = np.repeat(self._rows, [len(pages) for pages in self._pages]) | np.concatenate(
+            [*self._pages, np.empty(0, np.uint64)]
+        )
+
+
+def _bits(words: FilterWords) -> Uint64s:
+    mixed = words.ranks * _RANK_FACTOR + words.patterns.astype(np.uint32) * _PATTERN_FACTOR
+    bits: Uint64s = PATTERNS.take(mixed >> _PATTERN_SHIFT)
+    return bits
+
+
+IMAGE: Final = "image"
+
+_MAGIC: Final = b"DFI3"
+_HEAD: Final = struct.Struct("<4sII")
+_MOST_HEADING_BYTES: Final = 2**24
+_WORD_BYTES: Final = 8
+_REMEDY: Final = "it is made again"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentImage:
+    """One filter: its capacity and count in digests, where the words lie that it was made of, its table, those of the extents, and the ranks of their pages."""
+
+    capacity: int
+    count: int
+    extents: tuple[Extent, ...]
+    table: Uint64s
+    extent_table: Uint64s
+    pages: Uint64s
+
+
+def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> None:
+    """Write the filters that belong to ``state``, whole or not at all; raises OSError."""
+    heading = json.dumps(
+        {
+            "state": sha256(state).hexdigest(),
+            "segments": [
+                {
+                    "capacity": each.capacity,
+                    "count": each.count,
+                    "extents": [asdict(extent) for extent in each.extents],
+                }
+                for each in segments
+            ],
+        }
+    ).encode()
+    tables = [
+        table.astype("<u8", copy=False)
+        for each in segments
+        for table in (each.table, each.extent_table, each.pages)
+    ]
+    checksum = crc32(heading, crc32(struct.pack("<I", len(heading))))
+    for table in tables:
+        checksum = crc32(table.data, checksum)
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        with partial.open("wb") as file:
+            file.write(_HEAD.pack(_MAGIC, checksum, len(heading)))
+            file.write(heading)
+            for table in tables:
+                file.write(table.data)
+        # Not flushed to the disk: what a power cut leaves of it does not check, and nothing is lost with it.
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def read_image(path: Path, state: bytes) -> list[SegmentImage]:
+    """Return the filters that were written for exactly this state.
+
+    Raises FileNotFoundError when there is no image, `StoreCorruptError` when it is of another state or does not check, and OSError
+    when it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+            raise _wrong(path, "is no filter image of this version")
+        _, checksum, length = _HEAD.unpack(head)
+        if length > min(_MOST_HEADING_BYTES, size):
+            raise _wrong(path, "is truncated")
+        heading = file.read(length)
+        words = np.fromfile(file, dtype="<u8")
+    if crc32(words.data, crc32(heading, crc32(struct.pack("<I", length)))) != checksum:
+        raise _wrong(path, "does not check")
+    read = Fields(
+        f"filter image {path} cannot be read",
+        "",
+        json.loads(heading),
+        error=StoreCorruptError,
+        remedy=_REMEDY,
+    )
+    if read.text("state") != sha256(state).hexdigest():
+        raise _wrong(path, "is of another state of the store")
+    segments, at = [], 0
+    for entry in read.objects("segments"):
+        capacity, count = entry.integer("capacity", least=1), entry.integer("count", least=0)
+        extents = tuple(map(_extent, entry.objects("extents")))
+        middle = at + table_blocks(capacity)
+        pages_at = middle + sum(extent_blocks(extent.marks) for extent in extents)
+        end = pages_at + sum(extent.pages for extent in extents)
+        segments.append(
+            SegmentImage(
+                capacity, count, extents, words[at:middle], words[middle:pages_at], words[pages_at:end]
+            )
+        )
+        at = end
+    if size != _HEAD.size + length + _WORD_BYTES * at:
+        raise _wrong(path, f"has {size} bytes, which is not what its heading says")
+    return segments
+
+
+def _extent(read: Fields) -> Extent:
+    return Extent(*(read.integer(entry.name, least=0) for entry in fields(Extent)))
+
+
+def _wrong(path: Path, why: str) -> StoreCorruptError:
+    return StoreCorruptError(f"filter image {path} {why}; {_REMEDY}")
+
 
 MOST_PER_FILTER: Final = 2**24
 LEAST_PER_FILTER: Final = 2**16
@@ -72,19 +378,37 @@ class FilterSet:
         found = [segment.filter.may_contain(digests) for segment in self._segments]
         return np.unique(np.concatenate(found))
 
-    def by_generation(self, digests: bytes) -> list[tuple[int, list[int]]]:
-        """Return the positions, ascending, of the digests that each generation may have, the newest first; never misses one."""
+    def by_generation(self, digests: bytes) -> list[Asked]:
+        """Return the digests that each generation may have, and in which pages they would be; never misses one."""
         passed = self.may_contain(digests)
         return self._extents.by_generation(digests, passed) if passed.size else []
 
-    def append(self, generation: int, start: int, words: FilterWords) -> int:
-        """Write words as `write` does, add them, and return the file's end."""
+    def append(self, generation: int, start: int, words: FilterWords, number: int = 0) -> int:
+        """Write words as `write` does, add them as the extent of this number, and return the file's end."""
         self._changes()
         end = self.write(generation, start, words)
         # An earlier attempt of the same flush, whose bytes were just written over.
         self._keep(lambda known: known.generation != generation or known.start < start)
-        self._add(Extent(generation, start, end - start, words.count), [words])
+        self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
         return end
+
+    def fold(self, old: int, new: int, words: FilterWords) -> None:
+        """Put a generation with one extent, whose words are written, in the place of another one that has the same digests."""
+        self._changes()
+        holders = [
+            segment
+            for segment in self._segments
+            if any(extent.generation == old for extent in segment.extents)
+        ]
+        self._keep(lambda known: known.generation != old)
+        extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, len(words.pages))
+        if len(holders) == 1:
+            # Its filter has these digests already.
+            holders[0].extents.append(extent)
+            self._extents.add(extent, [words])
+        else:
+            self._add(extent, [words])
+        self.path(old).unlink(missing_ok=True)
 
     def write(self, generation: int, start: int, words: FilterWords) -> int:
         """Write words (ascending) at byte ``start`` of the generation's file, cut off what lay beyond, return the file's end."""
@@ -99,21 +423,28 @@ class FilterSet:
             os.fsync(file.fileno())
         return start + len(data)
 
-    def load(self, generation: int, size: int) -> int:
-        """Add the words of the first ``size`` bytes of a generation's file and return how many they are.
+    def load(self, generation: int, extents: Sequence[int]) -> int:
+        """Add the extents of a generation, which have so many bytes of its file each, and return how many digests they have.
 
         Raises `StoreCorruptError` or OSError when they cannot be read; nothing was added then.
         """
+        size = sum(extents)
         data = self.read(generation, 0, size)
         if len(data) < size:
             message = f"{self.path(generation)} has {len(data)} bytes, {size} are wanted; it is to be made again from its keys"
             raise StoreCorruptError(message)
-        blocks = decode_words(data)
-        count = sum(block.count for block in blocks)
-        if count:
+        read, start = [], 0
+        for number, length in enumerate(extents):
+            blocks = decode_words(data[start : start + length])
+            counts = [sum(block.count for block in blocks), sum(len(block.pages) for block in blocks)]
+            if counts[0]:
+                read.append((Extent(generation, start, length, counts[0], number, counts[1]), blocks))
+            start += length
+        if read:
             self._changes()
-            self._add(Extent(generation, 0, len(data), count), blocks)
-        return count
+        for extent, blocks in read:
+            self._add(extent, blocks)
+        return sum(extent.marks for extent, _ in read)
 
     def read(self, generation: int, start: int, size: int) -> bytes:
         """Read so many bytes of a generation's file (fewer if it is shorter)."""
@@ -132,6 +463,7 @@ class FilterSet:
                 tuple(segment.extents),
                 segment.filter.table,
                 self._extents.table(segment.extents),
+                self._extents.pages(segment.extents),
             )
             for segment in self._segments
         ]
@@ -160,6 +492,7 @@ class FilterSet:
         self._extents = ExtentFilters(
             [extent for image in images for extent in image.extents],
             np.concatenate([image.extent_table for image in images]),
+            np.concatenate([image.pages for image in images]),
         )
         self._imaged = True
         return True

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from dedup_sdk.marks import Marks, cut_marks
-from dedup_sdk.store.words import Uint64s, digest_words
+from dedup_sdk.store.pages import Uint64s, digest_words
 
 FINGERPRINT_DIGITS: Final = 32
 NO_FINGERPRINT: Final = "0" * FINGERPRINT_DIGITS

@@ -1,26 +1,53 @@
 """Generations: the marks of one stretch of time, dropped as a whole when all of them are outside the window.
 
-A generation is one column family (``g<number>``) of a partition's database, with several sorted files in it. What is known
+A generation is one column family (``g<number>``) of a partition's database. Each flush adds an extent to it, which is a sorted file of pages; one
+that takes nothing in any more is folded into a generation of a single extent, which takes its place. What is known
 of it is kept here, so that nothing has to be scanned to drop it. Layout of the state, JSON under the key ``state``::
 
-    {"format": 1, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., ...}, ...]}
+    {"format": 2, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., "extents": [...], ...}, ...]}
+
+A mark is never taken in over one of a higher offset, so that the newest extent of the newest generation that has an ID has its highest offset.
+
+In a *fold* the marks of all extents are merged, each ID once. Each flush does a part of it, twice as many marks as it takes in, so that none takes long and there are never many extents.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
+from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
+from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import Marks, select_marks, take_digests
+from dedup_sdk.store.database import (
+    DEFAULT,
+    JOURNAL,
+    STATE,
+    Extents,
+    families_with_bloom,
+    get_values,
+    read_words,
+    scan_generations,
+    wants_merges,
+)
 from dedup_sdk.store.fields import Fields
+from dedup_sdk.store.filter import FilterWords, merge_words
+from dedup_sdk.store.filter_set import FilterSet
+from dedup_sdk.store.options import SharedMemory, generation_options
+from dedup_sdk.store.pages import FoundMark, find_in_pages
+from dedup_sdk.store.paths import PRIVATE
+from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
 from dedup_sdk.window import Window
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+MOST_EXTENTS: Final = 64
 _SHARE_OF_WINDOW: Final = 8
 _REMEDY: Final = "move the store away and rebuild it"
 
@@ -29,8 +56,8 @@ _REMEDY: Final = "move the store away and rebuild it"
 class Generation:
     """``began_ms`` is the median timestamp, ``began_number`` the highest number, of its first marks.
 
-    ``marks`` counts what came in (an ID that came twice counts twice); ``filter_bytes`` is how much of its file of filter words
-    belongs to it; ``sealed``: nothing more comes in.
+    ``marks`` counts what came in (an ID that came twice counts twice, until it is folded); ``extents`` has for each of its extents how many bytes
+    of its file of filter words belong to it, one after the other; ``sealed``: nothing more comes in.
     """
 
     number: int
@@ -40,13 +67,18 @@ class Generation:
     newest_number: int = 0
     began_ms: int = 0
     began_number: int = 0
-    filter_bytes: int = 0
+    extents: tuple[int, ...] = ()
     sealed: bool = False
 
     @property
     def name(self) -> str:
         """The name of its column family."""
         return f"g{self.number}"
+
+    @property
+    def filter_bytes(self) -> int:
+        """How much of its file of filter words belongs to it."""
+        return sum(self.extents)
 
     def widened(self, marks: Marks) -> Generation:
         """Return it with ``marks`` (at least one) taken in."""
@@ -72,8 +104,11 @@ class Generation:
         )
 
     def takes(self, marks: Marks, window: Window, least_marks: int) -> bool:
-        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``."""
-        if self.sealed:
+        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``.
+
+        Of many small flushes it takes `MOST_EXTENTS`, whatever it spans: then it is folded.
+        """
+        if self.sealed or len(self.extents) >= MOST_EXTENTS:
             return False
         if self.marks < least_marks:
             return True
@@ -94,7 +129,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The generations of a partition, oldest first.
+    """The generations of a partition, oldest first; one that was folded has a later number than some that are younger.
 
     ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
     ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed (None: written by a
@@ -119,6 +154,11 @@ class State:
             )
         kept = tuple(generation if entry.number == generation.number else entry for entry in self.generations)
         return replace(self, generations=kept)
+
+    def folded(self, old: Generation, new: Generation) -> State:
+        """Return it with ``new``, whose number is the next, in the place of ``old``."""
+        kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
+        return replace(self, generations=kept, next_number=new.number + 1)
 
     def encode(self) -> bytes:
         """Return the bytes that `decode` reads."""
@@ -146,14 +186,16 @@ class State:
             raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
         generations = tuple(_generation(entry) for entry in read.objects("generations"))
         numbers = [generation.number for generation in generations]
-        numbers.append(read.integer("next", least=1))
-        if any(later <= earlier for earlier, later in pairwise(numbers)):
+        following = read.integer("next", least=1)
+        if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
             raise read.wrong(
-                "next", f"the numbers of generations have to ascend to it; {_REMEDY}", shown=numbers
+                "next",
+                f"the numbers of generations have to differ, and lie below it; {_REMEDY}",
+                shown=[*numbers, following],
             )
         return cls(
             generations=generations,
-            next_number=numbers[-1],
+            next_number=following,
             top_offset=read.integer("top_offset", least=-1),
             first_step=read.integer("first_step", least=0) if read.has("first_step") else None,
         )
@@ -161,12 +203,264 @@ class State:
 
 def _generation(read: Fields) -> Generation:
     """Read every field of `Generation` by its type; timestamps may be negative, counts may not."""
-    values: dict[str, int] = {}
+    values: dict[str, int | tuple[int, ...]] = {}
     for entry in fields(Generation):
-        if isinstance(entry.default, bool):
+        if entry.name == "extents":
+            values[entry.name] = read.integers(entry.name, least=0)
+        elif isinstance(entry.default, bool):
             values[entry.name] = read.flag(entry.name)
         elif entry.name.endswith("_ms"):
             values[entry.name] = read.integer(entry.name)
         else:
             values[entry.name] = read.integer(entry.name, least=1 if entry.name == "number" else 0)
     return Generation(**values)  # type: ignore[arg-type]
+
+
+log = logging.getLogger(__name__)
+
+_FILTERS: Final = "filters"
+_INCOMING: Final = "incoming"
+_FOLD: Final = f"fold{SORTED_SUFFIX}"
+_FOLDED_EACH: Final = 2
+_PAGES_AT_ONCE: Final = 64
+_ENTRIES: Final = re.compile(r"# entries=(\d+)")
+
+
+class RocksGenerations:
+    """The generations that ``state`` names; what else of ``names`` lies in the database, or beside it, is removed.
+
+    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well.
+    """
+
+    def __init__(
+        self, database: Rdict, folder: Path, state: State, memory: SharedMemory, names: list[str]
+    ) -> None:
+        self.state = state
+        self.incoming = folder / _INCOMING
+        self._database = database
+        self._folder = folder
+        self._memory = memory
+        self._families: dict[int, Rdict] = {}
+        self._fold: Iterator[int] | None = None
+        self._filters = FilterSet(folder / _FILTERS, state.marks)
+        for made in (self.incoming, folder / _FILTERS):
+            made.mkdir(mode=PRIVATE, exist_ok=True)
+        for generation in state.generations:
+            if generation.name not in names:
+                message = f"store {folder} lacks generation {generation.name}; move it away and rebuild it"
+                raise StoreCorruptError(message)
+            self._families[generation.number] = database.get_column_family(generation.name)
+        self.clean(names)
+        if not self._restore_filters():
+            for generation in state.generations:
+                self._load_filter(generation)
+        if self.count_with_bloom() < len(state.generations):
+            log.error(
+                "store %s: RocksDB's Bloom filters are off, look-ups are slow; see its OPTIONS file", folder
+            )
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of memory that filters take."""
+        return self._filters.nbytes
+
+    def count_with_bloom(self) -> int:
+        """Return how many generations have RocksDB's own Bloom filter, by its own account."""
+        return len(
+            families_with_bloom(self._folder) & {generation.name for generation in self.state.generations}
+        )
+
+    def find(self, digests: bytes) -> list[tuple[int, FoundMark]]:
+        """Return (position, mark) of the digests that are stored, ascending by position."""
+        asked = self._filters.by_generation(digests)
+        if len(asked) > 1:
+            ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
+            asked.sort(key=lambda each: ages.get(each.generation, -1), reverse=True)
+        found: dict[int, FoundMark] = {}
+        for number, positions, keys in asked:
+            family = self._families.get(number)
+            if family is None:
+                continue
+            if found:
+                left = [at for at, position in enumerate(positions) if position not in found]
+                positions, keys = [positions[at] for at in left], [keys[at] for at in left]  # noqa: PLW2901
+            # Few pages at once, which stay in the processor's cache until they are looked into.
+            for start in range(0, len(keys), _PAGES_AT_ONCE):
+                end = start + _PAGES_AT_ONCE
+                find_in_pages(get_values(family, keys[start:end]), digests, positions[start:end], found)
+        return sorted(found.items())
+
+    def scan(self) -> Iterator[Marks]:
+        """Yield all marks in parts, ascending, each ID once."""
+        return scan_generations(list(map(self._extents, self.state.generations)), self.state.marks)
+
+    def newer_than_stored(self, marks: Marks) -> Marks:
+        """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
+        below = np.flatnonzero(marks.offsets <= self.state.top_offset)
+        found = self.find(take_digests(marks.digests, below)) if below.size else []
+        if not found:
+            return marks
+        places = below[[index for index, _ in found]]
+        kept = np.ones(marks.count, dtype=np.bool_)
+        kept[places] = marks.offsets[places] > np.array([offset for _, (offset, *_) in found])
+        return select_marks(marks, np.flatnonzero(kept))
+
+    def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
+        """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""
+        generation = self.state.generations[-1] if self.state.generations else None
+        if generation is None or not generation.takes(marks, window, least_marks):
+            generation = self.create()
+        path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
+        path.unlink(missing_ok=True)
+        number = len(generation.extents)
+        words = write_extent(path, marks, number)
+        end = self._filters.append(generation.number, generation.filter_bytes, words, number)
+        widened = replace(
+            generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
+        )
+        top_offset = max(self.state.top_offset, int(marks.offsets.max()))
+        # Filter and state go ahead of the file: whatever of it is there after a crash must be found, and not look older.
+        self.state = replace(self.state.changed(widened), top_offset=top_offset)
+        self._database.put(STATE, self.state.encode())
+        self.ingest(generation, [path])
+        self._go_on_folding(_FOLDED_EACH * marks.count)
+
+    def _go_on_folding(self, marks: int) -> None:
+        """Fold at least so many marks of generations that take nothing in any more, as long as there are any."""
+        while marks > 0:
+            if self._fold is None:
+                old = next((each for each in self.state.generations[:-1] if len(each.extents) > 1), None)
+                if old is None:
+                    return
+                self._fold = self._folding(old)
+            done = next(self._fold, None)
+            if done is None:
+                self._fold = None
+            marks -= done or 0
+
+    def _folding(self, old: Generation) -> Iterator[int]:
+        """Fold a generation; yield after each part how many marks it has."""
+        path = self.incoming / _FOLD
+        path.unlink(missing_ok=True)
+        writer: ExtentWriter | None = None
+        blocks = []
+        for part in scan_generations([self._extents(old)], old.marks):
+            writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
+            blocks.append(writer.add(part))
+            yield part.count
+        words = merge_words(blocks)
+        new = self.create()
+        size = self.write_words(new, words)
+        if writer is not None:
+            writer.finish()
+            self.ingest(new, [path])
+        folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
+        state = self.state.folded(old, folded)
+        self._database.put(STATE, state.encode())
+        # The list of families, which is flushed at once, must not be ahead of it after a power cut.
+        self._database.flush_wal(sync=True)
+        self.state = state
+        self._filters.fold(old.number, new.number, words)
+        del self._families[old.number]
+        self._database.drop_column_family(old.name)
+
+    def create(self) -> Generation:
+        """Make the next generation, empty; it is removed by `clean` until a valid state names it."""
+        generation = Generation(number=self.state.next_number)
+        if generation.number not in self._families:
+            options = generation_options(self._memory)
+            self._families[generation.number] = self._database.create_column_family(generation.name, options)
+        return generation
+
+    def ingest(self, generation: Generation, paths: Sequence[Path]) -> None:
+        """Take sorted files of `incoming` into a generation; they are gone from there afterwards."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._families[generation.number].ingest_external_file([str(path) for path in paths], options)
+
+    def pages(self, generation: Generation) -> int:
+        """Return how many pages the sorted files of a generation have."""
+        text = self._families[generation.number].property_value("rocksdb.aggregated-table-properties") or ""
+        found = _ENTRIES.search(text)
+        return int(found.group(1)) if found else 0
+
+    def write_words(self, generation: Generation, words: FilterWords) -> int:
+        """Write the filter words of a generation that is not valid yet; return the size of their file."""
+        return self._filters.write(generation.number, 0, words)
+
+    def adopt(self, state: State) -> None:
+        """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""
+        known = {generation.number for generation in self.state.generations}
+        self.state = state
+        self.clean()
+        for generation in state.generations:
+            if generation.number not in known:
+                self._load_filter(generation)
+
+    def clean(self, families: list[str] | None = None) -> None:
+        """Remove every family, file of words and incoming file that the valid state does not name.
+
+        ``families``: those that the database has, where that is known.
+        """
+        self._fold = None
+        for path in self.incoming.iterdir():
+            path.unlink()
+        numbers = {generation.number for generation in self.state.generations}
+        names = {generation.name for generation in self.state.generations}
+        self._families = {number: family for number, family in self._families.items() if number in numbers}
+        for name in families if families is not None else Rdict.list_cf(str(self._folder)):
+            if name not in names and name not in (DEFAULT, JOURNAL):
+                self._database.drop_column_family(name)
+        stray = [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in names]
+        self._filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
+
+    def close(self) -> bool:
+        """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.
+
+        Return whether files were to be merged, which `close_database` wants to know.
+        """
+        merges = True
+        try:
+            journal = self._database.get_column_family(JOURNAL)
+            merges = wants_merges([self._database, journal, *self._families.values()])
+            del journal
+            self._filters.keep(self.state.encode())
+        except OSError as error:
+            log.info(
+                "store %s: its filters are not kept (%s): the next opening makes them again",
+                self._folder,
+                error,
+            )
+        finally:
+            self._fold = None
+            self._families.clear()
+            del self._database
+        return merges
+
+    def _extents(self, generation: Generation) -> Extents:
+        return Extents(self._families[generation.number], len(generation.extents))
+
+    def _restore_filters(self) -> bool:
+        try:
+            return self._filters.restore(self.state.encode())
+        except (StoreCorruptError, OSError) as error:
+            log.info("store %s: filters are made again from their words: %s", self._folder, error)
+            return False
+
+    def _load_filter(self, generation: Generation) -> None:
+        try:
+            self._filters.load(generation.number, generation.extents)
+        except (StoreCorruptError, OSError) as error:
+            log.warning(
+                "store %s: filter of %s is made again from its keys: %s", self._folder, generation.name, error
+            )
+            self._remake_filter(generation)
+
+    def _remake_filter(self, generation: Generation) -> None:
+        family, end, extents = self._families[generation.number], 0, []
+        for number in range(len(generation.extents)):
+            words = merge_words(read_words(family, number))
+            extents.append(self._filters.append(generation.number, end, words, number) - end)
+            end += extents[-1]
+        self.state = self.state.changed(replace(generation, extents=tuple(extents)))
+        self._database.put(STATE, self.state.encode())

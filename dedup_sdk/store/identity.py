@@ -2,7 +2,7 @@
 
 JSON under the key ``identity``::
 
-    {"format": 3, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
+    {"format": 4, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
 
 Every field of `Identity` must be equal for a store to be opened, an empty one too: a topic whose ID becomes known is not
 assumed to be the one that was seen before. ``window`` is that of the last owner and may change. ``numbered``: every mark bears
@@ -21,7 +21,7 @@ from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:

@@ -3,13 +3,16 @@
 Layout of a snapshot folder::
 
     DIR/manifest.json               written last: without it there is no snapshot
-    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition
+    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition, nor share
+                                    their first 4 bytes
     DIR/<partition>/<name>.filter   their filter words
 
-``manifest.json`` is one JSON object: ``format`` (3), the fields of `Manifest` with ``partitions`` as a list of objects with
+``manifest.json`` is one JSON object: ``format`` (4), the fields of `Manifest` with ``partitions`` as a list of objects with
 the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile` and their ``gaps`` with those of
 `Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
 the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
+
+By it a partition store tells whether it may take a snapshot over (`fitting_partition`).
 """
 
 from __future__ import annotations
@@ -23,16 +26,42 @@ from pathlib import Path
 from typing import Final, Self
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
+from dedup_sdk.progress import Progress
 from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
 from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.sorted_file import SortedFile
 from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT: Final = 3
+FORMAT: Final = 4
+RANK_DIGITS: Final = 8
 MOST_MANIFEST_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedFile:
+    """One sorted file as a manifest lists it.
+
+    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
+    ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
+    acceptance number, None where the lane has no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
+    them that have a payload.
+    """
+
+    name: str
+    marks: int
+    bytes: int
+    smallest: str
+    largest: str
+    oldest_ms: int
+    newest_ms: int
+    newest_number: int | None
+    fingerprint: str
+    sha256: str
+    filter_bytes: int
+    filter_sha256: str
+    payloads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +309,9 @@ def _partition(fields: Fields) -> PartitionManifest:
     ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
     if ends != sorted(ends):
         raise fields.wrong("gaps", "they do not ascend from low to high; make the snapshot again", shown=ends)
+    # A look-up goes to one page, which it tells by the first 4 bytes of a digest.
     ranges = sorted((file.smallest, file.largest) for file in partition.files)
-    if any(later[0] <= earlier[1] for earlier, later in pairwise(ranges)):
+    if any(later[0][:RANK_DIGITS] <= earlier[1][:RANK_DIGITS] for earlier, later in pairwise(ranges)):
         raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
     return partition
 
@@ -321,3 +351,48 @@ def _file(fields: Fields) -> SortedFile:
     if file.largest < smallest:
         raise fields.wrong("largest", f"it is below smallest={smallest!r}; make the snapshot again")
     return file
+
+
+def fitting_partition(
+    folder: str | Path, manifest: Manifest, identity: Identity, progress: Progress, *, numbered: bool
+) -> PartitionManifest:
+    """Return the entry of the snapshot for this partition store.
+
+    It must be of the same cluster, topic, ID spec, digest and isolation level; of the same topic ID, unless one side does
+    not know it; of the same group, unless its maker vouches for it (which is not enough where marks come from other
+    partitions: how far the group is there is not known here); with acceptance numbers where the lane needs them; and
+    its cut must not lie beyond ``high`` and ``committed`` of ``progress``, the progress to begin with. Raises `SnapshotError`
+    naming what differs.
+    """
+    pairs = {
+        name: (getattr(manifest, name), getattr(identity, name))
+        for name in ("cluster", "topic", "id_spec", "digest", "isolation")
+    }
+    if manifest.topic_id and identity.topic_id:
+        pairs["topic_id"] = (manifest.topic_id, identity.topic_id)
+    if not manifest.vouched:
+        pairs["group"] = (manifest.group, identity.group)
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            message = (
+                f"snapshot {folder} is of {name}={theirs!r}, not {ours!r}; give the snapshot of this history"
+            )
+            raise SnapshotError(message)
+    if manifest.vouched and manifest.resharded_from:
+        message = (
+            f"snapshot {folder} has marks of other partitions and names no group: how much of these partitions group "
+            f"{identity.group!r} has handled is not known; make one with --partitions and --group"
+        )
+        raise SnapshotError(message)
+    entry = manifest.partition(identity.partition)
+    if entry is None:
+        message = f"snapshot {folder} has no partition {identity.partition}; it has {[one.partition for one in manifest.partitions]}"
+        raise SnapshotError(message)
+    limit = max(progress.high, progress.committed or 0)
+    if entry.high > limit:
+        message = f"snapshot {folder} reaches offset {entry.high} of partition {entry.partition}, beyond {limit}; make one up to there"
+        raise SnapshotError(message)
+    if numbered and any(file.newest_number is None for file in entry.files):
+        message = f"snapshot {folder} has no acceptance numbers (window {manifest.window!r}); make it with a window by count"
+        raise SnapshotError(message)
+    return entry

@@ -14,13 +14,10 @@ import numpy as np
 from dedup_sdk.errors import StoreError, StoreLockedError
 from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress, latest
-from dedup_sdk.store.codec import check_payloads
 from dedup_sdk.store.identity import check_identity, check_numbered
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.manifest import fitting_partition, read_manifest
+from dedup_sdk.store.pages import check_payloads, digest_list, newest_per_digest
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
-from dedup_sdk.store.snapshot_fit import fitting_partition
-from dedup_sdk.store.words import digest_list
 from dedup_sdk.window import Window
 
 _PAGE_MARKS = 50_000
@@ -156,7 +153,7 @@ class MemoryPartition:
     ) -> Iterator[None]:
         """See `PartitionStore.installing`; to keep what was read is one step."""
         # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.
-        from dedup_sdk.store.snapshot_reader import read_snapshot
+        from dedup_sdk.store.snapshot import read_snapshot
 
         memory = self._memory()
         entry = fitting_partition(

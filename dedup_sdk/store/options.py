@@ -1,8 +1,20 @@
-"""RocksDB options, all of them passed on every open: what is not passed is silently lost when a database is reopened."""
+"""RocksDB options, all of them passed on every open: what is not passed is silently lost when a database is reopened.
+
+*Open files* are bounded for the whole process, whatever the number of partitions. RocksDB counts a database's sorted files only: its log, its manifest, its lock and the like, some seven files, come on top, and its folder once
+for each generation that was made since it was opened. Half of what
+the process may open (``ulimit -n``, when this is imported) is given out: a database gets a quarter of what is left when it opens,
+between `LEAST` and `MOST`, and gives it back when it is closed.
+
+RocksDB merges files in *one thread* for all databases of this process, in more only while one of them closes. A database that is told to stop gives up the merge it is in at once, but one that still waits for a thread has to be taken up
+before it can be given up. With one thread that is after the merges of other databases ahead of it, which go on for seconds.
+"""
 
 from __future__ import annotations
 
 import functools
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Final
 from weakref import WeakValueDictionary
@@ -13,21 +25,99 @@ from rocksdict import (
     DBCompactionStyle,
     DBCompressionType,
     DBRecoveryMode,
+    Env,
     Options,
     WriteBufferManager,
 )
 
-from dedup_sdk.store.open_files import LEAST
+LEAST: Final = 24
+MOST: Final = 256
+_SHARE_OF_LIMIT: Final = 2
+_SHARE_OF_REST: Final = 4
+_UNLIMITED: Final = 2**20
+
+
+class OpenFiles:
+    """Sorted files that may be open at once; together at most ``total`` and `LEAST` a database. Thread-safe."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._given = 0
+        self._lock = Lock()
+
+    def take(self) -> int:
+        """Return how many a database that opens now may hold; give it back when it is closed."""
+        with self._lock:
+            share = min(MOST, max(LEAST, (self._total - self._given) // _SHARE_OF_REST))
+            self._given += share
+            return share
+
+    def give_back(self, share: int) -> None:
+        """Note that a database is closed which had been given ``share``."""
+        with self._lock:
+            self._given -= share
+
+
+def process_limit() -> int:
+    """Return how many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+OPEN_FILES: Final = OpenFiles(process_limit() // _SHARE_OF_LIMIT)
+"""Of this process."""
+
+
+class MergeThreads:
+    """How many threads merge; ``usual`` of them while nothing closes. Thread-safe."""
+
+    def __init__(self, usual: int = 1) -> None:
+        self._usual = usual
+        self._open = 0
+        self._closing = 0
+        self._lock = Lock()
+
+    def opened(self) -> None:
+        """Note that a database has opened."""
+        with self._lock:
+            self._open += 1
+
+    def closed(self) -> None:
+        """Note that a database is closed."""
+        with self._lock:
+            self._open -= 1
+
+    @contextmanager
+    def one_each(self) -> Iterator[None]:
+        """Have a thread for each open database meanwhile, since each has one merge at most that waits or goes on."""
+        with self._lock:
+            self._closing += 1
+            self._limit(max(self._usual, self._open))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._closing -= 1
+                if not self._closing:
+                    self._limit(self._usual)
+
+    def _limit(self, threads: int) -> None:
+        # Every environment object stands for the one of the process. Threads beyond the limit end when their merge does.
+        Env().set_low_priority_background_threads(threads)
+
+
+MERGE_THREADS: Final = MergeThreads()
+"""Of this process."""
+
 
 BLOOM_BITS: Final = 10
-BLOCK_BYTES: Final = 4096
+BLOCK_BYTES: Final = 1024
+"""Less than a page of marks without payloads has, so that each is a block of its own: what is read is what is asked for."""
 WAL_BYTES: Final = 32 * 2**20
 WRITE_BUFFERS_BYTES: Final = 64 * 2**20
 JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
 SMALL_BUFFER_BYTES: Final = 2**20
 GROWING_RUNS: Final = 8
-GROWN_RUNS: Final = 2
-MERGE_FULLY: Final = {"level0_file_num_compaction_trigger": str(GROWN_RUNS)}
 _TABLE_FORMAT: Final = 5
 
 
@@ -43,12 +133,15 @@ def table_options(cache: Cache | None) -> BlockBasedOptions:
     return table
 
 
-def sorted_file_options() -> Options:
+def sorted_file_options(*, compressed: bool) -> Options:
     """Return the options of a sorted file written by RocksDB outside a database."""
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(table_options(None))
-    options.set_compression_type(DBCompressionType.zstd())
-    options.set_compression_options(-14, 1, 0, 0)
+    if compressed:
+        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_options(-14, 1, 0, 0)
+    else:
+        options.set_compression_type(DBCompressionType.none())
     return options
 
 
@@ -112,17 +205,13 @@ def journal_options(memory: SharedMemory | None) -> Options:
     return options
 
 
-def generation_options(memory: SharedMemory | None, *, growing: bool = True) -> Options:
-    """Return the options of a generation of marks: files come in whole, and are merged rarely while it grows.
-
-    One that does not grow any more is merged to two runs at most (see `MERGE_FULLY`): every look-up that a filter lets pass asks
-    each run of each generation.
-    """
+def generation_options(memory: SharedMemory | None) -> Options:
+    """Return the options of a generation of marks: files come in whole, and are joined rarely, so that few are open."""
     options = _base(memory)
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(-14, 1, 0, 0)
     options.set_compaction_style(DBCompactionStyle.universal())
-    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS if growing else GROWN_RUNS)
+    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS)
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
     return options

@@ -5,21 +5,29 @@ Names are percent-encoded (UTF-8), so that no name can leave the store's folder;
 its SHA-256. Folders of other names are not ours, and left alone. Every folder is made with mode 0700: what lies inside is for
 its owner only; files get mode 0600 when the store is opened, flushed and
 closed (what RocksDB makes by itself, with the next of these).
+
+What is made beside a place is a folder of one run alone (`work_folder`), gone at its end; what a killed run left is removed by the next one. So is
+a snapshot (`new_snapshot`), which is put in its place whole, by one rename, or not at all.
 """
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from dedup_sdk.errors import ConfigurationError, StoreUnavailableError
+from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreUnavailableError
 from dedup_sdk.store.protocol import Identity
 
 _MOST_BYTES: Final = 255
@@ -156,3 +164,85 @@ def _is_ours(name: str) -> bool:
 
 def _is_cut(name: str, text: str) -> bool:
     return _CUT.fullmatch(name) is not None and escape(text) != name
+
+
+_ABANDONED_S: Final = 60
+"""One that is younger may have been made, and not be locked yet."""
+
+
+@contextmanager
+def work_folder(beside: Path, purpose: str) -> Generator[Path, None, None]:
+    """Make a private folder next to ``beside``, locked while it is in use; raises OSError where that is not possible.
+
+    The block may move it elsewhere.
+    """
+    prefix = f".{beside.name}.{purpose}-"
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(beside.parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=beside.parent))
+    descriptor = _locked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for folder in parent.glob(f"{glob.escape(prefix)}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < _ABANDONED_S:
+                continue
+            descriptor = _locked(folder)
+        except OSError:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder; the kernel gives the lock back however this process ends. Raises OSError when somebody has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def new_snapshot(output: Path) -> Generator[Path, None, None]:
+    """Give an empty private folder that becomes ``output`` when the block ends without an error.
+
+    Raises `ConfigurationError` for what is no path, `SnapshotError` when something is there already or it cannot be written.
+    """
+    if not output.name or output.name == ".." or (why := why_unusable(output)):
+        why = "names no new folder" if not output.name or output.name == ".." else why
+        raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")
+    refuse_used(output)
+    place = output.absolute()
+    with ExitStack() as stack:
+        try:
+            partial = stack.enter_context(work_folder(place, "making"))
+        except OSError as error:
+            raise SnapshotError(f"{output} cannot be made: {error.strerror}; choose another place") from None
+        yield partial
+        make_files_private(partial)
+        refuse_used(output)
+        try:
+            partial.rename(place)
+        except OSError as error:
+            raise SnapshotError(
+                f"{output} cannot be put in its place: {error.strerror}; choose a folder that does not exist yet"
+            ) from None
+
+
+def refuse_used(output: Path) -> None:
+    """Raise `SnapshotError` when something is at a snapshot's place already."""
+    try:
+        used = output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir())))
+    except OSError as error:
+        raise SnapshotError(f"{output} cannot be used: {error.strerror}; choose another place") from None
+    if used:
+        raise SnapshotError(f"{output} is not empty: a snapshot is never overwritten, choose another place")

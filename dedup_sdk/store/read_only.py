@@ -9,20 +9,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from rocksdict import Rdict
-
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import Marks, join_marks, select_marks
 from dedup_sdk.progress import Progress
-from dedup_sdk.store.codec import decode_step, decode_values
-from dedup_sdk.store.database import IDENTITY, JOURNAL, PROGRESS, STATE, open_read_only
+from dedup_sdk.store.database import (
+    IDENTITY,
+    JOURNAL,
+    PROGRESS,
+    STATE,
+    Extents,
+    find_in_generation,
+    open_read_only,
+    read_journal,
+    scan_generations,
+    translating,
+)
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
+from dedup_sdk.store.journal import decode_step
+from dedup_sdk.store.pages import digest_words
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks_errors import translating
-from dedup_sdk.store.rocks_scan import read_journal, scan_families
-from dedup_sdk.store.words import digest_words
 
 _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.05
@@ -71,9 +78,9 @@ class ReadOnlyPartition:
             progress, steps, _, _ = read_journal(journal, self._state.first_step, before)
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
-            self._families: list[Rdict] = [
-                self._database.get_column_family(generation.name)
-                for generation in reversed(self._state.generations)
+            self._generations = [
+                Extents(self._database.get_column_family(generation.name), len(generation.extents))
+                for generation in self._state.generations
                 if generation.name in names
             ]
 
@@ -83,29 +90,29 @@ class ReadOnlyPartition:
         ``below``: as if nothing at this offset or after it had been completed.
         """
         with translating(self._folder):
-            yield from scan_families(self._families, self._state.marks, self._recent, below=below)
+            yield from scan_generations(self._generations, self._state.marks, self._recent, below=below)
 
     def find_all(self, digest: bytes) -> list[StoredMark]:
         """Return what is stored of one ID, highest offset first: one mark at most a generation and a step; none: empty."""
         with translating(self._folder):
-            values = [value for family in self._families if (value := family.get(digest)) is not None]
-        flushed = Marks(digest * len(values), *decode_values(values))
+            flushed = [
+                mark for generation in self._generations for mark in find_in_generation(generation, digest)
+            ]
         high, low = digest_words(self._recent.digests)
         wanted_high, wanted_low = digest_words(digest)
         recent = select_marks(self._recent, ((high == wanted_high) & (low == wanted_low)).nonzero()[0])
-        found = join_marks([flushed, recent])
         columns = zip(
-            found.offsets.tolist(),
-            found.timestamps.tolist(),
-            repeat(0) if found.numbers is None else found.numbers.tolist(),
-            found.payloads or repeat(b""),
+            recent.offsets.tolist(),
+            recent.timestamps.tolist(),
+            repeat(0) if recent.numbers is None else recent.numbers.tolist(),
+            recent.payloads or repeat(b""),
             strict=False,
         )
-        return sorted({StoredMark(*row) for row in columns}, reverse=True)
+        return sorted({StoredMark(*row) for row in (*flushed, *columns)}, reverse=True)
 
     def close(self) -> None:
         """Release the database; harmless when repeated."""
-        self._families.clear()
+        self._generations.clear()
         with translating(self._folder):
             self._database.close()
 

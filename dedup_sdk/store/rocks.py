@@ -1,18 +1,624 @@
-"""The key store in RocksDB: one database a partition; caches, buffers and open files are bounded for the whole process."""
+"""The key store in RocksDB: one database a partition; caches, buffers and open files are bounded for the whole process.
+
+A partition has a journal of recent steps, and generations of flushed marks. One that is damaged is moved out of the way and kept, as
+``<partition>.damaged-<n>`` beside where it was. The files of a snapshot are taken into a generation of which nothing is valid before all of it is.
+
+Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
+`journal.encode_step`), and one a generation (`pages`). Beside the database lie
+``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_set`) and ``incoming/`` (files on their way in, emptied on open).
+
+Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
+widened in the state; the file is taken in; state, progress and the emptied journal become valid in one write. A crash in
+between leaves marks both in the journal and in the generation, which is harmless: the highest offset wins.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
+from shutil import disk_usage
+from traceback import clear_frames
+from typing import Final
+
+from rocksdict import DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk.checks import flag, seconds, whole
-from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.evidence import set_aside
-from dedup_sdk.store.options import shared_memory
-from dedup_sdk.store.paths import make_private, partition_folder, usable
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.errors import (
+    SnapshotError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
+from dedup_sdk.progress import Progress
+from dedup_sdk.store.database import (
+    IDENTITY,
+    JOURNAL,
+    PROGRESS,
+    STATE,
+    ReportDamage,
+    close_database,
+    has_tables,
+    last_key,
+    open_database,
+    read_journal,
+    sequence_key,
+    translated,
+    translating,
+    unexpected_damage,
+)
+from dedup_sdk.store.filter import FilterWords, decode_words, merge_words
+from dedup_sdk.store.generations import Generation, RocksGenerations, State
+from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
+from dedup_sdk.store.journal import decode_step, encode_step
+from dedup_sdk.store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
+from dedup_sdk.store.options import OPEN_FILES, SharedMemory, shared_memory
+from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk.store.paths import make_files_private, make_private, partition_folder, usable
+from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, reading_file
 from dedup_sdk.window import Window
+
+MOST_KEPT: Final = 3
+_DAMAGED: Final = re.compile(r"(\d+)\.damaged-(\d{1,18})")
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a partition's folder, and return what it is called now; of those of a partition the newest `MOST_KEPT` stay.
+
+    Raises `StoreLockedError` while somebody has it open, and `StoreError` when it cannot be renamed.
+    """
+    _refuse_open(folder)
+    kept = list_evidence(folder)
+    number = 1 + max((_number(path) for path in kept), default=0)
+    target = folder.with_name(f"{folder.name}.damaged-{number}")
+    try:
+        folder.rename(target)
+    except OSError as error:
+        message = f"damaged store {folder} cannot be moved to {target.name} ({error.strerror}); move it away yourself"
+        raise StoreError(message) from error
+    for old in kept[: len(kept) + 1 - MOST_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def list_evidence(folder: Path) -> list[Path]:
+    """Return the damaged stores that are kept of a partition, oldest first."""
+    names = [
+        path
+        for path in folder.parent.glob(f"{folder.name}.damaged-*")
+        if (found := _DAMAGED.fullmatch(path.name)) and found[1] == folder.name
+    ]
+    return sorted(names, key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def _refuse_open(folder: Path) -> None:
+    """Raise `StoreLockedError` when somebody has a store open; RocksDB itself says so, which asks before it reads anything."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(False)
+    try:
+        # One family named of several: where the lock is free it goes no further than that.
+        Rdict(str(folder), options, column_families={"default": options}).close()
+    except Exception as error:
+        if isinstance(better := translated(error, folder), StoreLockedError):
+            raise better from error
+
+
+def recognise(
+    database: Rdict,
+    folder: Path,
+    identity: Identity,
+    window: Window,
+    write_options: WriteOptions,
+    *,
+    is_new: bool,
+) -> State:
+    """Return the state of the database in ``folder``; one that ``is_new`` becomes that of the identity.
+
+    Raises `ForeignStoreError` where it is another's, or has no acceptance numbers for a window by count, and `StoreCorruptError` where
+    it does not say.
+    """
+    where = f"store {folder}"
+    identity_bytes, state_bytes = database.get(IDENTITY), database.get(STATE)
+    if identity_bytes is None and state_bytes is None and is_new:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(IDENTITY, encode_identity(identity, window))
+        batch.put(STATE, State().encode())
+        database.write(batch, write_options)
+        return State()
+    if identity_bytes is None or state_bytes is None:
+        message = f"{where} has lost its identity or its state; move it away and rebuild it from a snapshot or the topic"
+        raise StoreCorruptError(message)
+    stored, numbered = decode_identity(identity_bytes, folder)
+    check_identity(stored, identity, where)
+    check_numbered(stored=numbered, window=window, where=where)
+    current = encode_identity(identity, window, numbered=numbered)
+    if current != identity_bytes:
+        database.put(IDENTITY, current, write_options)
+    return State.decode(state_bytes, where)
+
+
+_LEAST_ROOM_BYTES: Final = 2**20
+_PROBE: Final = "writable"
+_PROBE_BYTES: Final = 4096
+
+
+def live_bytes(folder: Path, database: Rdict) -> int:
+    """Return the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
+    size = sum(int(entry["size"]) for entry in database.live_files())
+    for pattern in ("*.log", "filters/*"):
+        for path in folder.glob(pattern):
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+    return size
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether the database can be opened: its disk takes a file, and has room for what its log holds, which becomes sorted files then.
+
+    Raises `FileNotFoundError` where the folder is gone.
+    """
+    probe = folder / _PROBE
+    try:
+        logged = sum(path.stat().st_size for path in folder.glob("*.log"))
+        if disk_usage(folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+            return False
+        with probe.open("wb", buffering=0) as file:
+            # A disk without room, or a limit of the process, may take a part.
+            whole = file.write(bytes(_PROBE_BYTES)) == _PROBE_BYTES
+            os.fsync(file.fileno())
+        probe.unlink()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with suppress(OSError):
+            probe.unlink()
+        return False
+    return whole
+
+
+def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:
+    """Return the figures of an open store; ``recent``: the marks in its journal."""
+    sizes: list[tuple[str, int]] = []
+    for path in folder.rglob("*"):
+        # Compaction may have just removed it.
+        with suppress(FileNotFoundError):
+            sizes.append((path.suffix, path.lstat().st_size))
+    return StoreStats(
+        marks=generations.state.marks,
+        recent=recent,
+        disk_bytes=sum(size for _, size in sizes),
+        filter_bytes=generations.filter_bytes,
+        files=sum(suffix == SORTED_SUFFIX for suffix, _ in sizes),
+        details={
+            "generations": len(generations.state.generations),
+            "bloom_generations": generations.count_with_bloom(),
+        },
+    )
+
+
+def copy_in(
+    snapshot: str, entry: PartitionManifest, generations: RocksGenerations, *, move: bool
+) -> Generator[None, None, State]:
+    """Copy and check the files, take them into a generation of their own, return the state that has nothing else.
+
+    ``move``: the files were checked, and are moved. A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
+    Raises `SnapshotError` naming the file or folder; what was begun is then to be removed by ``generations.clean()``.
+    """
+    folder = Path(snapshot) / str(entry.partition)
+    if not entry.files:
+        return State(next_number=generations.state.next_number)
+    for file in entry.files:
+        if move:
+            _move(folder, file, generations.incoming)
+        else:
+            yield from reading_file(folder, file, generations.incoming)
+    blocks: list[FilterWords] = []
+    for file in sorted(entry.files, key=lambda file: file.smallest):
+        blocks.append(_words(folder, generations.incoming, file))
+        yield
+    words = merge_words(blocks)
+    yield
+    empty = generations.create()
+    try:
+        generations.ingest(
+            empty, [generations.incoming / f"{file.name}{SORTED_SUFFIX}" for file in entry.files]
+        )
+    except Exception as error:
+        message = f"{folder}: RocksDB refuses its sorted files ({error}); make the snapshot again"
+        raise SnapshotError(message) from error
+    pages = generations.pages(empty)
+    if pages != len(words.pages):
+        message = f"{folder}: its sorted files have {pages} pages, its filter words say {len(words.pages)}; make the snapshot again"
+        raise SnapshotError(message)
+    yield
+    newest_ms = max(file.newest_ms for file in entry.files)
+    newest_number = max(file.newest_number or 0 for file in entry.files)
+    generation = Generation(
+        number=empty.number,
+        marks=entry.marks,
+        oldest_ms=min(file.oldest_ms for file in entry.files),
+        newest_ms=newest_ms,
+        newest_number=newest_number,
+        began_ms=newest_ms,
+        began_number=newest_number,
+        extents=(generations.write_words(empty, words),),
+        sealed=True,
+    )
+    return State(generations=(generation,), next_number=empty.number + 1, top_offset=entry.high - 1)
+
+
+def _move(folder: Path, file: SortedFile, target: Path) -> None:
+    for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
+        path = folder / f"{file.name}{suffix}"
+        try:
+            shutil.move(path, target / path.name)
+        except OSError as error:
+            raise SnapshotError(
+                f"{path} cannot be moved to {target}: {error.strerror}; make room there"
+            ) from error
+
+
+def _words(folder: Path, incoming: Path, file: SortedFile) -> FilterWords:
+    path = folder / f"{file.name}{FILTER_SUFFIX}"
+    try:
+        words = merge_words(decode_words((incoming / path.name).read_bytes()))
+    except StoreCorruptError as error:
+        message = f"{path}: {error}; make the snapshot again"
+        raise SnapshotError(message) from error
+    if words.count != file.marks:
+        message = (
+            f"{path} has {words.count} words, the manifest says {file.marks} marks; make the snapshot again"
+        )
+        raise SnapshotError(message)
+    return words
+
+
+log = logging.getLogger(__name__)
+
+
+class RocksPartition:
+    """A `PartitionStore` in the RocksDB database at ``folder``, which exists and is private.
+
+    ``generation_marks`` is how many marks a generation holds at least before another is begun; ``fsync`` flushes each step to
+    the disk, so that it outlives a power cut as well as the process. ``report_damage`` is called with every error that says that
+    the store, once open, turned out to be damaged.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        window: Window,
+        memory: SharedMemory,
+        *,
+        fsync: bool = False,
+        generation_marks: int = 100_000,
+        report_damage: ReportDamage = lambda _: None,
+    ) -> None:
+        self._folder = folder
+        self._report_damage = report_damage
+        self._identity = identity
+        self._window = window
+        self._generation_marks = generation_marks
+        self._numbered = window.count is not None
+        self._write_options = WriteOptions()
+        self._write_options.sync = fsync
+        self._memory = memory
+        self._recent = 0
+        self._open_files = 0
+        # One that is empty when it is opened again was emptied: it must not pass for a new one.
+        self._was_open = False
+        self._installs = False
+        self.disk_bytes = 0
+        self._closed = True
+        try:
+            self._open()
+        except BaseException:
+            # Interrupted on its way out: nobody else would.
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        # What does not open is closed: there is nothing to let go of.
+        self._closed = True
+        self._journal: Rdict | None = None
+        self._generations: RocksGenerations | None = None
+        folder, memory = self._folder, self._memory
+        with translating(folder):
+            had_tables = has_tables(folder)
+            self._open_files = OPEN_FILES.take()
+            try:
+                self._database, names = open_database(folder, memory, self._open_files)
+            except BaseException as error:
+                OPEN_FILES.give_back(self._open_files)
+                clear_frames(error.__traceback__)
+                raise
+            self._closed = False
+            try:
+                self._journal = self._database.get_column_family(JOURNAL)
+                last = last_key(self._journal)
+                is_new = last is None and not (had_tables or self._was_open)
+                state = recognise(
+                    self._database, folder, self._identity, self._window, self._write_options, is_new=is_new
+                )
+                self._first = state.first_step or 0
+                self._next = self._first if last is None else int.from_bytes(last, "big") + 1
+                self._generations = RocksGenerations(self._database, folder, state, memory, names)
+                self._measure()
+                make_files_private(folder)
+                self._was_open = True
+            except BaseException as error:
+                clear_frames(error.__traceback__)
+                self.close()
+                if (damage := unexpected_damage(error, folder)) is not None:
+                    raise damage from None
+                raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def load(self) -> Loaded | None:
+        """See `PartitionStore.load`."""
+        with self._translating():
+            stored = self._database.get(PROGRESS)
+            progress, marks, self._first, self._next = read_journal(
+                self._open_journal(),
+                self._open_generations().state.first_step,
+                None if stored is None else decode_step(stored)[0],
+            )
+        if progress is None:
+            return None
+        recent = join_marks(marks)
+        self._recent = recent.count
+        return Loaded(progress=progress, recent=recent)
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.append`."""
+        journal = self._journal or self._open_journal()
+        record = encode_step(progress, marks)
+        try:
+            journal.put(sequence_key(self._next), record, self._write_options)
+        except BaseException as error:
+            # Who keeps the error keeps this frame, and a handle in it would keep RocksDB's lock.
+            del journal
+            if not isinstance(error, Exception):
+                raise
+            raise self._failure(error) from error
+        self._next += 1
+        self._recent += marks.count
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """See `PartitionStore.find`."""
+        generations = self._generations or self._open_generations()
+        if len(digests) != DIGEST_BYTES * count:
+            message = (
+                f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
+            )
+            raise StoreError(message)
+        try:
+            found = generations.find(digests)
+        except Exception as error:
+            raise self._failure(error) from error
+        if not found:
+            return NONE_FOUND
+        indexes, marks = zip(*found, strict=True)
+        offsets, timestamps, numbers, payloads = map(list, zip(*marks, strict=True))
+        return Found(
+            list(indexes),
+            offsets,
+            timestamps,
+            numbers if self._numbered else None,
+            payloads if any(payloads) else None,
+        )
+
+    def flush(self, progress: Progress, marks: Marks) -> None:
+        """See `PartitionStore.flush`."""
+        generations = self._open_generations()
+        with self._translating():
+            kept = generations.newer_than_stored(newest_per_digest(marks))
+            if kept.count:
+                generations.take_in(kept, self._window, self._generation_marks)
+            generations.state = self._settle(generations.state, progress)
+            make_files_private(self._folder)
+            self._measure()
+
+    def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
+        """See `PartitionStore.expire`.
+
+        Generations go one by one: where timestamps ran backwards, an older mark of an ID may show again whose timestamp is still
+        inside the window.
+        """
+        return self._drop(
+            [
+                entry
+                for entry in self._open_generations().state.generations
+                if entry.is_out(before_ms, up_to_number)
+            ]
+        )
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """See `PartitionStore.oldest_ms`."""
+        oldest = self._oldest()
+        return None if oldest is None else oldest.began_ms
+
+    def shed(self) -> int | None:
+        """See `PartitionStore.shed`: a generation goes, also the only one."""
+        oldest = self._oldest()
+        return None if oldest is None else self._drop([oldest])
+
+    def _oldest(self) -> Generation | None:
+        return min(self._open_generations().state.generations, key=lambda entry: entry.began_ms, default=None)
+
+    def _drop(self, dropped: list[Generation]) -> int | None:
+        # What is on its way in is in no valid state yet, and would go too.
+        if not dropped or self._installs:
+            return None
+        generations = self._open_generations()
+        with self._translating():
+            kept = tuple(entry for entry in generations.state.generations if entry not in dropped)
+            remaining = replace(generations.state, generations=kept)
+            self._database.put(STATE, remaining.encode(), self._write_options)
+            generations.adopt(remaining)
+            self._measure()
+        return max(entry.newest_ms for entry in dropped)
+
+    def revive(self) -> bool:
+        """See `PartitionStore.revive`."""
+        self._open_journal()
+        with self._translating():
+            if not is_writable(self._folder):
+                return False
+        self.close()
+        try:
+            self._open()
+            self.load()
+        except StoreCorruptError as error:
+            self._report_damage(error)
+            raise
+        except StoreError as error:
+            # Closed as it is, it can only be opened anew, as the store of a disk that is still full.
+            self.close()
+            message = f"store {self._folder} did not open again when it could be written: {error}"
+            raise StoreUnavailableError(message) from error
+        return True
+
+    def _measure(self) -> None:
+        """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
+        self.disk_bytes = live_bytes(self._folder, self._database)
+
+    def install(
+        self,
+        snapshot: str,
+        progress: Progress,
+        *,
+        move: bool = False,
+    ) -> None:
+        """See `PartitionStore.install`."""
+        for _ in self.installing(snapshot, progress, move=move):
+            pass
+
+    def installing(
+        self,
+        snapshot: str,
+        progress: Progress,
+        *,
+        move: bool = False,
+    ) -> Iterator[None]:
+        """See `PartitionStore.installing`."""
+        generations = self._open_generations()
+        manifest = read_manifest(snapshot)
+        entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
+        with self._translating():
+            self._installs = True
+            try:
+                state = yield from copy_in(snapshot, entry, generations, move=move)
+            except BaseException:
+                if not self._closed:
+                    generations.clean()
+                raise
+            finally:
+                self._installs = False
+            generations.adopt(self._settle(state, progress))
+        log.info(
+            "installed snapshot %s: %d marks up to offset %d in %s",
+            snapshot, entry.marks, entry.high, self._folder,
+        )  # fmt: skip
+
+    def reset(self, progress: Progress) -> None:
+        """See `PartitionStore.reset`."""
+        generations = self._open_generations()
+        with self._translating():
+            state = State(next_number=generations.state.next_number)
+            generations.adopt(self._settle(state, progress))
+
+    def scan(self) -> Iterator[Marks]:
+        """See `PartitionStore.scan`."""
+        with self._translating():
+            for page in self._open_generations().scan():
+                yield page
+                self._open_generations()
+
+    def stats(self) -> StoreStats:
+        """See `PartitionStore.stats`; ``details`` counts generations, and those with RocksDB's own Bloom filter."""
+        return stats_of(self._folder, self._open_generations(), self._recent)
+
+    def close(self) -> None:
+        """See `PartitionStore.close`."""
+        if self._closed:
+            return
+        merges = True
+        with translating(self._folder):
+            # Whatever fails on the way, RocksDB's lock must not stay: the store would be open elsewhere until the process ends.
+            try:
+                share, self._open_files = self._open_files, 0
+                OPEN_FILES.give_back(share)
+                if has_tables(self._folder):
+                    # Before the families are let go of, which would write each of them out: a third of a handover. One that was
+                    # never written out is, because a log alone could be torn back to nothing.
+                    with suppress(DbClosedError):
+                        # Closed by a call that was interrupted behind it.
+                        self._database.cancel_all_background(False)
+                merges = self._generations is not None and self._generations.close()
+            finally:
+                self._journal = self._generations = None
+                close_database(self._database, merges=merges)
+                # Not before: what interrupts this leaves a store that can be closed again.
+                self._closed = True
+            make_files_private(self._folder)
+
+    def _translating(self) -> AbstractContextManager[None]:
+        return translating(self._folder, self._report_damage)
+
+    def _failure(self, error: Exception) -> Exception:
+        better = translated(error, self._folder)
+        if isinstance(better, StoreCorruptError):
+            self._report_damage(better)
+        return better
+
+    def _settle(self, state: State, progress: Progress) -> State:
+        """Make state and progress valid and drop the journal, in one write; return the state as it is then."""
+        # A number is left out, so that no two journals begin with the same one.
+        state = replace(state, first_step=self._next + 1)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(STATE, state.encode())
+        batch.put(PROGRESS, encode_step(progress, NO_MARKS))
+        journal = self._database.get_column_family_handle(JOURNAL)
+        batch.delete_range(sequence_key(self._first), sequence_key(self._next), journal)
+        self._database.write(batch, self._write_options)
+        self._first = self._next = self._next + 1
+        self._recent = 0
+        # Otherwise the log keeps every journal record until a buffer is full, twice as large as the marks themselves.
+        for family in (self._open_journal(), self._database):
+            family.flush(wait=False)
+        return state
+
+    def _open_journal(self) -> Rdict:
+        if self._journal is None:
+            message = f"store {self._folder} is closed; open it again"
+            raise StoreError(message)
+        return self._journal
+
+    def _open_generations(self) -> RocksGenerations:
+        if self._generations is None:
+            message = f"store {self._folder} is closed; open it again"
+            raise StoreError(message)
+        return self._generations
 
 
 class RocksStore:

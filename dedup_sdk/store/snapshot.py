@@ -1,17 +1,209 @@
-"""Checks of a snapshot folder against its manifest."""
+"""The files of a snapshot: written, checked, read.
+
+A *sorted file* has pages of marks as RocksDB reads them in: ``NAME.sst`` holds `pages`, ``NAME.filter`` their filter words. The live store, the backfill
+and snapshots all have RocksDB's own writer write the same format, so that a snapshot is taken over without being rewritten. Who reads one
+has no more than one of its files copied at a time.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import stat
-from collections.abc import Generator, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
-from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import Manifest, read_manifest
-from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
+import numpy as np
+from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
+
+from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
+from dedup_sdk.store.database import PART_BYTES, PART_MARKS
+from dedup_sdk.store.filter import FilterWords, encode_words, filter_words
+from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
+from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest
+from dedup_sdk.store.options import database_options, sorted_file_options
+from dedup_sdk.store.pages import Page, decode_items, digest_words, encode_pages, marks_in_page, page_key
+
+if TYPE_CHECKING:
+    from dedup_sdk.store.snapshot_source import Source
+
+SORTED_SUFFIX = ".sst"
+FILTER_SUFFIX = ".filter"
+
+
+class SortedFileWriter:
+    """Writes one sorted file, some marks at a time; a context manager that leaves nothing behind unless it was finished.
+
+    with SortedFileWriter(folder / "0001.sst") as writer:
+        for marks in parts:         # ascending by digest, each digest once, also across parts
+            writer.add(marks)
+        file = writer.finish()
+
+    Whether marks bear acceptance numbers is decided by the first part. Raises `StoreError` naming the file when digests do not ascend, nothing
+    was added, or it cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        if self._path.suffix != SORTED_SUFFIX:
+            message = (
+                f"sorted file {str(path)!r} does not end in {SORTED_SUFFIX}; RocksDB takes in only such names"
+            )
+            raise StoreError(message)
+        self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
+        self._writer = SstFileWriter(sorted_file_options(compressed=True))
+        self._call(lambda: self._writer.open(str(self._path)))
+        self._filter = self._filter_path.open("wb")
+        self._held = NO_MARKS
+        self._marks = 0
+        self._smallest = self._largest = b""
+        self._oldest_ms = self._newest_ms = 0
+        self._newest_number: int | None = None
+        self._numbered = False
+        self._payloads = 0
+        self._fingerprint = NO_FINGERPRINT
+        self._finished = False
+
+    def add(self, marks: Marks) -> None:
+        """Append marks that ascend by digest and lie above everything added before."""
+        if not marks.count:
+            return
+        first = marks.digests[:DIGEST_BYTES]
+        self._check(marks)
+        # The last page may go on with the next marks.
+        held = join_marks([self._held, marks]) if self._held.count else marks
+        pages = encode_pages(held)
+        whole = held.count - pages[-1].marks
+        self._put(pages[:-1], cut_marks(held, 0, whole))
+        self._held = cut_marks(held, whole, held.count)
+        oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
+        if not self._marks:
+            self._smallest, self._oldest_ms, self._newest_ms = first, oldest_ms, newest_ms
+        self._largest = marks.digests[-DIGEST_BYTES:]
+        self._oldest_ms, self._newest_ms = min(self._oldest_ms, oldest_ms), max(self._newest_ms, newest_ms)
+        if marks.numbers is not None:
+            self._newest_number = max(self._newest_number or 0, int(marks.numbers.max()))
+        self._fingerprint = sum_fingerprints((self._fingerprint, fingerprint((marks,))))
+        self._marks += marks.count
+        self._payloads += sum(map(bool, marks.payloads or ()))
+
+    def finish(self) -> SortedFile:
+        """Complete both files, flush them to the disk, and return what a manifest says of them."""
+        if not self._marks:
+            message = f"sorted file {self._path} has no marks; leave an empty file out"
+            raise StoreError(message)
+        self._put(encode_pages(self._held), self._held)
+        self._call(self._writer.finish)
+        self._filter.flush()
+        os.fsync(self._filter.fileno())
+        self._filter.close()
+        self._finished = True
+        return SortedFile(
+            name=self._path.stem,
+            marks=self._marks,
+            bytes=self._path.stat().st_size,
+            smallest=self._smallest.hex(),
+            largest=self._largest.hex(),
+            oldest_ms=self._oldest_ms,
+            newest_ms=self._newest_ms,
+            newest_number=self._newest_number,
+            fingerprint=self._fingerprint,
+            sha256=file_sha256(self._path),
+            filter_bytes=self._filter_path.stat().st_size,
+            filter_sha256=file_sha256(self._filter_path),
+            payloads=self._payloads,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished:
+            self._filter.close()
+            del self._writer  # it keeps its file open
+            self._path.unlink(missing_ok=True)
+            self._filter_path.unlink(missing_ok=True)
+
+    def _check(self, marks: Marks) -> None:
+        high, low = digest_words(marks.digests)
+        ascends = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+        first = marks.digests[:DIGEST_BYTES]
+        if first <= self._largest or not ascends.all():
+            wrong = (
+                first
+                if first <= self._largest
+                else marks.digests[DIGEST_BYTES * (int(np.argmin(ascends)) + 1) :]
+            )
+            message = f"sorted file {self._path}: digest {wrong[:DIGEST_BYTES].hex()} does not ascend; sort the marks first"
+            raise StoreError(message)
+        numbered = marks.numbers is not None
+        if self._marks and numbered != self._numbered:
+            message = (
+                f"sorted file {self._path}: marks with and without acceptance numbers; a lane has one kind"
+            )
+            raise StoreError(message)
+        self._numbered = numbered
+
+    def _put(self, pages: list[Page], marks: Marks) -> None:
+        self._call(lambda: _put_pages(self._writer, pages, 0))
+        self._filter.write(encode_words(filter_words(marks.digests, [page.rank for page in pages])))
+
+    def _call(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:
+            message = f"sorted file {self._path} cannot be written: {error}"
+            raise StoreError(message) from error
+
+
+class ExtentWriter:
+    """Writes marks, ascending by digest over all calls of `add`, as an extent of a generation; RocksDB's exceptions pass through.
+
+    A file that was not finished is its caller's to remove.
+    """
+
+    def __init__(self, path: Path, number: int, *, compressed: bool = False) -> None:
+        self._number = number
+        self._writer = SstFileWriter(sorted_file_options(compressed=compressed))
+        self._writer.open(str(path))
+
+    def add(self, marks: Marks) -> FilterWords:
+        """Append marks, at least one, which may not divide what has one rank; return their filter words."""
+        pages = encode_pages(marks)
+        _put_pages(self._writer, pages, self._number)
+        return filter_words(marks.digests, [page.rank for page in pages])
+
+    def finish(self) -> None:
+        """Complete the file, to which something was added, and flush it to the disk."""
+        self._writer.finish()
+
+
+def write_extent(path: Path, marks: Marks, number: int) -> FilterWords:
+    """Write marks, at least one, ascending by digest, as an extent of a generation; return their filter words."""
+    # What payloads there are is worth compressing, digests are not.
+    writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
+    words = writer.add(marks)
+    writer.finish()
+    return words
+
+
+def _put_pages(writer: SstFileWriter, pages: list[Page], extent: int) -> None:
+    for page in pages:
+        writer[page_key(extent, page.rank)] = page.value
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 _CHUNK_BYTES = 2**20
 
@@ -102,3 +294,107 @@ def _writing(path: Path) -> Generator[None, bytes, None]:
     writing = write()
     next(writing)
     return writing
+
+
+Copy = Callable[[SortedFile, Path], object]
+"""Checks a file of a snapshot by size and SHA-256, and puts it and its filter words into a folder."""
+
+
+def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Marks]:
+    """Yield the marks of one partition of a snapshot in pages, ascending; needs room for its largest file in the temporary folder.
+
+    Raises `SnapshotError` when a file does not check, or holds other keys than its manifest says.
+    """
+    source = Path(folder) / str(entry.partition)
+    return read_files(
+        entry.files, lambda file, target: read_file(source, file, target), place=str(source), beside=None
+    )
+
+
+def read_source(source: Source, entry: PartitionManifest, *, beside: Path | None = None) -> Iterator[Marks]:
+    """Do as `read_snapshot`, wherever the snapshot lies; a file is copied to a folder made in ``beside`` [the temporary folder]."""
+    return read_files(
+        entry.files,
+        lambda file, target: source.copy(entry.partition, file, target),
+        place=f"{source.place}/{entry.partition}",
+        beside=beside,
+    )
+
+
+def read_files(
+    files: Iterable[SortedFile], copy: Copy, *, place: str, beside: Path | None
+) -> Iterator[Marks]:
+    """Yield the marks of a partition's files in pages, ascending over all; ``copy`` puts each into a folder made in ``beside``.
+
+    ``place`` is how messages name the partition. Raises `SnapshotError` as `read_snapshot` does.
+    """
+    for file in sorted(files, key=lambda file: file.smallest):
+        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-", dir=beside) as scratch:
+            copy(file, Path(scratch))
+            count, payloads, first, last = 0, 0, "", ""
+            for page in read_sorted_file(Path(scratch), file, f"{place}/{file.name}{SORTED_SUFFIX}"):
+                count += page.count
+                payloads += sum(map(bool, page.payloads or ()))
+                first, last = (
+                    first or page.digests[:DIGEST_BYTES].hex(),
+                    page.digests[-DIGEST_BYTES:].hex(),
+                )
+                yield page
+        found = count, payloads, first, last
+        expected = file.marks, file.payloads, file.smallest, file.largest
+        if found != expected:
+            message = (
+                f"{place}/{file.name}{SORTED_SUFFIX} has (marks, payloads, smallest, largest) = {found}, the manifest says {expected}; "
+                "make it again"
+            )
+            raise SnapshotError(message)
+
+
+def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Marks]:
+    """Yield the marks of a sorted file in pages, in its own order; the file, a copy in ``folder``, is used up.
+
+    ``place`` is how messages name it. Raises `SnapshotError` when RocksDB cannot read it.
+    """
+    database = Rdict(str(folder / "db"), database_options(None))
+    try:
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        database.ingest_external_file([str(folder / f"{file.name}{SORTED_SUFFIX}")], options)
+        yield from _parts(database)
+    except StoreCorruptError as error:
+        message = f"{place}: {error}; make the snapshot again"
+        raise SnapshotError(message) from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        message = f"{place} cannot be read ({error}); make the snapshot again"
+        raise SnapshotError(message) from error
+    finally:
+        # A file that RocksDB refused may be in the way of its closing too.
+        with suppress(Exception):
+            database.close()
+
+
+def _parts(database: Rdict) -> Iterator[Marks]:
+    items: list[tuple[bytes, bytes]] = []
+    marks = size = 0
+    last = b""
+    for item in cast("Iterator[tuple[bytes, bytes]]", iter(database.items())):
+        marks += marks_in_page(item[1])
+        size += len(item[1])
+        if items and (marks > PART_MARKS or size > PART_BYTES):
+            yield decode_items(items)
+            items, marks, size = [], marks_in_page(item[1]), len(item[1])
+        items.append(item)
+        last = item[0]
+    if items:
+        yield decode_items(items)
+    # Such an iteration ends at an error as it does at the end. One that can be asked goes the last step again.
+    cursor = database.iter()
+    cursor.seek(last)
+    if last and cursor.valid():
+        cursor.next()
+    cursor.status()
+    if cursor.valid():
+        message = f"reading stopped before key {cast('bytes', cursor.key()).hex()}"
+        raise StoreCorruptError(message)

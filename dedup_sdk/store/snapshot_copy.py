@@ -19,12 +19,10 @@ from threading import Event
 from typing import Any
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from dedup_sdk.store.parallel import Task, in_parallel
-from dedup_sdk.store.remote_snapshot import is_url, require_driver, shown, told
-from dedup_sdk.store.snapshot_folder import new_snapshot
-from dedup_sdk.store.snapshot_source import Source
-from dedup_sdk.store.sorted_file import FILTER_SUFFIX, SORTED_SUFFIX, SortedFile
+from dedup_sdk.store.manifest import MANIFEST_NAME, SortedFile, read_manifest, write_manifest
+from dedup_sdk.store.paths import new_snapshot
+from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk.store.snapshot_source import Source, Task, in_parallel, is_url, require_driver, shown, told
 
 logger = logging.getLogger("dedup_sdk")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.marks import DIGEST_BYTES
-from dedup_sdk.store.words import digest_list
+from dedup_sdk.store.pages import digest_list
 
 SIZE: Final = 2048
 """``k``: the share is known to about 1 %, and exactly where there are no more IDs than this."""

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, take_digests
-from dedup_sdk.store.mark_sort import digest_order
-from dedup_sdk.store.words import Uint64s, digest_words
+from dedup_sdk.store.pages import Uint64s, digest_order, digest_words
 from spark_backfill.findings.digest_sample import SIZE, DigestSample
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, Repeater
 from spark_backfill.findings.histogram import Histogram

@@ -27,7 +27,7 @@ from dedup_sdk.kafka.assignment import Starts
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition
 from dedup_sdk.units.memory import UnitMemory
 from tests.support.outbox_worker import send_before_persist
 

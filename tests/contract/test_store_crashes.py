@@ -20,7 +20,7 @@ DIED = 9
 PRELUDE = """
 import os, sys
 from pathlib import Path
-from dedup_sdk.store import filter_set, rocks_generations, rocks_install, rocks_partition
+from dedup_sdk.store import filter_set, generations, rocks
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress
@@ -40,20 +40,20 @@ store = RocksStore(folder / "store", generation_marks=1).open(IDENTITY, Window(d
 loaded = store.load()
 """
 
-GENERATIONS = "rocks_generations.RocksGenerations"
+GENERATIONS = "generations.RocksGenerations"
 FLUSH_STEPS = {
-    "file written": "die_after(rocks_generations, 'write_marks')",
+    "file written": "die_after(generations, 'write_extent')",
     "words written": "die_after(filter_set.FilterSet, 'append')",
     "state widened": f"die_before({GENERATIONS}, 'ingest')",
     "file taken in": f"die_after({GENERATIONS}, 'ingest')",
-    "valid": "die_after(rocks_partition.RocksPartition, '_settle')",
+    "valid": "die_after(rocks.RocksPartition, '_settle')",
 }
 INSTALL_STEPS = {
-    "files copied": "die_after(rocks_install, '_words')",
+    "files copied": "die_after(rocks, '_words')",
     "family made": f"die_after({GENERATIONS}, 'create')",
     "files taken in": f"die_after({GENERATIONS}, 'ingest')",
     "words written": f"die_after({GENERATIONS}, 'write_words')",
-    "valid": "die_after(rocks_partition.RocksPartition, '_settle')",
+    "valid": "die_after(rocks.RocksPartition, '_settle')",
     "family dropped": f"die_after({GENERATIONS}, 'clean')",
 }
 

@@ -10,12 +10,11 @@ import pytest
 
 from dedup_sdk.errors import StoreError
 from dedup_sdk.marks import NO_MARKS, Marks, join_marks
-from dedup_sdk.store.mark_sort import newest_per_digest
 from dedup_sdk.store.memory import MemoryPartition
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_partition import RocksPartition
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
+from dedup_sdk.store.snapshot import read_snapshot
 from dedup_sdk.window import Window
 from tests.contract.test_store_crashes import DIED, FLUSH_STEPS, INSTALL_STEPS, reopen, run
 from tests.support.finding import find

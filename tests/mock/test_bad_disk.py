@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.store import rocks_partition
+from dedup_sdk.store import rocks
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 from tests.support.disks import FullStore, SmallDisk, small_disk
 
@@ -94,7 +94,7 @@ def test_a_disk_that_begins_to_fail(
     seen += values(poll_quiet(consumer))
     with monkeypatch.context() as failing, caplog.at_level(logging.WARNING, "dedup_sdk"):
         failing.setattr(consumer._engine.partitions["orders", 0].store, "_journal", Failing())
-        failing.setattr(rocks_partition, "is_writable", lambda _: False)
+        failing.setattr(rocks, "is_writable", lambda _: False)
         send(*DURING)
         if not going_on:
             seen += values(wait_for(consumer, waits(consumer), "the disk to refuse"))

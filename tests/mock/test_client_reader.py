@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import digest_one
-from dedup_sdk.store.words import digest_list
+from dedup_sdk.store.pages import digest_list
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
 from spark_backfill.runs import Piece, from_batch

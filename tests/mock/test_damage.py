@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.errors import RecoveryError, StoreError
-from dedup_sdk.store.evidence import list_evidence
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.store.rocks import RocksStore, list_evidence
 from tests.support.consuming import committed, poll_quiet, poll_some, values
 from tests.support.damage import damage_file, flip_marks
 

@@ -12,8 +12,8 @@ from dedup_sdk.core.plan import StartPlan
 from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk.store.snapshot import SortedFileWriter
 from tests.model.engine_host import EngineHost
 from tests.model.host import WINDOW_MS, Assignment
 

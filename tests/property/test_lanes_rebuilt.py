@@ -23,7 +23,7 @@ from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.errors import BackfillError
 from spark_backfill.lane_fold import DealtRow, LaneFold
 from spark_backfill.lane_spec import LaneSpec

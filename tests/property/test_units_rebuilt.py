@@ -19,7 +19,7 @@ from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import PartitionManifest, read_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.snapshot import read_snapshot
 from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.stretch import Stretch, horizon_ms

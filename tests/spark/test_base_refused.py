@@ -15,8 +15,7 @@ from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import header
 from dedup_sdk.marks import join_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot_reader import read_snapshot
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.snapshot import SortedFileWriter, read_snapshot
 from dedup_sdk.window import Window
 from spark_backfill.backfill import backfill
 from spark_backfill.base import check_base_log, open_base

@@ -10,10 +10,9 @@ import pytest
 from dedup_adapters import artemis, hornetq
 from dedup_sdk import RocksStore, Window
 from dedup_sdk.ids import digest_one
-from dedup_sdk.store.live_snapshot import snapshot_store
+from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.snapshot import verify_snapshot
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.snapshot import read_snapshot, verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from tests.support.consuming import make_consumer, poll_through, run_through, values

@@ -11,7 +11,7 @@ import pytest
 from dedup_sdk import LastId, Lookup, Record, Window, header, id_spec, orders
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value, redriven_digest
-from dedup_sdk.store.live_snapshot import snapshot_store
+from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill

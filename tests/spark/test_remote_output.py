@@ -12,8 +12,8 @@ import s3fs
 
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.record import Record
+from dedup_sdk.store.backup import restore_snapshot
 from dedup_sdk.store.manifest import MANIFEST_NAME
-from dedup_sdk.store.restore import restore_snapshot
 from dedup_sdk.store.snapshot_copy import UrlTarget
 from dedup_sdk.store.snapshot_source import find_snapshots
 from spark_backfill.backfill import backfill

@@ -11,7 +11,7 @@ import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window, header
 from dedup_sdk.cli.app import run as dedup
-from dedup_sdk.store.live_snapshot import snapshot_store
+from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot import verify_snapshot

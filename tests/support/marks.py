@@ -13,9 +13,9 @@ import numpy as np
 from dedup_sdk.marks import Marks, cut_marks
 from dedup_sdk.progress import Progress
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.snapshot import SortedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from dedup_sdk.decision import Mark, decide
 from dedup_sdk.marks import Marks
 from dedup_sdk.record import VerdictKind
-from dedup_sdk.store.codec import decode_values
+from dedup_sdk.store.pages import decode_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,5 +79,4 @@ def read_sorted_file(path: Path) -> dict[bytes, Mark]:
         entries = [(cast("bytes", key), cast("bytes", value)) for key, value in database.items()]
     finally:
         database.close()
-    columns = Marks(b"".join(key for key, _ in entries), *decode_values([value for _, value in entries]))
-    return as_dictionary(columns)
+    return as_dictionary(decode_items(entries))

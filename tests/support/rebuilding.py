@@ -9,7 +9,7 @@ import numpy as np
 
 from dedup_sdk.ids import id_spec
 from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
-from dedup_sdk.store.snapshot_reader import read_snapshot
+from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.archived import LogPart, horizons, plan_joined
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.base_stretch import plan_on_base, resumable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.mark_sort import newest_per_digest
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk.store.snapshot import SortedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.snapshot import SortedFileWriter
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk.progress import Progress
-    from dedup_sdk.store.rocks_partition import RocksPartition
+    from dedup_sdk.store.rocks import RocksPartition
 
 
 def open_store(root: Path, **settings: int) -> RocksPartition:

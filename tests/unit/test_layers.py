@@ -70,7 +70,7 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_fit", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.manifest", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
          "dedup_sdk.runner"),

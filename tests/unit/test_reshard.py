@@ -16,11 +16,10 @@ from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks, elsewhere
 from dedup_sdk.progress import Progress
 from dedup_sdk.record import Record, VerdictKind
-from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
+from dedup_sdk.store.manifest import Manifest, fitting_partition, read_manifest, write_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot_fit import fitting_partition
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill.history import NOTHING_COMMITTED, History

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window, key
-from dedup_sdk.store.codec import encode_step
+from dedup_sdk.store.journal import encode_step
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 
 if TYPE_CHECKING:

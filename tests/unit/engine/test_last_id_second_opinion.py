@@ -12,8 +12,8 @@ from dedup_sdk.core.plan import plan_start
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot
+from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.live_snapshot import snapshot_store
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.protocol import Identity
 from tests.property.test_reshard import outcome_of

@@ -15,8 +15,7 @@ from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.remote_snapshot import shown
-from dedup_sdk.store.snapshot_source import snapshot_places
+from dedup_sdk.store.snapshot_source import shown, snapshot_places
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:

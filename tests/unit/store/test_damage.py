@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
-from dedup_sdk.store.evidence import list_evidence
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition, RocksStore, list_evidence
 from dedup_sdk.window import Window
 from tests.support.damage import Damage, damage_file, flip_marks
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
@@ -82,6 +80,19 @@ def test_damage_is_an_error_or_an_earlier_state_and_never_another_one(
         assert (high, recent) in {(0, 0), *((1_000 + steps, steps) for steps in range(STEPS + 1))}
         assert high == 0 or found == FLUSHED.offsets.tolist()
         assert high == 0 or scanned == FLUSHED.count
+
+
+def test_a_log_that_rocksdb_would_read_for_ever_is_damage(written: Path, tmp_path: Path) -> None:
+    """A bit that makes a record one of a reused log is told at once; RocksDB itself never came to an end of it."""
+    root = tmp_path / "store"
+    store = copy_store(written, root)
+    (name,) = files(root, "*.log")
+    data = bytearray((root / name).read_bytes())
+    second = 7 + int.from_bytes(data[4:6], "little")
+    data[second + 6] ^= 4
+    (root / name).write_bytes(data)
+    with pytest.raises(StoreCorruptError, match=f"has a record of kind 5 at byte {second}"):
+        store.open(IDENTITY, WINDOW)
 
 
 def test_what_was_found_damaged_is_not_opened_again(written: Path, tmp_path: Path) -> None:

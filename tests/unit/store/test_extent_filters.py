@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk.store.database import get_values
-from dedup_sdk.store.extent_filters import BITS_PER_ID, Extent, ExtentFilters
-from dedup_sdk.store.filter_set import FilterSet
-from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk.store.filter import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk.store.filter_set import BITS_PER_ID, Asked, Extent, ExtentFilters, FilterSet
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
@@ -30,6 +29,14 @@ def everywhere(digests: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     return np.arange(len(digests) // 16, dtype=np.intp)
 
 
+def generations(asked: list[Asked]) -> dict[int, list[int]]:
+    """The positions that each generation is asked for, the newest first."""
+    found: dict[int, set[int]] = {}
+    for each in asked:
+        found.setdefault(each.generation, set()).update(each.positions)
+    return {generation: sorted(found[generation]) for generation in sorted(found, reverse=True)}
+
+
 def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
     """Nothing is missed, also what lies in several extents of a generation; of strangers each extent takes at most 4 % for its own."""
     filters = ExtentFilters()
@@ -37,7 +44,7 @@ def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
     for index, (_, added) in enumerate(parts):
         filters.add(Extent(index // 2, index, 1, added.count), [added])
     for index, (digests, _) in enumerate(parts):
-        found = dict(filters.by_generation(digests, everywhere(digests)))
+        found = generations(filters.by_generation(digests, everywhere(digests)))
         assert found[index // 2] == list(range(20_000))
         assert all(
             len(positions) <= 1_600 for generation, positions in found.items() if generation != index // 2
@@ -45,15 +52,15 @@ def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
     assert filters.nbytes <= 6 * 20_000 * BITS_PER_ID // 8
 
 
-def test_generations_are_named_newest_first_with_positions_of_the_question() -> None:
-    """The newest generation comes first, and only positions that were asked about are named."""
+def test_generations_are_named_with_positions_of_the_question() -> None:
+    """Only positions that were asked about are named, and whoever has none is left out."""
     filters = ExtentFilters()
     digests, added = words(10, 1)
     for generation in (3, 12, 7):
         filters.add(Extent(generation, 0, 1, added.count), [added])
     asked = random_marks(5, 2).digests + digests
     positions = np.array([6, 9], np.intp)
-    assert filters.by_generation(asked, positions) == [(12, [6, 9]), (7, [6, 9]), (3, [6, 9])]
+    assert generations(filters.by_generation(asked, positions)) == {12: [6, 9], 7: [6, 9], 3: [6, 9]}
     assert filters.by_generation(asked, positions[:0]) == []
 
 
@@ -64,7 +71,7 @@ def test_what_fools_the_large_filter_does_not_fool_the_small_ones(tmp_path: Path
         filters.append(generation, 0, words(100_000, generation)[1])
     strangers = random_marks(400_000, 99).digests
     passed = filters.may_contain(strangers).size
-    asked = sum(len(positions) for _, positions in filters.by_generation(strangers))
+    asked = sum(len(each.positions) for each in filters.by_generation(strangers))
     assert passed > 500
     assert asked <= 4 * passed * 5 // 100
 
@@ -96,7 +103,7 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
             held.setdefault(generation, []).append(digests)
         for generation, parts in held.items():
             digests = b"".join(parts)
-            found = dict(filters.by_generation(digests))
+            found = generations(filters.by_generation(digests))
             assert found[generation] == list(range(len(digests) // 16))
             assert set(found) <= set(held)
     assert filters.marks == sum(len(part) // 16 for parts in held.values() for part in parts)
@@ -126,7 +133,7 @@ def test_a_look_up_asks_only_generations_that_may_have_the_digest(
         asked += len(keys)
         return get_values(family, keys)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dedup_sdk.store.rocks_generations.get_values", counting)
+    monkeypatch.setattr("dedup_sdk.store.generations.get_values", counting)
     for day, marks in enumerate(flushed):
         found = held.find(marks.digests, marks.count)
         expected = marks.offsets.copy()

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.extent_filters import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
-from dedup_sdk.store.filter import BITS_PER_ID, PATTERN_BITS, PATTERNS, Filter
-from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
-from dedup_sdk.store.filter_words import (
+from dedup_sdk.store.filter import (
+    BITS_PER_ID,
     NO_WORDS,
+    PATTERN_BITS,
+    PATTERNS,
+    Filter,
     FilterWords,
     decode_words,
     encode_words,
     filter_words,
     merge_words,
 )
+from dedup_sdk.store.filter_set import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
+from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
 from tests.support.marks import random_marks
 
 
@@ -74,11 +77,11 @@ def test_patterns_can_be_made_from_their_description() -> None:
 
 
 def test_words_have_their_documented_layout() -> None:
-    """A block is magic, count, CRC-32, ranks as uint32 and patterns as uint16, all little-endian."""
+    """A block is magic, count, number of pages, CRC-32, ranks as uint32, patterns as uint16 and pages as uint32, all little-endian."""
     digest = bytes(range(1, 17))
     data = encode_words(filter_words(digest))
     columns = bytes([4, 3, 2, 1]) + bytes([16, 15])
-    assert data == b"DFW1" + struct.pack("<II", 1, crc32(struct.pack("<I", 1) + columns)) + columns
+    assert data == b"DFW2" + struct.pack("<III", 1, 0, crc32(struct.pack("<II", 1, 0) + columns)) + columns
 
 
 def test_words_come_back_block_by_block() -> None:
@@ -133,7 +136,7 @@ def test_filters_of_a_partition_follow_its_growth(tmp_path: Path) -> None:
     assert len(filters.may_contain(random_marks(20_000, 99).digests)) <= 600
 
     reloaded = FilterSet(tmp_path, expected=240_000)
-    assert [reloaded.load(generation, end) for generation, end in ends.items()] == [120_000, 120_000]
+    assert [reloaded.load(generation, (end,)) for generation, end in ends.items()] == [120_000, 120_000]
     for digests, _ in flushes:
         assert len(reloaded.may_contain(digests)) == 20_000
 
@@ -172,7 +175,7 @@ def test_a_short_file_of_words_is_an_error(tmp_path: Path) -> None:
     filters.path(0).write_bytes(filters.path(0).read_bytes()[:-1])
     fresh = FilterSet(tmp_path)
     with pytest.raises(StoreCorruptError, match="bytes"):
-        fresh.load(0, end)
+        fresh.load(0, (end,))
     assert fresh.marks == 0
 
 

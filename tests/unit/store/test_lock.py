@@ -7,11 +7,11 @@ import pytest
 from rocksdict import Options, Rdict
 
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
-from dedup_sdk.store import rocks_generations, rocks_partition
+from dedup_sdk.store import generations, rocks
 from dedup_sdk.store.filter_set import FilterSet
+from dedup_sdk.store.generations import RocksGenerations
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_generations import RocksGenerations
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress, random_marks
 
@@ -98,8 +98,8 @@ def fail(*_: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (rocks_partition, "has_tables"),
-        (rocks_generations, "wants_merges"),
+        (rocks, "has_tables"),
+        (generations, "wants_merges"),
         (FilterSet, "keep"),
         (RocksGenerations, "close"),
     ],
@@ -127,10 +127,10 @@ def interrupt(*_: object, **__: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (rocks_partition, "has_tables"),
+        (rocks, "has_tables"),
         (FilterSet, "keep"),
         (RocksGenerations, "close"),
-        (rocks_partition, "close_database"),
+        (rocks, "close_database"),
     ],
 )
 def test_an_interrupted_close_can_be_made_again(

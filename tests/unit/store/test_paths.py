@@ -12,8 +12,7 @@ import pytest
 from dedup_sdk.errors import StoreError
 from dedup_sdk.store.paths import escape, list_partitions, unescape
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import ConfigurationError, SnapshotError
-from dedup_sdk.store.remote_snapshot import find_remote, shown
+from dedup_sdk.store.snapshot_source import find_remote, shown
 
 
 @pytest.mark.parametrize(

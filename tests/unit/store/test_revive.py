@@ -7,8 +7,7 @@ import pytest
 
 from dedup_sdk.errors import StoreCorruptError, StoreUnavailableError
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress
 
@@ -29,7 +28,7 @@ def test_a_store_that_does_not_open_again_waits_for_room(
         raise Exception("IO error: while open a file for appending: too many open files")  # noqa: TRY002 (as RocksDB's)
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedup_sdk.store.rocks_partition.open_database", fails)
+        patched.setattr("dedup_sdk.store.rocks.open_database", fails)
         with pytest.raises(StoreUnavailableError, match=r"did not open again .*too many open files"):
             store.revive()
     assert store.closed

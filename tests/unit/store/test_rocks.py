@@ -14,11 +14,10 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
+from dedup_sdk.store.generations import RocksGenerations
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import StoredMark, read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.rocks_generations import RocksGenerations
-from dedup_sdk.store.rocks_partition import RocksPartition
+from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 from tests.support.stored import only_folder, open_store
 
@@ -169,7 +168,7 @@ def test_what_does_not_fit_together_in_a_new_way_is_damage(
     partition.flush(progress(1), marks(("a", 0, 0)))
     partition.close()
     with monkeypatch.context() as patch:
-        patch.setattr(RocksGenerations, "_order", lambda self: [][len(self._families)])
+        patch.setattr(RocksGenerations, "count_with_bloom", lambda self: [][len(self._families)])
         with pytest.raises(StoreCorruptError, match=r"does not fit together \(IndexError"):
             open_store(root)
     reopened = open_store(root)
@@ -199,11 +198,11 @@ def test_a_generation_without_keys_opens_without_its_filter(
 def test_a_newer_store_is_refused(root: Path) -> None:
     """A store whose format is newer is refused with both numbers."""
     open_store(root).close()
-    newer = {"format": 4, "something": "else"}
+    newer = {"format": 5, "something": "else"}
     edit(root, "default", lambda family: family.put(b"identity", json.dumps(newer).encode()))
-    with pytest.raises(ForeignStoreError, match="has format 4, this version reads 3"):
+    with pytest.raises(ForeignStoreError, match="has format 5, this version reads 4"):
         open_store(root)
-    with pytest.raises(ForeignStoreError, match="has format 4"):
+    with pytest.raises(ForeignStoreError, match="has format 5"):
         read_partition(only_folder(root))
 
 
@@ -219,7 +218,7 @@ def test_a_store_that_lost_its_identity_is_refused(root: Path, key: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"{}", b"[]", b'{"format": 1, "generations": 5, "next": 1, "top_offset": 0}', b"\xff"]
+    "value", [b"", b"{}", b"[]", b'{"format": 2, "generations": 5, "next": 1, "top_offset": 0}', b"\xff"]
 )
 def test_an_unreadable_state_is_damage(root: Path, value: bytes) -> None:
     """A state that is not the documented object is refused."""

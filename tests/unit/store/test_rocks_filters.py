@@ -13,9 +13,10 @@ from tests.support.marks import digest, marks, progress, random_marks
 from tests.support.stored import only_folder, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from dedup_sdk.store.rocks_partition import RocksPartition
+    from dedup_sdk.store.rocks import RocksPartition
 
 
 def test_options_survive_a_reopening(root: Path, store: RocksPartition) -> None:
@@ -88,9 +89,9 @@ def test_filters_are_there_at_once_when_a_store_opens_again(
     read: list[int] = []
     real = FilterSet.load
 
-    def load(filters: FilterSet, generation: int, size: int) -> int:
+    def load(filters: FilterSet, generation: int, extents: Sequence[int]) -> int:
         read.append(generation)
-        return real(filters, generation, size)
+        return real(filters, generation, extents)
 
     monkeypatch.setattr(FilterSet, "load", load)
     again = open_store(root)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.store import rocks_partition
-from dedup_sdk.store.open_files import LEAST, MOST, OpenFiles
-from dedup_sdk.store.options import BLOCK_BYTES, shared_memory
+from dedup_sdk.store import rocks
+from dedup_sdk.store.options import BLOCK_BYTES, LEAST, MOST, OpenFiles, shared_memory
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
@@ -49,7 +48,7 @@ def test_the_files_of_a_process_are_shared_out() -> None:
 def test_two_hundred_partitions_stay_under_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its share of sorted files open and a handful of others, however many it has; closed ones hold none."""
     files = OpenFiles(LEAST)
-    monkeypatch.setattr(rocks_partition, "OPEN_FILES", files)
+    monkeypatch.setattr(rocks, "OPEN_FILES", files)
     store = RocksStore(tmp_path, generation_marks=1, block_cache_bytes=1)
     crowded = store.open(dataclasses.replace(IDENTITY, partition=1_000), Window(days=1))
     days = 40

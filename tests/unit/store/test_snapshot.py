@@ -15,9 +15,7 @@ from dedup_sdk.errors import SnapshotError, StoreError
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
-from dedup_sdk.store.snapshot import read_file, verify_snapshot
-from dedup_sdk.store.snapshot_reader import read_snapshot
-from dedup_sdk.store.sorted_file import SortedFileWriter
+from dedup_sdk.store.snapshot import SortedFileWriter, read_file, read_snapshot, verify_snapshot
 from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store" / "snapshot"
@@ -113,8 +111,8 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "topic a number": (lambda c: c.update(topic=5), r"topic=5"),
     "topic endless": (lambda c: c.update(topic="x" * 5000), r"topic='xxx"),
     "vouched as text": (lambda c: c.update(vouched="yes"), r"vouched='yes'"),
-    "newer format": (lambda c: c.update(format=4), r"format=4: this version reads format 3; use the"),
-    "older format": (lambda c: c.update(format=2), r"format=2: this version reads format 3; make"),
+    "newer format": (lambda c: c.update(format=5), r"format=5: this version reads format 4; use the"),
+    "older format": (lambda c: c.update(format=3), r"format=3: this version reads format 4; make"),
     "fingerprint of a file": (
         lambda c: file(c).update(fingerprint="0" * 32),
         r"partitions\[0\]\.fingerprint='[0-9a-f]{32}': it is not the sum over the files",
@@ -143,6 +141,10 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "digest too short": (lambda c: file(c).update(smallest="00"), r"smallest='00'"),
     "range upside down": (lambda c: file(c).update(largest="0" * 32), r"largest='000"),
     "ranges overlap": (lambda c: file(c).update(largest="f" * 32), r"ranges overlap"),
+    "ranges share a rank": (
+        lambda c: file(c).update(largest=partition(c)["files"][1]["smallest"][:8] + "0" * 24),
+        r"ranges overlap",
+    ),
     "newest before oldest": (lambda c: file(c).update(newest_ms=-10), r"newest_ms=-10"),
 }
 

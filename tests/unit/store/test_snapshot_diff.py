@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.marks import Marks, select_marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot_diff import diff_snapshots, lines
+from dedup_sdk.store.snapshot_check import diff_snapshots, lines
 from dedup_sdk.store.snapshot_source import Source
 from tests.support.marks import IDENTITY, digest, marks, random_marks, write_snapshot
 

@@ -7,8 +7,14 @@ import pytest
 
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot_family import newest_first, one_family, remove_snapshot, superfluous
-from dedup_sdk.store.snapshot_source import Source, find_snapshots
+from dedup_sdk.store.snapshot_source import (
+    Source,
+    find_snapshots,
+    newest_first,
+    one_family,
+    remove_snapshot,
+    superfluous,
+)
 from tests.support.marks import random_marks, write_snapshot
 
 DAY_MS = 86_400_000

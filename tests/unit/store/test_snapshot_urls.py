@@ -11,15 +11,13 @@ import s3fs
 from fsspec.core import url_to_fs
 
 from dedup_sdk.errors import SnapshotError
+from dedup_sdk.store.backup import restore_snapshot
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.restore import restore_snapshot
-from dedup_sdk.store.snapshot_check import check_snapshot
+from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk.store.snapshot_copy import UrlTarget, copy_snapshot, copying_snapshot, publish_snapshot
-from dedup_sdk.store.snapshot_diff import diff_snapshots
-from dedup_sdk.store.snapshot_family import one_family, remove_snapshot, superfluous
-from dedup_sdk.store.snapshot_source import find_snapshots
+from dedup_sdk.store.snapshot_source import find_snapshots, one_family, remove_snapshot, superfluous
 from tests.support.marks import random_marks, rows, write_snapshot
 
 HELD = random_marks(20_000, 1)

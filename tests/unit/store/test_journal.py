@@ -11,7 +11,8 @@ import pytest
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from dedup_sdk.marks import NO_MARKS, Marks
 from dedup_sdk.progress import Progress, Witness
-from dedup_sdk.store.codec import decode_step, decode_values, encode_step, encode_values
+from dedup_sdk.store.journal import decode_step, encode_step
+from dedup_sdk.store.pages import encode_pages
 from tests.support.marks import marks, progress
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store"
@@ -89,15 +90,15 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 10
-    with pytest.raises(StoreCorruptError, match="its format is 10, this version reads 9"):
+    body[2] = 11
+    with pytest.raises(StoreCorruptError, match="its format is 11, this version reads 10"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 
 def test_a_record_is_checked_before_memory_is_taken() -> None:
     """A header that promises more marks than there are bytes is refused at once."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[4:8] = b"\xff" * 4
+    body[COUNT_AT : COUNT_AT + 4] = b"\xff" * 4
     with pytest.raises(StoreCorruptError, match="wants"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
@@ -107,7 +108,10 @@ def sealed(body: bytearray) -> bytes:
     return bytes(body) + struct.pack("<I", crc32(body))
 
 
+COUNT_AT = len(encode_step(progress(1), NO_MARKS)) - 4 - 32
+"""Where the page begins in a record without done ranges and without an era: the count of its marks."""
 LENGTHS_AT = len(encode_step(FULL, STEPS["payload"][1])) - 4 - 49 - 12
+PAGE_AT = len(encode_step(FULL, NO_MARKS)) - 4 - 32
 
 
 @pytest.mark.parametrize(
@@ -119,11 +123,11 @@ LENGTHS_AT = len(encode_step(FULL, STEPS["payload"][1])) - 4 - 49 - 12
         (LENGTHS_AT, struct.pack("<III", *[2**32 - 1] * 3)),
         (LENGTHS_AT, struct.pack("<II", 8, 1)),
         # More marks than there are lengths, and so many that their lengths would not fit in memory.
-        (4, struct.pack("<I", 4)),
-        (4, struct.pack("<I", 2**32 - 1)),
+        (PAGE_AT, struct.pack("<I", 4)),
+        (PAGE_AT, struct.pack("<I", 2**32 - 1)),
         # Numbers, which a mark with a payload has not, and no payloads.
-        (3, b"\xff"),
-        (3, b"\x3e"),
+        (PAGE_AT + 4, b"\x03"),
+        (PAGE_AT + 4, b"\x00"),
     ],
 )
 def test_hostile_payload_lengths_are_damage(place: int, value: bytes) -> None:
@@ -145,9 +149,8 @@ def test_lengths_that_are_cut_off_are_damage() -> None:
 def test_a_record_with_numbers_and_payloads_is_damage() -> None:
     """Nobody writes one, though its lengths and its checksum may be right."""
     body = bytearray(encode_step(*STEPS["payload"])[:-4])
-    body[3] |= 1
-    body[LENGTHS_AT:LENGTHS_AT] = bytes(3 * 8)
-    with pytest.raises(StoreCorruptError, match="its header"):
+    body[PAGE_AT + 4] |= 1
+    with pytest.raises(StoreCorruptError, match="are not those of a page"):
         decode_step(sealed(body))
 
 
@@ -155,7 +158,6 @@ def test_payloads_of_nothing_are_written_as_none() -> None:
     """Marks none of which has a payload are written as ever, byte for byte."""
     before, held = STEPS["plain"]
     assert encode_step(before, replace(held, payloads=[b"", b""])) == encode_step(before, held)
-    assert encode_values(replace(held, payloads=[b"", b""])) == encode_values(held)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +169,10 @@ def test_payloads_of_nothing_are_written_as_none() -> None:
     ],
 )
 def test_payloads_that_cannot_be_told_from_a_number_are_refused(payloads: list[bytes], told: str) -> None:
-    """They are never written, neither as values nor in the journal."""
+    """They are never written, neither in a sorted file nor in the journal."""
     held = replace(marks(("a", 1, 10), ("b", 2, 20)), payloads=payloads)
     with pytest.raises(StoreError, match=told):
-        encode_values(held)
+        encode_pages(held)
     with pytest.raises(StoreError, match=told):
         encode_step(progress(1), held)
 
@@ -179,10 +181,10 @@ def test_a_lane_has_numbers_or_payloads() -> None:
     """Both together would be a mark that cannot be read back."""
     held = replace(marks(("a", 1, 10, 3)), payloads=[b"123456789"])
     with pytest.raises(StoreError, match="numbers and payloads"):
-        encode_values(held)
+        encode_pages(held)
     with pytest.raises(StoreError, match="numbers and payloads"):
         encode_step(progress(1), held)
-    assert encode_values(replace(held, payloads=[b""])) == encode_values(marks(("a", 1, 10, 3)))
+    assert encode_pages(replace(held, payloads=[b""])) == encode_pages(marks(("a", 1, 10, 3)))
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
@@ -200,40 +202,3 @@ def test_a_number_beyond_64_bits_is_refused() -> None:
     """A progress that does not fit is an error of this package, in one line."""
     with pytest.raises(StoreError, match="cannot be stored"):
         encode_step(progress(2**63), NO_MARKS)
-
-
-def test_values_have_their_documented_layout() -> None:
-    """A mark's value is offset and timestamp as little-endian 64-bit numbers, and its number where there is one."""
-    assert encode_values(marks(("a", 258, -1))) == [b"\x02\x01" + b"\0" * 6 + b"\xff" * 8]
-    assert encode_values(marks(("a", 1, 2, 3))) == [struct.pack("<qqq", 1, 2, 3)]
-
-
-def test_values_of_both_widths_are_read_together() -> None:
-    """Where only some values have a number, the others have 0; where none has, there are none."""
-    offsets, timestamps, numbers, _ = decode_values([struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)])
-    assert numbers is not None
-    assert (offsets.tolist(), timestamps.tolist(), numbers.tolist()) == ([1, 3], [2, 4], [0, 5])
-    assert decode_values([struct.pack("<qq", 1, 2)])[2] is None
-    assert len(decode_values([])[0]) == 0
-
-
-def test_values_of_every_width_are_read_together() -> None:
-    """A value of 25 bytes or more is offset, timestamp and payload; those beside it without one have b""."""
-    plain, numbered = struct.pack("<qq", 1, 2), struct.pack("<qqq", 3, 4, 5)
-    long = struct.pack("<qq", 7, 8) + b"123456789"
-    offsets, timestamps, numbers, payloads = decode_values([plain, long, numbered, long + b"x" * 2**16])
-    assert numbers is not None
-    assert (offsets.tolist(), timestamps.tolist()) == ([1, 7, 3, 7], [2, 8, 4, 8])
-    assert (numbers.tolist(), payloads) == (
-        [0, 0, 5, 0],
-        [b"", b"123456789", b"", b"123456789" + b"x" * 2**16],
-    )
-    assert decode_values([long])[2:] == (None, [b"123456789"])
-    assert decode_values([plain, numbered])[3] is None
-
-
-@pytest.mark.parametrize("values", [[b""], [b"x" * 15], [b"x" * 16, b"x" * 17], [b"x" * 25, b"x" * 23]])
-def test_a_value_of_another_width_is_refused(values: list[bytes]) -> None:
-    """A value that is shorter than 16 bytes, or between 16 and 24, is damage, not a mark."""
-    with pytest.raises(StoreCorruptError, match="is not of 16 or 24"):
-        decode_values(values)

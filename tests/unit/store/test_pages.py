@@ -1,20 +1,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.mark_sort import newest_given, newest_per_digest
+from dedup_sdk.store.pages import (
+    decode_items,
+    decode_page,
+    encode_page,
+    encode_pages,
+    find_in_page,
+    newest_given,
+    newest_per_digest,
+    page_key,
+)
 from tests.support.marks import digest as digest_of
 from tests.support.marks import marks, payloads, random_marks
 
 if TYPE_CHECKING:
     from random import Random
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "store"
 
 # Few bytes, so that digests agree in their first 8 bytes, in the last 8, or altogether.
 DIGESTS = st.tuples(
@@ -174,3 +188,111 @@ def test_pages_with_and_without_numbers_join() -> None:
     assert joined.numbers is not None
     assert joined.numbers.tolist() == [0, 5]
     assert join_marks([]).count == 0
+
+
+PAGE = (
+    "02000000000201000500000000000000ffffffffffffffff0000000000000000"
+    + digest_of("a").hex() + "000000" + digest_of("b").hex() + "000103"
+)  # fmt: skip
+
+
+def test_a_page_has_its_documented_layout() -> None:
+    """Count, flags, widths, least values, digests, rows: each column as wide as its largest difference wants."""
+    held = marks(("a", 5, -1), ("b", 261, 2))
+    assert encode_page(held).hex() == PAGE
+    assert found(bytes.fromhex(PAGE), "b") == (261, 2, 0, b"")
+
+
+def test_pages_of_each_kind_do_not_change() -> None:
+    """Plain, numbered and with payloads, a page is written and read for ever as by this format's first version."""
+    plain = marks(("a", 1, 1_700_000_000_001), ("b", 2**40, 1_700_000_000_000))
+    numbered = marks(("a", 1, 10, 5), ("b", 2, 20, 2**33))
+    bearing_ = replace(
+        marks(("a", 1, 10), ("b", -2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
+    )
+    told = [encode_page(each) for each in (plain, numbered, bearing_, NO_MARKS)]
+    assert [each.hex() for each in told] == (GOLDEN / "pages.hex").read_text().split()
+    for page, each in zip(told[:3], (plain, numbered, bearing_), strict=True):
+        read = decode_page(page)
+        assert fingerprint([read]) == fingerprint([each])
+        assert (read.numbers is None) == (each.numbers is None)
+        assert found(page, "b") == (
+            each.offsets[1],
+            each.timestamps[1],
+            0 if each.numbers is None else each.numbers[1],
+            b"",
+        )
+    assert found(told[2], "c") == (3, 30, 0, bytes(range(40)))
+    assert found(told[2], "d") is None
+
+
+def found(page: bytes, name: str) -> tuple[object, ...] | None:
+    """What a page has of an ID."""
+    return find_in_page(page, digest_of(name))
+
+
+WIDE = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(st.tuples(DIGESTS, WIDE, WIDE), max_size=20, unique_by=lambda row: row[0]))
+def test_whatever_is_written_is_found(rows: list[tuple[bytes, int, int]]) -> None:
+    """Any offsets and timestamps of 64 bits come back, by digest and all together."""
+    page = encode_page(columns([(*row, 0) for row in rows]))
+    assert decode_page(page).offsets.tolist() == [row[1] for row in rows]
+    assert decode_page(page).timestamps.tolist() == [row[2] for row in rows]
+    for digest, offset, timestamp in rows:
+        assert find_in_page(page, digest) == (offset, timestamp, 0, b"")
+
+
+def test_what_reaches_from_one_digest_into_the_next_is_none() -> None:
+    """Only a whole digest is found, also where the bytes of two have another one between them."""
+    one, two = bytes(range(16)), bytes(range(16, 32))
+    page = encode_page(Marks(one + two, np.array([1, 2]), np.array([3, 4])))
+    assert find_in_page(page, (one + two)[8:24]) is None
+    # A mark of 18 bytes each: the digest of the last one stands between two others, too.
+    wanted = b"\2" * 2 + b"\1" * 14
+    held = b"\1" * 14 + b"\2" * 2 + b"\1" * 16 + wanted
+    twice = encode_page(Marks(held, np.array([0x201, 0, 2]), np.array([3, 3, 3])))
+    assert find_in_page(twice, wanted) == (2, 3, 0, b"")
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 5_000])
+def test_pages_do_not_divide_what_has_one_rank(count: int) -> None:
+    """Pages have 64 marks, or as many more as have the first 4 bytes of the last one; together they are the marks."""
+    held = newest_per_digest(random_marks(count, 1))
+    pages = encode_pages(held)
+    assert [page.marks for page in pages] == [64] * (count // 64) + [count % 64] * bool(count % 64)
+    assert fingerprint(map(decode_page, (page.value for page in pages))) == fingerprint([held])
+    few = np.frombuffer(held.digests, np.uint8).reshape(-1, 16).copy()
+    few[:, :4] = np.sort(few[:, :4] % 2, axis=0)
+    crowded = newest_per_digest(replace(held, digests=few.tobytes()))
+    ranks = [page.rank for page in encode_pages(crowded)]
+    assert ranks == sorted(set(ranks))
+    assert sum(page.marks for page in encode_pages(crowded)) == count
+
+
+def test_pages_with_large_payloads_have_few_marks() -> None:
+    """To read one of them is to read 8 KB of payloads, and one more, at most."""
+    held = newest_per_digest(replace(random_marks(500, 1), payloads=[bytes(1_000)] * 500))
+    assert {page.marks for page in encode_pages(held)[:-1]} == {9}
+    large = newest_per_digest(replace(random_marks(20, 1), payloads=[bytes(10_000)] * 20))
+    assert {page.marks for page in encode_pages(large)} == {1}
+
+
+@pytest.mark.parametrize("cut", [0, 8, 31, 32, 40, -1])
+def test_a_page_that_is_cut_or_longer_is_damage(cut: int) -> None:
+    """The head says how many bytes there are."""
+    page = encode_page(marks(("a", 1, 10), ("b", 2, 20)))
+    with pytest.raises(StoreCorruptError):
+        decode_page(page[:cut])
+    with pytest.raises(StoreCorruptError):
+        decode_page(page + b"\0")
+
+
+def test_a_page_elsewhere_than_at_its_first_digest_is_damage() -> None:
+    """Look-ups would not find what is in it."""
+    (page,) = encode_pages(marks(("a", 1, 10)))
+    assert decode_items([(page_key(7, page.rank), page.value)]).count == 1
+    for key in (page_key(7, page.rank + 1), b"", digest_of("a")):
+        with pytest.raises(StoreCorruptError, match="not at its first digest"):
+            decode_items([(key, page.value)])

@@ -1,0 +1,125 @@
+"""Generations that take nothing in any more become one extent each, little by little."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.store.read_only import read_partition
+from tests.support.damage import flip_marks
+from tests.support.marks import digest, marks, progress, random_marks, rows
+from tests.support.stored import only_folder, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.marks import Marks
+    from dedup_sdk.store.rocks import RocksPartition
+
+DAY_MS = 86_400_000
+EACH = 500
+
+
+def of_day(day: int, seed: int, offset: int) -> Marks:
+    """Marks of one day: half of their IDs come again in every flush of that day."""
+    again, new = random_marks(EACH // 2, 1_000 + day).digests, random_marks(EACH // 2, seed).digests
+    held = random_marks(EACH, seed, offset=offset)
+    return dataclasses.replace(held, digests=again + new, timestamps=held.timestamps * 0 + DAY_MS * day)
+
+
+def grown(
+    root: Path, *, days: int = 3, flushes: int = 8
+) -> tuple[RocksPartition, dict[bytes, tuple[int, int]]]:
+    """A store with a generation a day, each of several flushes, and what it has to know."""
+    store = open_store(root, generation_marks=flushes * EACH)
+    expected: dict[bytes, tuple[int, int]] = {}
+    for number in range(days * flushes):
+        held = of_day(number // flushes, number, EACH * number)
+        store.flush(progress(EACH * (number + 1)), held)
+        expected |= rows([held])
+    return store, expected
+
+
+def knows(store: RocksPartition, expected: dict[bytes, tuple[int, int]]) -> bool:
+    """Whether a scan, and a look-up of each ID, give exactly this."""
+    found = store.find(b"".join(expected), len(expected))
+    offsets = [offset for offset, _ in expected.values()]
+    return rows(store.scan()) == expected and found.offsets == offsets and len(found.indexes) == len(expected)
+
+
+def test_what_is_over_becomes_one_extent_with_each_id_once(root: Path) -> None:
+    """Nothing is missed on the way, IDs that came again count once afterwards, and the disk has no more than the marks."""
+    store, expected = grown(root)
+    assert store.stats().details["generations"] == 3
+    assert store.stats().marks == len(expected) + 7 * EACH // 2
+    assert knows(store, expected)
+    assert len(list((only_folder(root) / "filters").glob("*.filter"))) == 3
+    store.close()
+    with read_partition(only_folder(root)) as held:
+        assert rows(held.scan_all()) == expected
+    again = open_store(root)
+    assert knows(again, expected)
+    again.close()
+
+
+def test_a_fold_goes_on_little_by_little_and_begins_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flush folds twice as many marks as it takes in; what closes on the way leaves nothing, and misses nothing."""
+    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    store, expected = grown(root, days=1)
+    store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
+    expected[digest("late")] = 10**5, 2 * DAY_MS
+    folder = only_folder(root)
+    assert (folder / "incoming" / "fold.sst").exists()
+    assert knows(store, expected)
+    store.close()
+    store = open_store(root, generation_marks=10**6)
+    assert list((folder / "incoming").iterdir()) == []
+    before = store.stats().marks
+    for number in range(45):
+        store.flush(progress(10**6), marks((f"id{number}", 10**5 + 1 + number, 2 * DAY_MS)))
+        expected[digest(f"id{number}")] = 10**5 + 1 + number, 2 * DAY_MS
+        assert knows(store, expected)
+    assert store.stats().marks == before + 45 - 7 * EACH // 2
+    store.close()
+
+
+def test_what_is_dropped_while_it_is_folded_stays_dropped(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an expiry nor a reset in the middle of a fold brings anything back."""
+    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    store, _ = grown(root, days=1)
+    store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
+    assert store.expire(DAY_MS) == 0
+    assert rows(store.scan()) == {digest("late"): (10**5, 2 * DAY_MS)}
+    store.flush(progress(10**6), marks(("later", 10**5 + 1, 2 * DAY_MS)))
+    assert store.stats().marks == 2
+    store.reset(progress(0))
+    assert rows(store.scan()) == {}
+    store.close()
+
+
+def test_damage_that_a_fold_meets_is_damage_of_the_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that does not check is told by the flush that reads it, and never folded into something else."""
+    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    store, _ = grown(root, days=1)
+    store.close()
+    flip_marks(root)
+    store = open_store(root, generation_marks=1, block_cache_bytes=2**20 + 17)
+    with pytest.raises(StoreCorruptError):
+        store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
+    store.close()
+
+
+def test_many_small_flushes_leave_few_extents(root: Path) -> None:
+    """A generation that would take more than 64 is folded, however little it has."""
+    store = open_store(root)
+    for number in range(150):
+        store.flush(progress(number + 1), marks((f"id{number}", number, 0)))
+    assert store.stats().details["generations"] == 3
+    assert store.stats().files <= 40
+    assert len(rows(store.scan())) == 150
+    store.close()
