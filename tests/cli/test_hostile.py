@@ -15,6 +15,7 @@ from rocksdict import Options, Rdict
 
 from dedup_sdk.ids import digest_one
 from dedup_sdk.marks import Marks
+from dedup_sdk.store.identity import FORMAT
 from dedup_sdk.store.paths import list_partitions
 from tests.support.snapshots import write_snapshot
 
@@ -37,7 +38,7 @@ def put(store: Path, key: bytes, value: bytes) -> None:
 def identity(**changes: object) -> bytes:
     """The stored identity of the stores of these tests, changed."""
     content = {
-        "format": 3, "cluster": "c1", "group": "billing", "topic": "orders", "partition": 0, "topic_id": "",
+        "format": FORMAT, "cluster": "c1", "group": "billing", "topic": "orders", "partition": 0, "topic_id": "",
         "id_spec": "header:dedup-id", "digest": "sha256-16", "isolation": "read_committed", "window": "7d", "numbered": False,
     }  # fmt: skip
     return json.dumps(content | changes).encode()
@@ -56,10 +57,10 @@ def identity(**changes: object) -> bytes:
         (b"state", b'{"format": ' + b"9" * 5_000 + b"}", "cannot be read"),
         (
             b"state",
-            b'{"format": 1, "next": 2, "top_offset": 5, "generations": [{"number": 1, "marks": "a"}]}',
+            b'{"format": 2, "next": 2, "top_offset": 5, "generations": [{"number": 1, "marks": "a"}]}',
             "generations[0].marks='a'",
         ),
-        (b"state", b'{"format": 1, "next": null, "top_offset": 5, "generations": []}', "next=None"),
+        (b"state", b'{"format": 2, "next": null, "top_offset": 5, "generations": []}', "next=None"),
     ],
 )
 @pytest.mark.parametrize("command", ["lookup", "stats", "dump"])
