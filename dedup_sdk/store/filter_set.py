@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -79,7 +80,7 @@ class Extent:
 class Asked(NamedTuple):
     """The digests that a generation may have, by their positions, and beside each the key of the page that it would be in.
 
-    A position comes once for each extent that may have it, the youngest extent last.
+    A position comes once for each extent that may have it, the youngest extent last; so does a generation that was asked for in several parts.
     """
 
     generation: int
@@ -162,7 +163,7 @@ class ExtentFilters:
         """
         words = filter_words(np.frombuffer(digests, "V16")[positions].tobytes())
         ranks = words.ranks.astype(np.uint64)
-        found: dict[int, Asked] = {}
+        found: list[Asked] = []
         for start in range(0, len(positions), _MOST_AT_ONCE):
             end = start + _MOST_AT_ONCE
             places = ranks[start:end] * self._blocks
@@ -174,15 +175,12 @@ class ExtentFilters:
                 continue
             if start:
                 columns += start
-            keys = self._keys(rows, ranks[columns])
-            for row, position, key in zip(rows.tolist(), positions[columns].tolist(), keys, strict=True):
-                generation = self._extents[row].generation
-                asked = found.get(generation)
-                if asked is None:
-                    asked = found[generation] = Asked(generation, [], [])
-                asked[1].append(position)
-                asked[2].append(key)
-        return list(found.values())
+            keys, asked = self._keys(rows, ranks[columns]), positions[columns].tolist()
+            of = self._generations[rows]
+            edges = (np.flatnonzero(of[1:] != of[:-1]) + 1).tolist()
+            for first, last in pairwise([0, *edges, len(asked)]):
+                found.append(Asked(int(of[first]), asked[first:last], keys[first:last]))
+        return found
 
     def _keys(self, rows: NDArray[np.intp], ranks: Uint64s) -> list[bytes]:
         """Return the keys of the pages in which digests of these ranks are, each in the extent of its row."""
@@ -204,6 +202,7 @@ class ExtentFilters:
         self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
         self._numbers = np.array([extent.number for extent in self._extents], np.uint64) << _RANK_BITS
         # Pages of all extents, ascending, so that one search is enough for all that are asked for.
+        self._generations = np.array([extent.generation for extent in self._extents], np.int64)
         self._rows = np.arange(len(self._extents), dtype=np.uint64) << _RANK_BITS
         self._index = np.repeat(self._rows, [len(pages) for pages in self._pages]) | np.concatenate(
             [*self._pages, np.empty(0, np.uint64)]

@@ -274,6 +274,8 @@ class RocksGenerations:
         """Return (position, mark) of the digests that are stored, ascending by position."""
         asked = self._filters.by_generation(digests)
         if len(asked) > 1:
+            # Of the parts of one generation, too, the youngest comes first.
+            asked.reverse()
             ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
             asked.sort(key=lambda each: ages.get(each.generation, -1), reverse=True)
         found: dict[int, FoundMark] = {}

@@ -114,6 +114,17 @@ def test_damage_that_a_fold_meets_is_damage_of_the_store(root: Path, monkeypatch
     store.close()
 
 
+def test_an_id_that_comes_again_is_found_at_its_last_flush(root: Path) -> None:
+    """Also where extents of one generation lie apart in memory, because another one was folded between them."""
+    store = open_store(root, generation_marks=8 * EACH)
+    for number in range(24):
+        store.flush(progress(EACH * (number + 1)), of_day(number // 8, number, EACH * number))
+        again = random_marks(EACH // 2, 1_000 + number // 8)
+        newest = list(range(EACH * number, EACH * number + EACH // 2))
+        assert store.find(again.digests, again.count).offsets == newest
+    store.close()
+
+
 def test_many_small_flushes_leave_few_extents(root: Path) -> None:
     """A generation that would take more than 64 is folded, however little it has."""
     store = open_store(root)
