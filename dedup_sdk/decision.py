@@ -31,7 +31,13 @@ _FARTHEST_MS = 2**61
 
 
 class Mark(NamedTuple):
-    """What is remembered of an ID: offset and timestamp (ms) of its last sighting, rank of its acceptance (0: none)."""
+    """What is remembered of an ID: offset and timestamp (ms) of its last sighting, rank of its acceptance (0: none).
+
+    All of it is of one record. So a duplicate without a timestamp leaves a mark without one, and the next record with
+    its ID is delivered. To keep the timestamp of the sighting before would mix two records: where marks are merged by
+    the larger offset (journal and files, generations, parts of a backfill), the result would not be what was lived. To
+    count an unknown age as inside the window would hide messages for good.
+    """
 
     offset: int
     timestamp_ms: int

@@ -105,6 +105,9 @@ def elsewhere(cut: int) -> int:
 
     It is its own inverse: ``elsewhere(mark.offset)`` is the cut. Always below zero, so that any sighting in the partition itself
     takes its place.
+
+    It is ``~cut`` and not ``cut - 1``. That would pass for the offset of a record of this partition: where the log is
+    compared with its marks, and in the rule that a negative age lies inside the window.
     """
     return ~cut
 

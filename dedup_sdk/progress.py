@@ -17,6 +17,12 @@ class Witness:
     """One record that was completed. Where the log has another record at its offset, it is another log.
 
     ``check``: 16 hexadecimal digits of the SHA-256 of what is read of it in place of its ID (its digest), zeros where it has no ID.
+
+    A broker that was restored from a backup has other records at the same offsets in the same leader epoch, so that the
+    epoch alone shows nothing. Where the store knows more than the group has committed, the log must still have the
+    witness (`dedup_sdk.kafka.log_check`). A record that replaced another one may be equal to the witness by chance.
+    That is found when the records around it are read: where a mark is missing (`dedup_sdk.decision.is_contradicted`),
+    everything from there on is judged anew.
     """
 
     offset: int

@@ -33,6 +33,12 @@ def log_name(cluster: str, topic_id: str) -> str:
     """Return the digits of a log: 8 of the cluster ID, and 8 of the topic ID.
 
     The latter are missing where the brokers have no topic IDs; all are without a cluster ID.
+
+    Two hashes, not one, because they mean different things beside a commit. Offsets of another cluster were translated
+    by the tool that copied them. Those of another topic ID of this cluster belong to a deleted topic, were committed by
+    a consumer that had not heard of it, and do not say where to go on. One hash of both would leave the distinction to
+    the store on disk, which another machine does not have, and which belongs to the new topic as soon as the old store
+    was set aside.
     """
     names = [cluster, f"{cluster}/{topic_id}"] if topic_id else [cluster]
     return "".join(

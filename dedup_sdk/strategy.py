@@ -72,7 +72,11 @@ class Lookup:
         return self.window.of(topic) if isinstance(self.window, Windows) else self.window
 
     def forgets(self, topic: str) -> bool:
-        """Whether partitions of the topic start without marks whenever they are opened, and store none."""
+        """Whether partitions of the topic start without marks whenever they are opened, and store none.
+
+        Nothing is missing there: no replay, no snapshot, no doubt. A window that is off needs no verdict of its own: it
+        holds no sighting, and then the rule says fresh.
+        """
         return not self.persist or self.window_of(topic).is_off
 
     def tells_of_singles(self, topic: str) -> bool:

@@ -36,6 +36,16 @@ class LastMemory:
     """`dedup_sdk.core.memory.Memory` of what sources remember; digests of records are their source keys (`SourceKeys`).
 
     It follows the watermark. Records wait on the offset of one in flight. ``second`` is the window of a second opinion, None without one.
+
+    What a source remembers is a fold over its completed records in offset order; dead letters take part, and so do
+    duplicates, which change nothing. A record that was completed above the watermark is folded when the watermark
+    passes it. So the memory does not depend on the order of completion, and a rebuild gives the same. A last ID that
+    moved with completion would put a record that is still in flight below the floor. The price: after a crash, records
+    completed above the watermark come again. To write their IDs into ``done`` would avoid that, but would put every ID
+    into the journal.
+
+    There is no way back: of the IDs no offsets are kept. A group that is set back has its sources folded anew from
+    ``low``, and no window limits that fold. Where it begins later, too little is known of the sources.
     """
 
     def __init__(

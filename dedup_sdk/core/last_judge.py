@@ -66,7 +66,11 @@ class LastJudge:
     # --- columns ---------------------------------------------------------------------------------------------
 
     def _is_plain(self, source: ActiveSource, ahead: SourceState, chunk: Chunk) -> bool:
-        """Whether all records of a chunk are of one source, which is remembered and covered at all their times."""
+        """Whether all records of a chunk are of one source, which is remembered and covered at all their times.
+
+        Nor may the source have begun anew while something was in flight (``mixed``): then a record in flight may be
+        above its last ID.
+        """
         return (
             not chunk.unmarked
             and not source.mixed

@@ -11,6 +11,26 @@ window
     no older nor newer than the source: neither it, nor one that goes back in time, forgets anything.
 covered
     whether the store knows everything that the window of this record could hold.
+
+What a record is told that this group has not completed before; the rows are read from the top:
+
+================================================================  ==================================  =================
+the record                                                        verdict                             delivered?
+================================================================  ==================================  =================
+The order cannot read its ID.                                     unverified                          yes
+Its ID is remembered, or was completed above the watermark at a   duplicate                           no
+smaller offset.
+It cannot be compared with the last ID of its source.             unverified; its completion begins   yes
+                                                                  the source anew
+It is below the floor of its source.                              unverified; duplicate with          yes; no with
+                                                                  ``below_floor="discard"``           ``"discard"``
+The marks do not cover its window, or too little is known of its  unverified                          yes
+source (``known``).
+Else; also the first of a source of which nothing is remembered.  fresh                               yes
+================================================================  ==================================  =================
+
+A source of which everything is known delivers as unverified what comes later than the depth. One that began anew may
+call a series of old IDs fresh, once it has taken enough IDs. Neither loses a message.
 """
 
 from __future__ import annotations
@@ -118,6 +138,10 @@ class LastRule:
         """Return what a source remembers once this record of it is completed; ``mark`` may change in place.
 
         Records are folded in offset order. One that cannot be compared begins the source anew, one that cannot be read changes nothing.
+
+        It does not depend on verdicts: a record changes its source in one way, whatever it was told. So a verdict may
+        use what is known of records in flight, and a rebuilt source is still equal to the lived one. One broken ID must
+        not cost a source its memory; that is why it changes nothing.
         """
         if self.malformed(candidate):
             return mark

@@ -8,6 +8,9 @@ rewound
     the partition starts below the last offset that the store knows to be committed, or in another era.
 late
     the same by a commit whose text is valid and of this era, which arrived after a later one: nobody set the group back.
+
+`NOTHING_KNOWN` stands for a coverage whose beginning in time is not known yet; `dedup_sdk.core.reach.Reach.know_from`
+replaces it.
 """
 
 from __future__ import annotations

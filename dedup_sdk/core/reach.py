@@ -65,7 +65,13 @@ class Reach:
 
     @property
     def floor_number(self) -> int:
-        """Up to which number IDs are outside the window by now, or were outside of one before."""
+        """Up to which number IDs are outside the window by now, or were outside of one before.
+
+        It is written with every step, so that nobody has to announce a change of the window. Marks stay in files longer
+        than a count window reaches: without the floor a larger window would find what a smaller one had forgotten. It
+        is written even where the present window misses nothing, because a longer one, or one by time, may open the
+        store later.
+        """
         if self.ring is None:
             return self._floor_number
         return max(self.ring.floor, self.ring.accepted - self.ring.size)
@@ -90,7 +96,10 @@ class Reach:
         return self.since_number is None or self.ring.accepted - self.since_number >= self.ring.size
 
     def horizon_ms(self, clock_ms: int) -> int:
-        """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late."""
+        """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late.
+
+        The verdict is exact all the same: the age is checked when a mark is read.
+        """
         return clock_ms - self._longest_ms - self._longest_ms // GRACE
 
     def note_completed(self, timestamp_ms: int) -> None:
@@ -124,6 +133,13 @@ class Reach:
 
         ``below_ms``: the newest that is known of the records below. Among what is not known may be one as new, so that the marks begin no
         earlier.
+
+        A late record must not move the beginning of coverage before what was forgotten. Where this store never saw the
+        records below, there is only the first timestamp. It is exact where timestamps do not run backwards (log append
+        time). Elsewhere a record may be called fresh although its copy is among those that are gone, for as long a time
+        as the first record was late. It is delivered either way; only the count is wrong. The newest of the next N
+        records would be no proof, because it depends on batches. A share of the window on top would put topics in doubt
+        that are in order.
         """
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]

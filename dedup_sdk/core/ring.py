@@ -5,6 +5,9 @@ passes it: only then is it certain which of the records before it were accepted.
 
 While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds give
 the same answer the verdict is certain; else the record waits.
+
+So nothing above the watermark is written: its marks have no number yet. With a count window, completion out of order
+becomes durable in offset order.
 """
 
 from __future__ import annotations

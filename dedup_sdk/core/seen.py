@@ -12,6 +12,20 @@ known
 
 A value of this kind is a fold over the completed records of a source in offset order, so that a source that lives, a replay and the
 backfill come to the same one.
+
+An order with places keeps the ``depth + 1`` newest IDs, whatever lies between them: a record that was overtaken by at
+most ``depth`` others is never below the floor. Two kinds of order differ, towards doubt. A dense order (neighbours
+differ by one) keeps a bit for each of the numbers below the last ID, which takes a few bytes; where IDs leap, what is
+further below is below the floor. An order that only compares (a function, GTID sets) keeps the IDs that came last,
+because it cannot sort them. With a depth of 0 and ``below_floor="discard"`` the rule is the high-water mark of the
+literature.
+
+A source that began anew knows nothing of what came before. To go on as if it did would double messages silently: after
+B7, A1, B6 the last ID is B6, and B7 would pass for new. So until ``3 * depth + 1`` IDs were taken in, it says
+unverified where it would say fresh. The same holds where the history of a source begins late (retention, a commit
+without a text), and where the watermark moved over records that nobody folded. That number is enough: a record
+completed before was overtaken by at most ``depth`` new IDs and as many repeated ones, so that it lies below all that is
+remembered by then. An ID that is remembered makes a duplicate at once.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Each ID is *framed*: its length (uint32) and its bytes::
     sparse  IDs in ascending order, to the end
     partial last ID, IDs in the order of their coming, to the end
 
-Twelve bytes at least, so that a mark that bears it is never taken for one without (16 or 24 bytes).
+Twelve bytes at least: a store takes a shorter payload for damage (`dedup_sdk.store.pages`).
 """
 
 from __future__ import annotations

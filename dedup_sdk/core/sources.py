@@ -52,7 +52,11 @@ class Sources:
         return state
 
     def doubt_all(self) -> None:
-        """Note that records may have been passed that nobody folded."""
+        """Note that records may have been passed that nobody folded.
+
+        By offset and not by time: by time alone a source that is never silent would be trusted after one window,
+        without knowing what it missed.
+        """
         # Sources have no ranks: of those whose last record lies below this offset too little is known.
         self._reach.doubt_below(self._flight.high)
         for source in self.active.values():
@@ -233,7 +237,11 @@ def keys_of(chunk: Chunk) -> list[bytes | None]:
 
 
 def source_marks(sources: Iterable[ActiveSource]) -> Marks:
-    """Return the marks of sources, as they are below the watermark: the memory of each is the payload."""
+    """Return the marks of sources, as they are below the watermark: the memory of each is the payload.
+
+    The key of such a mark is the digest of the source. So journal, files, expiry, snapshots and fingerprints are those
+    of any marks.
+    """
     digests: list[bytes] = []
     payloads: list[bytes] = []
     offsets: list[int] = []

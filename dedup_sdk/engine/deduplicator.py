@@ -129,6 +129,10 @@ class Deduplicator:
     ) -> Partition:
         """Open the partition's store without deciding yet how it starts; see `dedup_sdk.core.plan`.
 
+        Several engines may share one store object; a partition that one of them has open is refused to the others, as
+        to another process. A signal's exception may strike between opening a store and noting that it is open. So the
+        engine keeps every store that it opened, and the next opening of a partition closes the one before.
+
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
         """
         if (topic, partition) in self.partitions:
@@ -429,7 +433,11 @@ class Deduplicator:
         self._relieve()
 
     def _relieve(self) -> None:
-        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest."""
+        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest.
+
+        "Longest" is by its own clock. To drop the oldest timestamps of all partitions would empty a partition that
+        lags.
+        """
         while self._store.excess_bytes():
             held = max(self.partitions.values(), key=lambda held: held.writer.reach_ms, default=None)
             if held is None or not held.writer.shed():

@@ -281,6 +281,10 @@ class Partition:
 
         ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
         Records that end together (a unit) are hidden where all of them are in the ranges; else all are delivered.
+
+        Such a record is judged like any other when it is read, and completed at once instead of being delivered. So it
+        leaves its mark in either kind of memory, and until then the watermark stays before it. To take it for done at
+        once would let the next owner start behind it without the mark.
         """
         self.flight.tell(ranges, epoch)
 

@@ -179,7 +179,12 @@ class Writer:
         return marks * self._journaled_weight // self._journaled if self._journaled else marks
 
     def flush_due(self, budget: int) -> bool:
-        """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file."""
+        """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file.
+
+        Marks in one file leave the disk together. So a file must not span much time, and a share of the window is
+        flushed even where memory has room: else the disk holds much more than the window (``benchmarks/growth.py
+        --windows 3``).
+        """
         if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
             return True
         return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()

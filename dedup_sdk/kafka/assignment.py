@@ -410,7 +410,11 @@ class Assigned:
 
 
 class Reading:
-    """Moves partitions, also those that the client stopped reading, which it moves no more."""
+    """Moves partitions, also those that the client stopped reading, which it moves no more.
+
+    A move is noted in ``moved``, because what was fetched before it would be judged before what is read again, and
+    would raise the position over it.
+    """
 
     def __init__(self, assigned: Mapping[Coordinates, Assigned], client: Client) -> None:
         self._assigned = assigned

@@ -67,7 +67,11 @@ class AssignmentApi:
     # --- subscription --------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
-        """Subscribe; the user's callbacks run before ours."""
+        """Subscribe; the user's callbacks run before ours.
+
+        They run without the lock: ``on_revoke`` may join threads that complete messages, which need it. Lost partitions
+        are fenced *before* their callback.
+        """
         self._lock.check_open()
 
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
@@ -147,7 +151,11 @@ class AssignmentApi:
             self._interruption.look_soon()
 
     def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it."""
+        """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it.
+
+        There the client drops what was assigned by hand together with what the group takes or assigns, and says
+        nothing. Only what the callback itself has just assigned stays.
+        """
         gone = [(tp.topic, tp.partition) for tp in partitions]
         if not self._settings.incremental:
             gone += [coordinates for coordinates in self._session.assigned if coordinates not in gone]
@@ -243,7 +251,11 @@ class AssignmentApi:
     # --- assignment by hand --------------------------------------------------------------------------------------
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets.
+
+        If the client refuses, the partitions that were given back for it are in doubt: the next call for messages opens
+        all of them again.
+        """
         if self._assigning is not None:
             self._assigning = partitions
             return

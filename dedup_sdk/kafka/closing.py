@@ -106,7 +106,11 @@ _MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
 
 
 def keep_from_children(consumer: DedupConsumer) -> None:
-    """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there."""
+    """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there.
+
+    Also the calls of the plain client, which would wait for threads that only the parent has. They are replaced on the
+    object itself, so that no call has to ask whether there was a fork.
+    """
     # RocksDB would write on its way out, too.
     _MADE.add(keep_in_children(consumer))
 

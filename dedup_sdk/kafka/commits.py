@@ -63,7 +63,12 @@ class CommitState:
 
 
 class Commits:
-    """Commits of the partitions in ``assigned``."""
+    """Commits of the partitions in ``assigned``.
+
+    An offset counts as committed, in memory and in the store, only when the broker has acknowledged it, also where a
+    partition is opened again (`dedup_sdk.kafka.assignment.Start`). Otherwise, after a kill, the older offset of the
+    group would look like a rewind.
+    """
 
     def __init__(
         self, assigned: Mapping[Coordinates, Assigned], client: Client, *, only_hidden: bool = False

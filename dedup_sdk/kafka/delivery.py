@@ -7,6 +7,11 @@ apart
     messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
 aside
     messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
+
+A row that was promoted, released, or taken out by the application is ended by itself (its state is `APART`). The end of
+a batch completes only the rows that were offered with it (`OFFERED`): else a promoted record that waits in a queue
+would be completed, unseen, at the end of its old batch. A message that was ready and never given out gets that state
+when it is withdrawn: a commit of everything that was given out, as in the usual ``on_revoke``, must not end it.
 """
 
 from __future__ import annotations

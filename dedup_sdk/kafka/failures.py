@@ -6,6 +6,9 @@ raised where the application called, after what was fetched is safe.
 An interruption is a crash (`Interruption`). An exception that leaves a step half way (Ctrl-C, a timeout's signal, a damaged store, a bug) sets one flag.
 The next call for messages sees it first: it opens every partition again from its store and from what is completed, as after a crash. Messages
 that were out count as released. So an interruption loses no message; some may come twice.
+
+There is no cheaper way back on purpose, not even for an exception inside the client's own call: one way back is tested
+by every test of recovery.
 """
 
 from __future__ import annotations

@@ -141,6 +141,9 @@ class Fetcher:
     """Fetches by the client, and keeps what came: ``messages``, in the order in which they came, events of the client among them.
 
     ``ran_dry``: whether the client had less ready than it was asked for, when it was asked last.
+
+    The client counts a message as read when it hands it over. So what is dropped here lies behind the client's own
+    position: nothing of that partition is kept until it was read again.
     """
 
     def __init__(self, consumer: Consumer, session: Session, lock: ClientLock) -> None:
@@ -235,7 +238,11 @@ class Fetcher:
         )
 
     def note_stops(self) -> None:
-        """Take note of partitions that the client stopped reading: they cannot be moved. Their events wait for their turn."""
+        """Take note of partitions that the client stopped reading: they cannot be moved. Their events wait for their turn.
+
+        Whoever places such a partition meanwhile has it assigned again. The event, which may wait behind messages, then
+        belongs to the old place, and is dropped.
+        """
         for message in self.messages:
             if _is_stop(message):
                 assigned = self._session.assigned.get((message.topic(), message.partition()))
@@ -267,7 +274,10 @@ class Fetcher:
                 self.drop_moved()
 
     def _tell_pauses(self) -> None:
-        """Tell the client whether partitions are paused, as it is now, whatever came in between; what went is left out."""
+        """Tell the client whether partitions are paused, as it is now, whatever came in between; what went is left out.
+
+        Told one change after the other, a late resumption would undo the pause after it.
+        """
         untold, self._untold = self._untold, set()
         for coordinates in untold & self._session.assigned.keys():
             paused = self._session.assigned[coordinates].pauses

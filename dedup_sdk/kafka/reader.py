@@ -346,7 +346,11 @@ class TailReader:
         return now if arrived else heard
 
     def close(self) -> None:
-        """Leave the connections to the next reader, unless an answer to an earlier request may still come."""
+        """Leave the connections to the next reader, unless an answer to an earlier request may still come.
+
+        What the next one may still get from before is left out by its coordinates: a record of another partition would
+        become a mark that nobody completed.
+        """
         if self._clean:
             self._readers.give_back(self._consumer)
         else:

@@ -577,6 +577,11 @@ def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: f
     """Commit completed records, if need be after the rebalance under way; a commit refused for another reason is left to the end.
 
     Nothing is delivered any more from here on.
+
+    A client on its way out does not join its group again, and in the middle of a cooperative rebalance the group
+    accepts commits only from members that have joined. So the client is polled through the rebalance until the commit
+    is accepted. A commit on revoke alone came too late in two of three such cases, and what it should have committed
+    was handled twice.
     """
     until = time.monotonic() + min(PATIENCE_S, patience_s)
     with lock:

@@ -38,6 +38,10 @@ class Acknowledgements:
     """Asks a shared store, which may be away, and tells it what is completed; what it did not take is *owed*.
 
     ``owner``: its name there, which no other consumer ever has: what it has claimed without hearing of it is completed by that name alone.
+
+    For this consumer what is owed is a duplicate at once. Commits do not wait for it: at worst a copy elsewhere is
+    handled again. It is not written to disk: the local store has these IDs, but not whether the shared store knows
+    them, and that would take a second journal for a crash within an outage.
     """
 
     def __init__(self, shared: Shared, counters: Counters, clock: Callable[[], float]) -> None:

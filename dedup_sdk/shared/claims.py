@@ -105,7 +105,12 @@ class Claims:
             _complete_duplicates(duplicates)
 
     def keep(self, unseen: Unseen) -> None:
-        """Renew leases where it is time. What another consumer may have by now, and nobody was given here, waits to be asked for again."""
+        """Renew leases where it is time. What another consumer may have by now, and nobody was given here, waits to be asked for again.
+
+        A process that was stopped is the last one to learn of it, so that a lease which is over by the clock of this
+        process is not trusted. A machine that was suspended has a clock that stood still, too: there only the next
+        renewal shows it, a third of a lease later.
+        """
         with self.leases.lock:
             self.leases.note_alive()
             if not self.is_sure:
@@ -277,7 +282,11 @@ class Claims:
     # --- claims that are lost --------------------------------------------------------------------------------------
 
     def holds(self, partition: Partition, place: Place) -> bool:
-        """Whether nobody else can have a message that was given out; else it is asked for again, and comes again where nobody completed it."""
+        """Whether nobody else can have a message that was given out; else it is asked for again, and comes again where nobody completed it.
+
+        Without that a message that the application gives up for this answer would stay in flight for ever. A claim that
+        was lost stays in doubt until its message ends.
+        """
         gate, digest = partition.gate(ClaimGate), place.chunk.digests[place.row]
         with self.leases.lock:
             if gate is None or digest is None or not gate.has_claimed(digest):

@@ -167,7 +167,11 @@ class ClaimGate(Gate):
         self.waiting = [each for each in self.waiting if each.is_held_back]
 
     def before_persist(self, marks: Marks) -> None:
-        """Tell the shared store of completed records, before that is written here."""
+        """Tell the shared store of completed records, before that is written here.
+
+        Before: once it is written here, this group calls the record redelivered and tells nobody any more. A crash in
+        between leaves a duplicate that the shared store knows.
+        """
         if self.owned:
             self._claims.complete(self, marks)
 

@@ -35,6 +35,10 @@ class Leases:
 
     ``lock``: whoever reads or changes what is claimed has it, because the thread that renews comes in between. It is taken after the
     consumer's own, never before. ``silence_s``: how long the group waits for a consumer that does not ask for messages.
+
+    The thread is there because one poll claims up to a thousand IDs, and a handler may be slow with the first. It never
+    takes the consumer's lock, which a rebalance callback may hold for long. A renewal asks the store while it has
+    ``lock``: one that arrived after the release of its claim would claim the ID for nobody.
     """
 
     def __init__(

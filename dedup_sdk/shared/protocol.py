@@ -8,7 +8,9 @@ token
     the number of a claim, which rises with each claim of an ID. Who bears an older one than the store has (a *zombie*: its lease
     ended, and another owner claimed) is refused.
 mark
-    what is remembered of an ID that is completed: the timestamp of its newest record. It lasts for the window after it was written.
+    what is remembered of an ID that is completed: the timestamp of its newest record. It lasts for the window after it
+    was written, by the store's clock, but is compared by the timestamps of records: a backlog of months is read in
+    minutes, and an ID that comes again after its window must be handled also then.
 
 IDs are 16 bytes each, and what they belong to is in them (`dedup_sdk.shared.scope`): a store knows no topics and no groups.
 
@@ -70,6 +72,9 @@ class ClaimStore(Protocol):
         another, and an ID may have been used again. One that does moves to the record's timestamp, if that
         is newer, and lasts for another window. ``owner`` names who claims, at most 200 characters, never the same for two consumers, also one after the other: what it
         has claimed already it gets again, under a new token. So an owner keeps its own books of what it holds.
+
+        Its own claim is given again because the answer to the first one may have been lost: to wait for its own lease
+        would stop the partition for that long.
         """
 
     def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
@@ -89,10 +94,17 @@ class ClaimStore(Protocol):
         False where that is refused, because another owner has claimed the ID since, or completed it. A lease that is over without that
         is no reason to refuse. A token of 0 is for what was handled without a claim, or without having heard of one: it completes what
         ``owner`` has claimed, under whatever token, and what nobody has.
+
+        No other owner has that name, so that nobody else's claim is completed. And a late completion is true: the ID
+        *was* completed.
         """
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
-        """Give claims back, so that others get them at once; False for those that were not the caller's any more."""
+        """Give claims back, so that others get them at once; False for those that were not the caller's any more.
+
+        There is no release by name alone: one that was delayed would release what the same owner has claimed since, in
+        another partition.
+        """
 
     def load(self, ids: Sequence[bytes], *, timestamps_ms: Sequence[int], window_ms: int) -> None:
         """Remember IDs as completed that nobody has claimed (see *A rebuild*, above)."""

@@ -112,6 +112,9 @@ def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: P
     A partition's cut is the watermark up to which its group has completed everything, which may be ahead of what is committed:
     a consumer takes the snapshot once the group has committed that far. What was completed above the cut is not in it.
 
+    Marks at or above the cut are left out *before* the newest mark of each ID is chosen: an older one of the same ID,
+    if the store has one, takes its place.
+
     Raises:
         ConfigurationError: the partitions are of several groups, topics or ID specs, or the output is no path.
         SnapshotError: the output is not empty or cannot be written, or no partition has begun.

@@ -21,6 +21,9 @@ Layout, little-endian; a filter file (``NAME.filter``) is any number of blocks, 
     ranks     n x uint32   the first 4 bytes of each digest as an unsigned big-endian number, ascending
     patterns  n x uint16   the last 2 bytes of each digest as an unsigned big-endian number
     pages     p x uint32   the rank of each page that these digests are in, ascending
+
+One gather over a thousand digests says "certainly not stored" of nearly all new IDs, at some 0.05 µs of CPU an ID.
+RocksDB would have to be asked for each of them.
 """
 
 from __future__ import annotations

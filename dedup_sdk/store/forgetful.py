@@ -18,6 +18,8 @@ class ForgetfulStore:
     """A `PartitionStore` around another one, which gets the progress and no marks; `reset` deletes those that it has from before.
 
     What the other one is told is true for whoever opens it without this: it knows no mark.
+
+    So a consumer that opens it later with a window knows that everything before is in doubt.
     """
 
     def __init__(self, kept: PartitionStore, identity: Identity, window: Window) -> None:

@@ -9,6 +9,11 @@ of it is kept here, so that nothing has to be scanned to drop it. Layout of the 
 A mark is never taken in over one of a higher offset, so that the newest extent of the newest generation that has an ID has its highest offset.
 
 In a *fold* the marks of all extents are merged, each ID once. Each flush does a part of it, twice as many marks as it takes in, so that none takes long and there are never many extents.
+
+Why not RocksDB's own ways to forget (``benchmarks/expiry.py`` compares them, one window of 1,000,000 IDs in 10 s):
+generations hold 1.13 windows. RocksDB's TTL goes by the time of writing, so that a replayed backlog lives too long, its
+values cannot be ingested, and 40 to 80 % of what is one to two windows old is still found. FIFO compaction goes by
+size: when four times as many IDs come, it forgets 80 % of the live window.
 """
 
 from __future__ import annotations
@@ -134,6 +139,10 @@ class State:
     ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
     ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed (None: written by a
     version that did not note it).
+
+    No two journals begin with the same number. A database whose list of files was cut off opens at an earlier state.
+    What is left of a later journal then does not begin where that state says, which counts as damage
+    (`dedup_sdk.store.database.read_journal`).
     """
 
     generations: tuple[Generation, ...] = field(default=())

@@ -17,6 +17,9 @@ done ranges  d x (int64 start, int64 end)
 era          e bytes of UTF-8
 marks        p bytes  one page (`pages`), its marks in the order of their completion
 checksum     uint32   CRC-32 (zlib) of everything before it
+
+One value a step, not one a mark: a step is one put, in one atomic write with its progress. RocksDB's ``write()`` holds
+the interpreter's lock, so that many puts would stop all threads.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SortedFile:
 
     ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
     ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
-    acceptance number, None where the lane has no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
+    acceptance number, None where there is no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
     them that have a payload.
     """
 
@@ -360,9 +360,13 @@ def fitting_partition(
 
     It must be of the same cluster, topic, ID spec, digest and isolation level; of the same topic ID, unless one side does
     not know it; of the same group, unless its maker vouches for it (which is not enough where marks come from other
-    partitions: how far the group is there is not known here); with acceptance numbers where the lane needs them; and
+    partitions: how far the group is there is not known here); with acceptance numbers where its marks need them; and
     its cut must not lie beyond ``high`` and ``committed`` of ``progress``, the progress to begin with. Raises `SnapshotError`
     naming what differs.
+
+    A snapshot with marks of other partitions is made from the commits of one group, and only that group may take it: a
+    mark from elsewhere does not say which partition and offset it stands for, so that nobody can limit it by another
+    group's commits.
     """
     pairs = {
         name: (getattr(manifest, name), getattr(identity, name))

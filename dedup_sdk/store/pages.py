@@ -18,6 +18,9 @@ digest is, if it is stored. In the journal marks stand in the order of their com
     payloads   the bytes of all payloads, only with flag 2
 
 RocksDB protects a block of pages by a checksum; a journal step has its own.
+
+RocksDB's own writer is quick enough for pages, because it is called once a page: to sort 200,000 marks and write them
+uncompressed takes some 0.5 µs of CPU a mark. The file has 23 bytes a mark; with a key for each mark it has 44.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ PAGE_MARKS: Final = 64
 PAGE_BYTES: Final = 8192
 """Of payloads: where they make it larger, a page has fewer marks."""
 LEAST_PAYLOAD_BYTES: Final = 9
-"""What a lane keeps is longer: a shorter one is a mistake, or damage."""
+"""What a source remembers takes more: a shorter one is a mistake, or damage."""
 MOST_PAYLOAD_BYTES: Final = 2**31
 
 _LAYOUT: Final = struct.Struct("<4B3q")
@@ -111,7 +114,7 @@ def digest_ranks(digests: bytes) -> NDArray[np.uint32]:
 
 
 def check_payloads(marks: Marks) -> None:
-    """Refuse payloads that cannot be stored: of 1 to 8 bytes, of more than 2 GiB, or in a lane that numbers its marks.
+    """Refuse payloads that cannot be stored: of 1 to 8 bytes, of more than 2 GiB, or of marks with numbers.
 
     Raises `StoreError`, also when there are more or fewer payloads than marks.
     """

@@ -11,7 +11,8 @@ recent
 flush
     recent marks become a sorted file, their journal records are dropped. From then on `PartitionStore.find` knows them.
 payload
-    bytes that a lane keeps with a mark, 9 to 2**31, and that mean nothing to the store: they go wherever their mark goes.
+    bytes that are kept with a mark, 9 to 2**31 of them: the memory of a source of `LastId`. They mean nothing to the
+    store. They go wherever their mark goes, and are part of its fingerprint.
 
 A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after ``close``.
 """
@@ -96,7 +97,7 @@ class PartitionStore(Protocol):
         """Drop, in bulk, sorted files that no window reaches any more.
 
         A file goes when every mark in it is older than ``before_ms``, or when every mark in it has an acceptance number
-        of at most ``up_to_number``; None where the lane has no such window. Returns the newest timestamp that was
+        of at most ``up_to_number``; None where there is no such window. Returns the newest timestamp that was
         dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 

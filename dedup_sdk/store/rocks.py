@@ -215,6 +215,10 @@ def copy_in(
     """Copy and check the files, take them into a generation of their own, return the state that has nothing else.
 
     ``move``: the files were checked, and are moved. A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
+
+    What was fetched from a URL was checked on the way, and is moved. What lies in a folder belongs to somebody else,
+    and is copied.
+
     Raises `SnapshotError` naming the file or folder; what was begun is then to be removed by ``generations.clean()``.
     """
     folder = Path(snapshot) / str(entry.partition)
@@ -295,6 +299,10 @@ class RocksPartition:
     ``generation_marks`` is how many marks a generation holds at least before another is begun; ``fsync`` flushes each step to
     the disk, so that it outlives a power cut as well as the process. ``report_damage`` is called with every error that says that
     the store, once open, turned out to be damaged.
+
+    A signal's exception may strike at any line. So it counts as open as soon as RocksDB has opened the database:
+    whatever fails behind that closes it. It counts as closed only with the last line of its closing: what was
+    interrupted there can be closed again. ``tests/support/interrupting.py`` interrupts at chosen places.
     """
 
     def __init__(
@@ -479,7 +487,10 @@ class RocksPartition:
         return max(entry.newest_ms for entry in dropped)
 
     def revive(self) -> bool:
-        """See `PartitionStore.revive`."""
+        """See `PartitionStore.revive`.
+
+        It has to be opened anew: after the first write that failed RocksDB refuses every other one.
+        """
         self._open_journal()
         with self._translating():
             if not is_writable(self._folder):

@@ -3,6 +3,9 @@
 A *sorted file* has pages of marks as RocksDB reads them in: ``NAME.sst`` holds `pages`, ``NAME.filter`` their filter words. The live store, the backfill
 and snapshots all have RocksDB's own writer write the same format, so that a snapshot is taken over without being rewritten. Who reads one
 has no more than one of its files copied at a time.
+
+The files of a flush are uncompressed until RocksDB merges them, unless they have payloads: most of a page is digests,
+which do not compress. A snapshot travels, and is written compressed.
 """
 
 from __future__ import annotations

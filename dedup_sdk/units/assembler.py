@@ -106,7 +106,10 @@ class UnitAssembler:
         self._latest_ms = self._waited_ms
 
     def tell_came(self, records: int, size: int) -> None:
-        """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter."""
+        """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter.
+
+        They are counted as they come, not by offsets: holes in the log take no memory.
+        """
         self._came = self._came[0] + records, self._came[1] + size
 
     def crowded(self, most_records: int, most_bytes: int) -> bytes | None:

@@ -1,4 +1,16 @@
-"""What a fold does not know of units: the log does not tell whether one was rejected, where what came before it is not known."""
+"""What a fold does not know of units: the log does not tell whether one was rejected, where what came before it is not known.
+
+To reject is not monotonic: with one mark more or less, a unit is rejected that was accepted, or accepted that was
+rejected. A mark of a record that nobody handled would hide its message for good. So a fold of units must be exact, or
+say what it does not know.
+
+What depends on more than the log *tears* it: a unit that failed (a clock), one that was accepted while uncovered, a
+crash ahead of the commit. Commits name no ``low`` before that point, so that no fold begins there. A unit that is not
+covered in a fold, or has an ID that may be known, is uncertain: it leaves no mark, and coverage begins behind it.
+
+With ``unit_mode="members"`` nothing of this is needed: whatever a record was told, its message was handled.
+``tests/property/test_units.py`` has the histories that lose messages without each of these rules.
+"""
 
 from __future__ import annotations
 

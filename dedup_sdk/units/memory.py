@@ -3,6 +3,10 @@
 Each single record is judged where it lies, those of a unit at its end, all at once, and they are remembered there: so that "a mark below
 this offset" still tells what was judged before, and a fold of the log gives the same. What waits for an ID, records and units, waits in one
 line for it, in the order in which they are judged.
+
+A unit's marks have offset and timestamp of its last record. So to merge by the larger offset still keeps the last
+sighting. A unit that waits stands in the queues of all its IDs at its end: later records wait behind it, earlier ones
+do not.
 """
 
 from __future__ import annotations
@@ -150,7 +154,13 @@ class UnitMemory:
 
     @property
     def needs_more(self) -> bool:
-        """Whether the watermark stands before a record whose unit is not whole: more has to be read to have it move."""
+        """Whether the watermark stands before a record whose unit is not whole: more has to be read to have it move.
+
+        A partition is not paused for such a unit, however much waits behind it: its other records would never come, and
+        a paused partition is not at the end of its log, so that no time would end the unit. Instead it fails when too
+        much came behind it (`UnitAssembler.crowded`). The records of a failed unit wait for their handlers; for these
+        the partition is paused as usual.
+        """
         oldest = next(iter(self.assembler.open.values()), None)
         return oldest is not None and oldest.offsets[0] == self.flight.first_open
 

@@ -60,7 +60,12 @@ class OverUnits:
         self._lately.append((end, first))
 
     def outside(self, high: int) -> int:
-        """Return the highest offset up to ``high`` that no unit lies on both sides of; the watermark goes there."""
+        """Return the highest offset up to ``high`` that no unit lies on both sides of; the watermark goes there.
+
+        After a commit inside a unit another machine would read half of it. Units that overlap without a break would
+        hold the watermark back for ever, so that it passes after `MOST_HELD_BACK` offsets; a fold calls a unit that was
+        cut uncertain.
+        """
         outside = self._ranges.outside(high)
         if high - outside > MOST_HELD_BACK:
             outside = high
