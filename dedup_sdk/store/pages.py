@@ -127,7 +127,7 @@ def check_payloads(marks: Marks) -> None:
     if not sizes:
         return
     if marks.numbers is not None:
-        message = "marks have numbers and payloads: a lane with a count window keeps no payload"
+        message = "marks have numbers and payloads: a store with a count window keeps no payload"
         raise StoreError(message)
     if min(sizes) < LEAST_PAYLOAD_BYTES or max(sizes) > MOST_PAYLOAD_BYTES:
         wrong = min(sizes) if min(sizes) < LEAST_PAYLOAD_BYTES else max(sizes)

@@ -149,7 +149,7 @@ class SortedFileWriter:
         numbered = marks.numbers is not None
         if self._marks and numbered != self._numbered:
             message = (
-                f"sorted file {self._path}: marks with and without acceptance numbers; a lane has one kind"
+                f"sorted file {self._path}: marks with and without acceptance numbers; a store has one kind"
             )
             raise StoreError(message)
         self._numbered = numbered
