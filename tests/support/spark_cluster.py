@@ -97,7 +97,8 @@ class SparkCluster:
     def _answers(self) -> bool:
         try:
             return bool(self._status())
-        except OSError:
+        except (OSError, json.JSONDecodeError):
+            # A master that begins answers before it has the page.
             return False
 
     def _status(self) -> dict[str, Any]:
