@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
@@ -20,7 +20,7 @@ from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.engine.writer import Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
-from dedup_sdk.ids import redrive, spec
+from dedup_sdk.ids import spec
 from dedup_sdk.ids.columns import Column
 from dedup_sdk.kafka import assignment, commits, log_check, reader, recovery
 from dedup_sdk.kafka.assignment import Starts
@@ -38,13 +38,15 @@ def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _mark_before_complete() -> None:
-    """What is handed out counts as done."""
+    """What is handed out counts as done, and is committed: what is in hand at a kill is lost."""
 
     def make(poll: Any) -> Any:
         def eager(self: DedupConsumer, timeout: float = -1) -> Any:
             message = poll(self, timeout)
             if message is not None and message.error() is None:
                 self.complete(message)
+                with suppress(KafkaException):
+                    self.commit(message=message, asynchronous=False)
             return message
 
         return eager
@@ -175,7 +177,7 @@ def _believe_the_old_log() -> None:
 
 def _overlook_the_redrive() -> None:
     """A dead letter that is sent back is a duplicate of the message that failed."""
-    _replace(redrive, "redriven_keys", lambda _: lambda *_: {})
+    _replace(spec, "redriven_keys", lambda _: lambda *_: {})
 
 
 def _go_on_where_it_was() -> None:
