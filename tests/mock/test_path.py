@@ -9,8 +9,8 @@ def test_one_record_is_a_short_way() -> None:
     """From the fetch to the hand-out, and to its completion by the next call."""
     trail = record_path()
 
-    assert trail.count() <= 80, "\n".join(trail.trace)
-    assert trail.modules <= 20, sorted(trail.calls)
+    assert trail.count() <= 60, "\n".join(trail.trace)
+    assert trail.modules <= 18, sorted(trail.calls)
     assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
