@@ -14,6 +14,7 @@ from tests.support.redis_servers import HAS_REDIS
 from tests.support.strictness import nothing_may_be_skipped
 
 _SECONDS = 5.0
+_LONG_S = 25.0
 _TRIES = 8
 REDIS = () if HAS_REDIS else (pytest.mark.container,)
 
@@ -38,7 +39,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
     assert report.faults, report.line()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "protocol", "seed"),
     [
@@ -65,7 +66,7 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
     lines = []
     # What is missing does harm only when a fault comes at a bad moment, which none may do in so short a time.
     for again in range(_TRIES):
-        seconds = _SECONDS * (1 + again / 2)
+        seconds = min(_SECONDS * (1 + 2 * again), _LONG_S)
         choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=scenario.broken)
         report = direct(scenario, choice, bed)
         # A twin that handled nothing (its workers were killed before their first message came) proves nothing.
