@@ -7,6 +7,7 @@ from typing import Final
 from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
 from tests.chaos.scenario import Scenario
+from tests.chaos.sender import repeating
 from tests.chaos.stage import Stage
 
 _SESSION_S: Final = SESSION_MS / 1000
@@ -68,6 +69,7 @@ ZOMBIE: Final = Scenario(
     summary="workers are stopped (SIGSTOP) for longer than the group waits, then go on",
     play=_zombie,
     broken="skip-tail-replay",
+    recipe=repeating,
 )
 STORM: Final = Scenario(
     name="storm",
