@@ -18,11 +18,27 @@ from dedup_sdk.progress import Coverage, Progress
 
 
 class PartitionState:
-    """One partition for one group: ``flight`` is what came and is not over, ``memory`` what is remembered of what is."""
+    """One partition for one group: ``flight`` is what came and is not over, ``memory`` what is remembered of what is.
+
+    ``clock_ms`` is the newest timestamp that came (ms since the epoch), -1 before the first. A record from the future counts as now: it must
+    not make everything else look old.
+    """
 
     def __init__(self, memory: Memory) -> None:
         self.flight: Flight = memory.flight
         self.memory = memory
+        self.clock_ms = -1
+
+    def start_clock(self, now_ms: int) -> None:
+        """Start the clock at the newest completed record, at ``now_ms`` at the latest."""
+        self.clock_ms = min(self.memory.reach.newest_ms, now_ms)
+
+    def _note_times(self, timestamps: Int64s, now_ms: int) -> None:
+        """Let coverage begin with these records where nothing was known, and put the clock forward."""
+        reach = self.memory.reach
+        if reach.since_ms == NOTHING_KNOWN:
+            reach.know_from(timestamps.clip(max=now_ms), self.clock_ms)
+        self.clock_ms = max(self.clock_ms, min(int(timestamps.max()), now_ms))
 
     # --- what is known -------------------------------------------------------------------------------------
 
@@ -66,6 +82,7 @@ class PartitionState:
         duplicate is completed already, unless the flight ``reveals``. When ``find`` raises, nothing has changed.
         """
         flight, memory = self.flight, self.memory
+        self._note_times(timestamps, now_ms)
         chunk = Chunk(offsets, timestamps, digests, items)
         if flight.restored:
             flight.hide_restored(chunk)
@@ -112,6 +129,8 @@ class PartitionState:
 
         Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
         """
+        if offsets:
+            self._note_times(timestamps, now_ms)
         chunk = Chunk(offsets, timestamps, digests)
 
         def live(offsets: list[int], timestamps: Int64s, digests: list[bytes | None]) -> None:

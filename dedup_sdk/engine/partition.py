@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import numpy as np
 from dedup_sdk.core.flight import (
     APART,
     DONE,
+    KINDS,
     OFFERED,
     PARKED,
     PARKED_KIND,
@@ -21,20 +23,22 @@ from dedup_sdk.core.flight import (
     Place,
 )
 from dedup_sdk.core.memory import Find, Memory
-from dedup_sdk.core.plan import NOTHING_KNOWN, StartPlan
+from dedup_sdk.core.plan import StartPlan
 from dedup_sdk.core.ranges import Range, merged
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.engine.gates import Gate
-from dedup_sdk.engine.verdicts import VerdictCounter
 from dedup_sdk.engine.writer import Writer
 from dedup_sdk.ids import Ids
 from dedup_sdk.marks import NO_MARKS, Int64s, Marks
-from dedup_sdk.observe import Counters, Observer
+from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage, Progress
+from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import Strategy
 
 G = TypeVar("G", bound=Gate)
+
+logger = logging.getLogger("dedup_sdk")
 
 
 class Partition:
@@ -128,7 +132,8 @@ class Partition:
         self.gates[:] = [*self._own_gates, *self.strategy.gates(self.state)]
         for gate in self.gates:
             gate.enter(self, self._all_partitions)
-        self.writer.begin(self.state, journaled=recent, now_ms=self.now_ms())
+        self.state.start_clock(self.now_ms())
+        self.writer.begin(self.state, journaled=recent)
         self._read_to = self.flight.position
         self.started = True
 
@@ -157,7 +162,7 @@ class Partition:
     @property
     def covered(self) -> bool:
         """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
-        clock_ms = self.writer.clock_ms
+        clock_ms = self.state.clock_ms
         return self.memory.reach.covers(clock_ms if clock_ms >= 0 else self.now_ms())
 
     @property
@@ -222,10 +227,6 @@ class Partition:
             offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
             missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
             ids = Ids(ids.digests[cut:], missing)
-        if self.memory.reach.since_ms == NOTHING_KNOWN:
-            self.memory.reach.know_from(timestamps.clip(max=now_ms), self.writer.clock_ms)
-        # A record from the future counts as now: it must not make everything else look old.
-        self.writer.tick(min(int(timestamps.max()), now_ms))
         chunk = self.state.admit(
             offsets, timestamps, ids.digests, ids.missing, self.store.find if find is None else find,
             items=items, discard_unkeyed=discard_unkeyed, reveals=reveals, now_ms=now_ms,
@@ -469,11 +470,7 @@ class Partition:
 
     def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
         """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
-        now_ms = self.now_ms()
-        if offsets:
-            self.memory.reach.know_from(timestamps.clip(max=now_ms), self.writer.clock_ms)
-            self.writer.tick(min(int(timestamps.max()), now_ms))
-        step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=now_ms)
+        step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=self.now_ms())
         self.writer.append(step.progress, step.marks)
 
     def skip_to(self, offset: int) -> None:
@@ -521,3 +518,58 @@ class Partition:
                 gate.leave()
         finally:
             self.store.close()
+
+
+class VerdictCounter:
+    """Counts the verdicts of one partition in ``counters``; each is told to the observers when it is final."""
+
+    def __init__(self, topic: str, partition: int, counters: Counters, observers: Sequence[Observer]) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._counters = counters
+        self._observers = observers
+
+    def count(self, chunk: Chunk) -> None:
+        """Count the verdicts of a chunk; records that are held back have none."""
+        totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
+        for kind, total in zip(KINDS, totals, strict=True):
+            if total and kind is not VerdictKind.PARKED:
+                self._counters.verdicts[kind.value] += total
+        for row in chunk.reasons:
+            if chunk.kinds[row] != PARKED_KIND:
+                self._count_reason(chunk, row)
+        if self._observers:
+            for row, code in enumerate(chunk.kinds):
+                if code != PARKED_KIND:
+                    self._tell(chunk, row)
+
+    def count_settled(self, settled: Iterable[Place]) -> None:
+        """Count records that were held back and have their verdicts."""
+        for chunk, row in settled:
+            self._counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
+            if row in chunk.reasons:
+                self._count_reason(chunk, row)
+            if self._observers:
+                self._tell(chunk, row)
+
+    def uncount(self, place: Place) -> None:
+        """Count a record no more that is held back again."""
+        chunk, row = place
+        self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
+        if row in chunk.reasons:
+            self._count_reason(chunk, row, -1)
+
+    def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
+        name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
+        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + count
+
+    def _tell(self, chunk: Chunk, row: int) -> None:
+        event = VerdictEvent(self._topic, self._partition, chunk.offsets[row], chunk.verdict(row))
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                self._counters.observer_errors += 1
+                logger.exception(
+                    "an observer failed at %s[%d]@%d; going on", self._topic, self._partition, event.offset
+                )

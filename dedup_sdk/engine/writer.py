@@ -37,7 +37,7 @@ class Writer:
     """Writes what a partition completes to its store, and keeps memory and disk in bounds.
 
     ``bears_full_disk``: no room is no error, but makes it `choked`. ``unwritten_weight`` is what a full disk refused, in marks without a
-    payload. ``gates`` are told what is completed before it is written. ``clock_ms`` is the newest timestamp that came, -1 before the first.
+    payload. ``gates`` are told what is completed before it is written.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Writer:
         self.store = store
         self.window = window
         self.choked = False
-        self.clock_ms = -1
         self.unwritten_weight = 0
         # A quota may refuse again what the free space promised: that is no news.
         self._told = False
@@ -76,7 +75,7 @@ class Writer:
             raise AssertionError(f"{self._where} was used before it started")
         return self._begun
 
-    def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS, now_ms: int) -> None:
+    def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks of the store's journal. What was owed before does not belong to it."""
         self._begun = state
         self._forget_steps()
@@ -85,12 +84,7 @@ class Writer:
         self._flushes.clear()
         if self.window.time_ms is not None:
             self._flushes.append((_LONG_AGO_MS, state.flight.high))
-        self.clock_ms = min(state.memory.reach.newest_ms, now_ms)
         self._note_flush()
-
-    def tick(self, timestamp_ms: int) -> None:
-        """Note the newest timestamp that came."""
-        self.clock_ms = max(self.clock_ms, timestamp_ms)
 
     def fence(self) -> None:
         """Write nothing from here on: the partition has another owner."""
@@ -165,7 +159,7 @@ class Writer:
             "%s: %d marks are given up, which there is no room for; what hangs on them is unverified until the window has filled",
             self._where, self.unwritten,
         )  # fmt: skip
-        self._state.memory.take_recent(self.clock_ms, self.store.find)
+        self._state.memory.take_recent(self._state.clock_ms, self.store.find)
         self._state.memory.forget_all()
         self._owed, self.unwritten_weight = [NO_MARKS], 0
 
@@ -196,7 +190,7 @@ class Writer:
             self._note_flush()
         if (
             window.time_ms is not None
-            and _SHARE_OF_WINDOW * (self.clock_ms - self._flushed_ms) > window.time_ms
+            and _SHARE_OF_WINDOW * (self._state.clock_ms - self._flushed_ms) > window.time_ms
         ):
             return True
         return ring is not None and _SHARE_OF_WINDOW * (ring.accepted - self._flushed_number) > ring.size
@@ -212,11 +206,11 @@ class Writer:
 
         A process that starts again knows no later time. What it finds gone inside the window by that time, it takes for another log.
         """
-        return min(self._state.memory.reach.newest_ms, self.clock_ms)
+        return min(self._state.memory.reach.newest_ms, self._state.clock_ms)
 
     def _note_flush(self) -> None:
         ring = self._state.memory.reach.ring
-        self._flushed_ms, self._flushed_number = self.clock_ms, 0 if ring is None else ring.accepted
+        self._flushed_ms, self._flushed_number = self._state.clock_ms, 0 if ring is None else ring.accepted
 
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
@@ -263,7 +257,7 @@ class Writer:
         if self._begun is None or self.choked:
             return -1
         oldest_ms = self.store.oldest_ms
-        return -1 if oldest_ms is None else max(0, self.clock_ms - oldest_ms)
+        return -1 if oldest_ms is None else max(0, self._state.clock_ms - oldest_ms)
 
     def shed(self) -> bool:
         """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
@@ -274,7 +268,7 @@ class Writer:
         if dropped_ms is None:
             return False
         # A record from the future counts as now: it must not make everything to come look unknown.
-        self._state.memory.reach.forgot_before(min(dropped_ms, self.clock_ms) + 1)
+        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.clock_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
         self._counters.generations_shed += 1
@@ -292,7 +286,7 @@ class Writer:
         if self.window.time_ms is None:
             return None
         since_ms = self._state.memory.reach.since_ms
-        known_ms = self.window.time_ms if since_ms is None else max(0, self.clock_ms - since_ms)
+        known_ms = self.window.time_ms if since_ms is None else max(0, self._state.clock_ms - since_ms)
         return min(self.window.time_ms, known_ms)
 
 

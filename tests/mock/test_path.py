@@ -10,7 +10,7 @@ def test_one_record_is_a_short_way() -> None:
     trail = record_path()
 
     assert trail.count() <= 60, "\n".join(trail.trace)
-    assert trail.modules <= 18, sorted(trail.calls)
+    assert trail.modules <= 14, sorted(trail.calls)
     assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 

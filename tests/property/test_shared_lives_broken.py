@@ -10,7 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dedup_sdk.engine.verdicts import VerdictCounter
+from dedup_sdk.engine.partition import VerdictCounter
 from dedup_sdk.shared.acknowledgements import Acknowledgements
 from dedup_sdk.shared.claims import Claims
 from dedup_sdk.shared.gate import ClaimGate
