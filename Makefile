@@ -26,7 +26,7 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
 LOGIC := tests/unit tests/contract tests/property tests/model
 APART := tests/spark tests/mock $(LOGIC)
-PARTS := test-spark test-mock test-rest test-logic
+PARTS := test-spark test-jobs test-mock test-rest test-logic
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
@@ -64,7 +64,11 @@ test: $(PARTS)
 endif
 
 test-spark: check
-	@$(PYTEST) -o cache_dir=.pytest_cache/spark tests/spark
+	@$(PYTEST) -o cache_dir=.pytest_cache/spark -m "not slow" tests/spark
+
+# Mostly those that start a Spark of their own, and wait for it.
+test-jobs: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
 
 test-mock: check
 	@$(PYTEST) -o cache_dir=.pytest_cache/mock tests/mock
