@@ -18,7 +18,7 @@ def _outbox(stage: Stage) -> None:
     while stage.left_s > 0:
         sender.await_work()
         stage.about(0.5)
-        if stage.random.random() < _KILL_SHARE:
+        if not stage.faults or stage.random.random() < _KILL_SHARE:
             sender.kill()
             stage.faults["producer-kill"] += 1
             stage.about(0.1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOPIC = "pairs"
-_LAZY_S = 0.1
+_LAZY_S = 1.0
 _MOMENT_S = 0.001
 
 
@@ -81,7 +81,7 @@ class _Hasty:
             pipeline._last_ready = numbers[-1]
 
     def write(self, pipeline: Any) -> None:
-        """Write ten times a second."""
+        """Write once a second."""
         now = time.monotonic()
         if pipeline._ending or now - self._wrote >= _LAZY_S:
             self._wrote = now
@@ -101,7 +101,7 @@ class _Hasty:
 
 
 def send_before_persist() -> None:
-    """A message is sent at once, and what was sent is written into the outbox ten times a second."""
+    """A message is sent at once, and what was sent is written into the outbox once a second."""
     hasty = _Hasty()
     methods: dict[str, Callable[..., None]] = {
         "put": hasty.put,
