@@ -1,4 +1,4 @@
-"""Whether remembering stays as cheap while the store grows: judge, journal and flush in one lane, without Kafka.
+"""Whether remembering stays as cheap while the store grows: judge, journal and flush in one partition, without Kafka.
 
     python benchmarks/growth.py --ids 1000000,10000000
     python benchmarks/growth.py --ids 4000000,8000000,16000000 --window-ids 2000000
@@ -117,7 +117,7 @@ class Traffic:
 
 
 class Growth:
-    """One lane on one store, fed until it has seen enough."""
+    """One partition's state over one store, fed until it has seen enough."""
 
     def __init__(self, folder: Path, window_ids: int) -> None:
         """Open a new store in `folder`."""

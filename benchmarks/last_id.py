@@ -4,7 +4,7 @@
     python benchmarks/last_id.py --records 2000000 --rounds 5 --json
 
 The same messages go through the stages of a batch of 1000 that `DedupConsumer` takes, into a RocksDB store, once for each
-strategy and round; one in twenty repeats one of the last hundred of its lane. Not in it: reading from Kafka. What is told is checked: every
+strategy and round; one in twenty repeats one of the last hundred of its source. Not in it: reading from Kafka. What is told is checked: every
 strategy has to find every duplicate, and nothing else. The result goes to stdout.
 """
 
@@ -44,10 +44,10 @@ _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class Contender(NamedTuple):
-    """A strategy, and of how many lanes its messages are."""
+    """A strategy, and of how many sources its messages are."""
 
     strategy: Strategy
-    lanes: int
+    sources: int
     meaning: str
 
 
@@ -60,38 +60,40 @@ def contenders() -> dict[str, Contender]:
         "lookup_of_pairs": Contender(
             Lookup(id=producer + seq, window=window), 1_000, "Lookup of producer and sequence number"
         ),
-        "last": Contender(LastId(id=seq, order=orders.integer()), 1, "the partition is the lane"),
+        "last": Contender(LastId(id=seq, order=orders.integer()), 1, "the partition is the source"),
         "last_ulid": Contender(LastId(id=header("ulid"), order=orders.ulid()), 1, "the same with ULIDs"),
         "last_of_1000": Contender(
-            LastId(id=seq, order=orders.integer(), lane=producer), 1_000, "a lane for each of 1,000 producers"
+            LastId(id=seq, order=orders.integer(), source=producer),
+            1_000,
+            "a source for each of 1,000 producers",
         ),
         "last_of_100000": Contender(
-            LastId(id=seq, order=orders.integer(), lane=producer),
+            LastId(id=seq, order=orders.integer(), source=producer),
             100_000,
-            "a lane for each of 100,000 producers",
+            "a source for each of 100,000 producers",
         ),
     }
 
 
-def batches(records: int, lanes: int) -> Iterator[tuple[list[Message], int]]:
+def batches(records: int, sources: int) -> Iterator[tuple[list[Message], int]]:
     """Yield the messages, a thousand at a time, and how many of them are duplicates; the same for equal arguments."""
     rng = random.Random(records)
-    sent = [0] * lanes
+    sent = [0] * sources
     now_ms = int(time.time() * 1000)
     batch: list[Message] = []
     duplicates = 0
     for offset in range(records):
-        lane = rng.randrange(lanes)
-        number = sent[lane]
+        source = rng.randrange(sources)
+        number = sent[source]
         if number and rng.random() < DUPLICATE_SHARE:
             number -= rng.randrange(1, min(number, REACH) + 1)
             duplicates += 1
         else:
-            sent[lane] += 1
+            sent[source] += 1
         message = Message(topic=_TOPIC, partition=0, offset=offset, timestamp=(TIMESTAMP_CREATE_TIME, now_ms))
         value = (1_800_000_000_000 + number) << 80 | number * 7919
         ulid = bytes(_CROCKFORD[value >> 5 * digit & 31] for digit in range(25, -1, -1))
-        message.set_headers([("seq", b"%d" % number), ("producer", b"producer-%d" % lane), ("ulid", ulid)])
+        message.set_headers([("seq", b"%d" % number), ("producer", b"producer-%d" % source), ("ulid", ulid)])
         batch.append(message)
         if len(batch) == BATCH_RECORDS or offset == records - 1:
             yield batch, duplicates
@@ -105,7 +107,7 @@ def measure(contender: Contender, records: int, folder: Path) -> float:
     with Deduplicator(contender.strategy, store=RocksStore(folder), group="last-id") as engine:
         engine.open(_TOPIC, 0, low=0)
         held = engine.partitions[_TOPIC, 0]
-        for batch, duplicates in batches(records, contender.lanes):
+        for batch, duplicates in batches(records, contender.sources):
             expected += duplicates
             began = time.process_time()
             collector = Collector()

@@ -3,7 +3,7 @@
     python benchmarks/orders.py
     python benchmarks/orders.py --ids 1000000 --rounds 7 --json
 
-Each order is asked for the places of the same IDs in batches of 1000, as a lane asks; the parser beside it reads them one by
+Each order is asked for the places of the same IDs in batches of 1000, as a partition does; the parser beside it reads them one by
 one into what Python has for them, without a place. The fastest round counts, and what is read is checked. The result goes to stdout.
 """
 

@@ -125,7 +125,7 @@ class LastId:
             gives ``7:1042``). An ID may have 4,096 bytes.
         order: compares two IDs: one of `dedup_sdk.orders`, or `order_of` of a function ``(last, new)`` that returns 1 (newer), 0, -1 or None,
             with its version.
-        lane: an ID spec that names the source within the partition, e.g. ``header:producer``; None: the partition is one source.
+        source: an ID spec that names the source within the partition, e.g. ``header:producer``; None: the partition is one source.
         reorder_depth: how many IDs below the last one are remembered, so that a late record that was never seen is processed; for a dense
             order (integers) how many numbers.
         below_floor: what to do with a record below these: ``deliver`` (and count it as unverified) or ``discard``. With ``discard`` late
@@ -138,7 +138,7 @@ class LastId:
 
     id: IdSpec
     order: Order
-    lane: IdSpec | None = None
+    source: IdSpec | None = None
     reorder_depth: int = REORDER_DEPTH
     below_floor: BelowFloor = "deliver"
     otherwise: Lookup | None = None
@@ -149,8 +149,8 @@ class LastId:
         """Accept texts for specs and window; refuse anything else."""
         object.__setattr__(self, "id", id_spec(self.id))
         object.__setattr__(self, "order", order_of(self.order))
-        if self.lane is not None:
-            object.__setattr__(self, "lane", id_spec(self.lane))
+        if self.source is not None:
+            object.__setattr__(self, "source", id_spec(self.source))
         object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
             message = f"window={str(self.window)!r}: a source is remembered for a time, not for a count; give e.g. Window(days=30)"
@@ -209,7 +209,7 @@ class LastId:
         """The keys to read from records."""
         return SourceKeys(
             self.id,
-            self.lane,
+            self.source,
             self.order.name,
             None if self.otherwise is None else self.otherwise.id,
         )

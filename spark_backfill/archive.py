@@ -38,9 +38,9 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.json_lines import read_json_lines
-from spark_backfill.lane_dealer import DEALT_SCHEMA, DealtRows, LaneDealer
-from spark_backfill.lane_spec import Spec, text_of
+from spark_backfill.last_id_spec import Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
+from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
 from spark_backfill.source import with_digests
 from spark_backfill.stretch import Bounds
 
@@ -154,16 +154,16 @@ class Archive:
     def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
         if not isinstance(self._spec, IdSpec):
-            raise TypeError(f"{self._spec} reads more than IDs: its rows are dealt out")
+            raise TypeError(f"{self._spec} reads more than IDs: its rows are shuffled one by one")
         rows = with_digests(self.records(bounds), self._spec, packing)
         return pack_rows(rows, packing.of_archive(bounds, twins=self._has_twins))
 
-    def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
-        """Return those rows dealt out (`spark_backfill.lane_dealer`)."""
-        dealer = dealer.of_archive(bounds, twins=self._has_twins)
+    def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
+        """Return those rows with their slots (`spark_backfill.slot_shuffle`)."""
+        shuffle = shuffle.of_archive(bounds, twins=self._has_twins)
         rows = read_columns(self.records(bounds), self._spec)
         return rows.mapInArrow(
-            DealtRows(digester(text_of(self._spec), group=dealer.group), dealer), DEALT_SCHEMA
+            ShuffledRows(digester(text_of(self._spec), group=shuffle.group), shuffle), SHUFFLED_SCHEMA
         )
 
     def _normal(self, place: str) -> DataFrame:

@@ -145,7 +145,7 @@ def plan_joined(
         begin, end = max(taken.begin, log.low), min(taken.end, edge)
     lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
     # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long. Nor does a
-    # lane that is remembered on both sides of one tell what it lacks.
+    # source that is remembered on both sides of one tell what it lacks.
     uncounted = lacks_before_log and whole
     if begin == edge or uncounted or (end < edge and not lacks_before_log):
         return _log_alone(partition, log, edge, taken, window=window, limits=limits)

@@ -18,10 +18,8 @@ from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history
-from spark_backfill.lane_dealer import LaneDealer
-from spark_backfill.lane_sources import read_dealt_rows
-from spark_backfill.lane_spec import DealtSpec, LaneSpec
-from spark_backfill.lane_writer import write_dealt
+from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
+from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.options import Options
 from spark_backfill.output import Output
 from spark_backfill.parquet_archive import ParquetArchive
@@ -35,7 +33,9 @@ from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
 from spark_backfill.shared_rebuild import check_store, load_snapshot
+from spark_backfill.shuffle_input import read_shuffled_rows
 from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import DIGEST_NAME
 from spark_backfill.table_folders import check_no_table
@@ -81,13 +81,19 @@ def backfill(
             spark = session.get()
             check_shared(options, spark)
             stretches, parallelism = history.stretches, spark.sparkContext.defaultParallelism
-            if options.dealt is not None:
-                plan = plan_slots(stretches, split=_splits(options.dealt), parallelism=parallelism)
-                dealer = LaneDealer(spec=options.dealt, plan=plan, group=options.group)
-                dealt = read_dealt_rows(spark, options, stretches, dealer, archive)
+            if options.ordered is not None:
+                plan = plan_slots(stretches, split=_splits(options.ordered), parallelism=parallelism)
+                shuffle = SlotShuffle(spec=options.ordered, plan=plan, group=options.group)
+                shuffled = read_shuffled_rows(spark, options, stretches, shuffle, archive)
                 with watch(spark, rows):
-                    outcomes = write_dealt(
-                        dealt, plan, stretches, options.dealt, output.attempts, now_ms=now_ms, around=around
+                    outcomes = write_ordered(
+                        shuffled,
+                        plan,
+                        stretches,
+                        options.ordered,
+                        output.attempts,
+                        now_ms=now_ms,
+                        around=around,
                     )
             else:
                 packing = _packing(options, history, parallelism)
@@ -161,26 +167,26 @@ def _share(
 
 def _lacked(options: Options, made: Made) -> str | None:
     """Return what none of the records of a snapshot has, and the beginning of a question about it; None: nothing is lacked by all."""
-    told, lanes = made.report, options.lanes
+    told, compared = made.report, options.last_id
     if told.records and told.records == told.unkeyed + told.malformed:
         return _unreadable(options) if told.malformed else _what(options)
-    if lanes is None or lanes.otherwise is None or not told.marks:
+    if compared is None or compared.otherwise is None or not told.marks:
         return None
     files = [file for entry in made.manifest.partitions for file in entry.files]
-    # Lanes have payloads, and what is looked up has none.
-    only_lanes = all(file.payloads == file.marks for file in files)
-    return f"an ID by {lanes.otherwise} to be looked up: is --otherwise" if only_lanes else None
+    # The mark of a source has a payload, the mark of an ID that is looked up has none.
+    only_sources = all(file.payloads == file.marks for file in files)
+    return f"an ID by {compared.otherwise} to be looked up: is --otherwise" if only_sources else None
 
 
 def _unreadable(options: Options) -> str:
-    order = "" if options.lanes is None else options.lanes.order
+    order = "" if options.last_id is None else options.last_id.order
     return f"an ID by {options.id} that {order} can read: are --id and --order"
 
 
 def _what(options: Options) -> str:
-    if options.lanes is None or options.lanes.lane is None:
+    if options.last_id is None or options.last_id.source is None:
         return f"an ID by {options.id}: is --id"
-    return f"an ID by {options.id} and a lane by {options.lanes.lane}: are --id and --lane"
+    return f"an ID by {options.id} and a source by {options.last_id.source}: are --id and --source-id"
 
 
 def _packing(options: Options, history: History, parallelism: int) -> Packing:
@@ -203,13 +209,13 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
     )
 
 
-def _splits(spec: DealtSpec) -> bool:
+def _splits(spec: OrderedSpec) -> bool:
     """Whether a partition that is folded in offset order may have several slots.
 
-    Where the partition is the lane, all of it is one row of a sorted file, unless a second opinion has more of them; units are judged in the
-    order of their ends.
+    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are units, which are judged in the order
+    of their ends.
     """
-    return isinstance(spec, LaneSpec) and (spec.lane, spec.otherwise) != (None, None)
+    return isinstance(spec, LastIdSpec) and (spec.source, spec.otherwise) != (None, None)
 
 
 def _doubt(

@@ -96,7 +96,7 @@ def _refuse_others(base: str, id_text: str) -> None:
     """Refuse a base whose marks are more than last sightings."""
     if source_spec_of(id_text) is not None:
         raise ConfigurationError(
-            f"base {base!r} remembers lanes of IDs that are compared, and nothing can be added to these: rebuild in full with "
+            f"base {base!r} is of LastId: what it remembers cannot be added to: rebuild in full with "
             "--id and --order, without --base"
         )
     if spec_in_units(id_text) is not None:

@@ -26,10 +26,10 @@ from dedup_sdk.kafka.settings import client_settings
 from spark_backfill.fold import Packing
 from spark_backfill.id_batches import by_row
 from spark_backfill.keyed_spec import KeyedSpec
-from spark_backfill.lane_dealer import rows_batch
-from spark_backfill.lane_spec import DealtSpec
+from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.run_keys import RunKeys
 from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
+from spark_backfill.slot_shuffle import rows_batch
 from spark_backfill.stretch import Bounds
 from spark_backfill.watched_spec import WatchedSpec
 
@@ -107,11 +107,11 @@ class ClientReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRows:
-    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.lane_dealer.ROWS_SCHEMA`); else as `ClientReader`."""
+    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.slot_shuffle.ROWS_SCHEMA`); else as `ClientReader`."""
 
     settings: Mapping[str, str]
     topic: str
-    spec: DealtSpec
+    spec: OrderedSpec
     ranges: tuple[Range, ...]
     group: str | None = None
     patience_s: float = PATIENCE_S

@@ -42,8 +42,8 @@ def plan_history(
 
 def rule_of(options: Options) -> str:
     """Return the rule by which a run remembers, as its consumers put it into their commits."""
-    dealt = options.dealt
-    keys = options.id if dealt is None else dealt.keys
+    ordered = options.ordered
+    keys = options.id if ordered is None else ordered.keys
     return rule_digits(keys, options.window, digest=DIGEST_NAME, isolation=options.sources.isolation)
 
 
@@ -61,7 +61,7 @@ def _found(
             topic_id=options.sources.topic_id,
             now_ms=now_ms,
             base=base,
-            whole=options.dealt is not None,
+            whole=options.ordered is not None,
         )
     with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
         return resolve_history(
@@ -74,5 +74,5 @@ def _found(
             rule=rule_of(options),
             survey=None if archive is None else archive.survey,
             reads_log=bool(options.sources.kafka),
-            whole=options.dealt is not None,
+            whole=options.ordered is not None,
         )

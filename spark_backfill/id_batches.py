@@ -15,7 +15,7 @@ from dedup_sdk.ids.spec import Leaf
 from dedup_sdk.record import Record
 from dedup_sdk.strategy import Keys
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
-from spark_backfill.lane_spec import Spec, SpecText, keys_of
+from spark_backfill.last_id_spec import Spec, SpecText, keys_of
 
 REDRIVEN: Final = "redriven"
 _RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
@@ -48,7 +48,7 @@ def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
 def digester(
     text: SpecText, *others: str, group: str | None = None, with_redriven: bool = False
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; lane keys in the place of digests where IDs are compared.
+    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; source keys in the place of digests where IDs are compared.
 
     ``group``: a redrive header that names it is part of a record's ID; None: of nobody's. ``with_redriven``: a column `REDRIVEN` has the digest of
     the ID together with any group's header, null where a record has no such header.
@@ -78,7 +78,7 @@ class ReadKeys(NamedTuple):
 
 
 def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
-    """Return the digest (or lane key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids.redrive`)."""
+    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids.redrive`)."""
     digests = _plain_digests(spec, batch)
     if "headers" not in batch.schema.names or not bears_header(batch.column("headers"), REDRIVE_HEADER):
         return ReadKeys(digests, {})
@@ -103,7 +103,7 @@ def by_row(redriven: Mapping[int, bytes | None], count: int) -> list[bytes | Non
 
 
 def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-    """Return the digest (or lane key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
+    """Return the digest (or source key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
     if not isinstance(spec, IdSpec):
         return spec.digests(ArrowFields(batch)).digests
     leaves = spec.describe()

@@ -16,8 +16,8 @@ from dedup_sdk.store.snapshot_source import is_url, require_driver, shown
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
-from spark_backfill.lane_options import add_lane_options, read_lanes
-from spark_backfill.lane_spec import DealtSpec, LaneSpec, Spec
+from spark_backfill.last_id_options import add_last_id_options, read_last_id_spec
+from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
@@ -46,7 +46,7 @@ class Options:
 
     ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
     ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
-    ``lanes``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of nobody in particular.
+    ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of nobody in particular.
     ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only that is, and no snapshot stays.
     """
 
@@ -67,24 +67,24 @@ class Options:
     sources: SourceOptions
     base: BaseOptions
     reshard: Reshard | None = None
-    lanes: LaneSpec | None = None
+    last_id: LastIdSpec | None = None
     units: UnitSpec | None = None
     shared: SharedOptions | None = None
 
     @property
-    def dealt(self) -> DealtSpec | None:
+    def ordered(self) -> OrderedSpec | None:
         """What is folded in offset order, from the beginning of the history; None: IDs are looked up one by one."""
-        return self.lanes or self.units
+        return self.last_id or self.units
 
     @property
     def reach(self) -> Window:
         """How far back sightings are of use: the window, or that of a second opinion where it is longer."""
-        return self.window if self.lanes is None else self.lanes.reach
+        return self.window if self.last_id is None else self.last_id.reach
 
     @property
     def spec(self) -> Spec:
         """What is read of a record."""
-        return self.dealt or self.id
+        return self.ordered or self.id
 
     @property
     def vouched(self) -> bool:
@@ -121,7 +121,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
-    lanes, units = _dealt(parser, given)
+    last_id, units = _ordered(parser, given)
     base = _base(parser, given)
     wanted = ("topic", "id", "window", *(() if given.shared is not None else ("output",)))
     missing = [f"--{name}" for name in wanted if getattr(given, name) is None]
@@ -146,7 +146,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         spec, window = id_spec(given.id), _window(given.window)
         if shared is not None:
             check_window(window)
-        reach = window if lanes is None else lanes.reach
+        reach = window if last_id is None else last_id.reach
         check_expiry(
             given.expire_before, reach, option="--window" if reach == window else "--otherwise-window"
         )
@@ -178,7 +178,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         sources=sources,
         reshard=reshard,
         base=base,
-        lanes=lanes,
+        last_id=last_id,
         units=units,
         shared=shared,
     )
@@ -209,10 +209,10 @@ def _group(given: argparse.Namespace) -> str | None:
     return groups[0] if groups else None
 
 
-def _dealt(parser: _Parser, given: argparse.Namespace) -> tuple[LaneSpec | None, UnitSpec | None]:
+def _ordered(parser: _Parser, given: argparse.Namespace) -> tuple[LastIdSpec | None, UnitSpec | None]:
     try:
         units = read_units(given)
-        return read_lanes(given), units
+        return read_last_id_spec(given), units
     except ConfigurationError as error:
         parser.error(str(error))
 
@@ -274,7 +274,7 @@ def _parser() -> _Parser:
         "--window",
         help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
     )
-    add_lane_options(add)
+    add_last_id_options(add)
     add_unit_options(add)
     add(
         "--output",

@@ -23,12 +23,12 @@ from spark_backfill.archive_checks import checked_part, nothing_of_topic, withou
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.id_batches import REDRIVEN, by_row, read_keys
-from spark_backfill.lane_dealer import DEALT_SCHEMA, ROWS_SCHEMA, DealtRows, LaneDealer
-from spark_backfill.lane_spec import Spec, SpecText, keys_of, text_of
+from spark_backfill.last_id_spec import Spec, SpecText, keys_of, text_of
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.reshard import KEY_COLUMN
 from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
+from spark_backfill.slot_shuffle import ROWS_SCHEMA, SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
 from spark_backfill.stretch import Bounds
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
@@ -100,7 +100,7 @@ class TakenRows:
 
 
 class Taken(NamedTuple):
-    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or lane keys (None: no ID), and the columns they were made of.
+    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or source keys (None: no ID), and the columns they were made of.
 
     ``redriven``: as in `spark_backfill.id_batches.ReadKeys`.
     """
@@ -207,11 +207,11 @@ class ParquetArchive:
         task = RowsTask(rows, with_keys=packing.reshard is not None, with_redriven=packing.marks_redriven)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
-    def dealt_rows(self, bounds: Bounds, dealer: LaneDealer) -> DataFrame:
-        """See `spark_backfill.archive.Archive.dealt_rows`."""
-        rows = RowsTask(self._taken(bounds, dealer.group))
-        task = DealtRows(rows, dealer.of_archive(bounds, twins=self._has_twins))
-        return self._numbers().mapInArrow(task, DEALT_SCHEMA)
+    def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
+        """See `spark_backfill.archive.Archive.shuffled_rows`."""
+        rows = RowsTask(self._taken(bounds, shuffle.group))
+        task = ShuffledRows(rows, shuffle.of_archive(bounds, twins=self._has_twins))
+        return self._numbers().mapInArrow(task, SHUFFLED_SCHEMA)
 
     def _taken(self, bounds: Bounds, group: str | None) -> TakenRows:
         names = tuple(name for name in self._layout.names if name not in PLACE)

@@ -8,7 +8,7 @@ from typing import Final
 from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
-from spark_backfill.lane_spec import Spec
+from spark_backfill.last_id_spec import Spec
 from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan

@@ -1,8 +1,8 @@
-"""The fold of a partition whose records belong to units: the lane that lives, over a store of the task's own.
+"""The fold of a partition whose records belong to units: the consumer's own engine, over a temporary store of the task.
 
-What a unit leaves hangs on which IDs are known at its end. So rows are judged in offset order by the code of the consumer, as in a replay of the
-whole history, and what the store remembers then is what is written. First the rows are put down in a file: only when all have come is it
-known where the last units end.
+The marks of a unit depend on the IDs that are known at its end. So the consumer's code judges the rows in offset order, as in a replay of
+the whole history, and the marks of its store are written. Before that all rows are written to a file, because where the last units end is
+known only when all rows were read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.units.memory import UnitMemory
 from spark_backfill.count_fold import later
-from spark_backfill.lane_dealer import TALLIES, read_tally
 from spark_backfill.offset_twins import two_records
 from spark_backfill.runs import Tally
+from spark_backfill.slot_shuffle import TALLIES, read_tally
 from spark_backfill.stretch import Stretch
 from spark_backfill.unit_ends import Ends, UnitEnds
 from spark_backfill.unit_spec import UnitSpec
@@ -42,17 +42,17 @@ _SPOOLED: Final = pa.schema([("offset", pa.int64()), ("timestamp_ms", pa.int64()
 
 
 class UnitRow(NamedTuple):
-    """A row of `spark_backfill.lane_dealer`, whose ID is a unit key."""
+    """A row of `spark_backfill.slot_shuffle`, whose ID is a unit key."""
 
     slot: int
-    lane: bytes
+    fold_key: bytes
     offset: int
     timestamp_ms: int
     key: bytes
 
 
 class UnitFold:
-    """Folds the rows of one partition, which come by lane and offset, in an empty folder of its own.
+    """Folds the rows of one partition, sorted by fold key and offset, in an empty folder of its own.
 
     ``tally``, ``progress`` (that of the store), ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp and the highest number of what is
     not known any more, None: all is) are known when all pages were taken. In memory are a few slices of rows, units that are open, and what a
@@ -96,8 +96,8 @@ class UnitFold:
     def _put_down(self, rows: Iterable[UnitRow], path: Path) -> Ends:
         ends = UnitEnds(self._keys)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _SPOOLED) as writer:
-            for lane, records in groupby(rows, key=itemgetter(1)):
-                if lane == TALLIES:
+            for fold_key, records in groupby(rows, key=itemgetter(1)):
+                if fold_key == TALLIES:
                     for row in records:
                         self.tally.add(read_tally(row.offset, row.timestamp_ms, row.key))
                     continue

@@ -24,7 +24,7 @@ from spark_backfill.unit_spec import UnitSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitWriter:
-    """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
+    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
 
     ``stretches`` are those of the run by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
     folders of this attempt, its own store as well, so that nothing stays elsewhere if it is killed.
@@ -70,5 +70,5 @@ class UnitWriter:
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[UnitRow]:
     for batch in batches:
         plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
-        slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
-        yield from map(UnitRow, slots, lanes, *plain, bytes_list(batch.column("id")))
+        slots, fold_keys = batch.column("slot").to_pylist(), bytes_list(batch.column("fold_key"))
+        yield from map(UnitRow, slots, fold_keys, *plain, bytes_list(batch.column("id")))

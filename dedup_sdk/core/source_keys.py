@@ -25,9 +25,8 @@ from dedup_sdk.marks import DIGEST_BYTES
 MAX_COMPARED_BYTES: Final = 4_096
 """An ID above that is none that is compared: a source keeps as many of them as it remembers."""
 
-_PREFIX: Final = b"\0dedup-sdk lane\0"
-PARTITION_SOURCE: Final = digest_one(_PREFIX)
-"""The digest of the source that is the whole partition."""
+PARTITION_SOURCE: Final = bytes.fromhex("bca543f539bbf92f26b62cf97014b3f6")
+"""The digest of the source that is the whole partition. Stores and snapshots contain it: another value would lose what they remember."""
 _JOINT: Final = b":"
 _HEAD: Final = "last?"
 _NO_OTHER: Final = bytes(DIGEST_BYTES)
@@ -114,7 +113,7 @@ class SourceKeys:
     _sources: SourceDigests = field(default_factory=SourceDigests, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
-        more = {"lane": self.source, "otherwise": self.other}
+        more = {"source": self.source, "otherwise": self.other}
         told = {
             "id": self.id,
             "order": self.order,
@@ -146,7 +145,7 @@ class SourceKeys:
         else:
             sources = self._sources.digests(self.source, shared)
         for index, reason in sources.missing.items():
-            missing.setdefault(index, f"lane-{reason}")
+            missing.setdefault(index, f"source-{reason}")
         if not missing and self.other is None:
             return Ids(Joined(sources.digests, keys), missing)
         joined = [
@@ -214,7 +213,7 @@ def source_spec_of(text: str) -> str | None:
     """
     if not text.startswith(_HEAD):
         return None
-    return dict(parse_qsl(text.removeprefix(_HEAD))).get("lane", "")
+    return dict(parse_qsl(text.removeprefix(_HEAD))).get("source", "")
 
 
 def lacked_second_opinion(theirs: str, ours: str) -> str | None:

@@ -159,11 +159,11 @@ def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = Fal
         place = (record.partition, record.offset)
         message = place
         if record.ident is not None:
-            lane = (-1 if everywhere else record.partition % BEFORE_A_RESTORE, record.ident)
-            seen = last.get(lane)
+            judged = (-1 if everywhere else record.partition % BEFORE_A_RESTORE, record.ident)
+            seen = last.get(judged)
             if seen is not None and record.timestamp_ms - seen[1] <= window_ms:
                 message = seen[0]
-            last[lane] = (message, record.timestamp_ms)
+            last[judged] = (message, record.timestamp_ms)
         found[place] = message
     return found
 
@@ -199,13 +199,13 @@ def _hidden_by_key(log: Iterable[LogRecord], calls: Collection[Place], by_key: S
     for record in sorted(log, key=lambda each: (each.partition, each.offset)):
         if record.key is None:
             continue
-        lane = record.partition, record.key
-        if lane in handled and any(
+        keyed = record.partition, record.key
+        if keyed in handled and any(
             each.partition == record.partition and each.low <= record.offset < each.high for each in by_key
         ):
             hidden.add((record.partition, record.offset))
         if (record.partition, record.offset) in calls:
-            handled.add(lane)
+            handled.add(keyed)
     return hidden
 
 

@@ -88,7 +88,7 @@ def test_a_message_is_handled_whichever_of_its_records_was() -> None:
 
 
 def test_the_same_id_in_two_partitions_is_two_messages() -> None:
-    """Each lane is judged by itself."""
+    """Each partition is judged by itself."""
     records = [*log("x"), *log("x", partition=1)]
     assert broken(records, [call(0, 10)]) == {"lost": 1}
 

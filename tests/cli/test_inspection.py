@@ -174,8 +174,8 @@ def test_dump_tells_payloads_apart(dedup: Dedup, with_payloads: str) -> None:
     assert c[2] != d[2]
 
 
-def test_lookup_tells_the_last_id_of_a_lane(dedup: Dedup, tmp_path: Path) -> None:
-    """Where IDs are compared the text names the lane: in a file or in the journal, as text and as JSON."""
+def test_lookup_tells_the_last_id_of_a_source(dedup: Dedup, tmp_path: Path) -> None:
+    """Where IDs are compared the text names the source: in a file or in the journal, as text and as JSON."""
     keys = SourceKeys(header("seq"), header("producer"), "integer")
     identity = Identity(cluster="c1", group="billing", topic="orders", partition=0, id_spec=str(keys))
     store = RocksStore(tmp_path / "store")

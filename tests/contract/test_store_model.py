@@ -26,7 +26,7 @@ Known = dict[str, tuple[int, int]]
 
 
 def payload_of(row: tuple[str, int, int]) -> bytes:
-    """What the lane keeps with a mark: another payload of every (ID, offset, timestamp), none with each third offset."""
+    """The payload of a mark: another payload of every (ID, offset, timestamp), none with each third offset."""
     return b"" if row[1] % 3 == 0 else f"{row} is kept here".encode() * (1 + row[2] % 7)
 
 

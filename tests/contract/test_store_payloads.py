@@ -331,7 +331,7 @@ def test_a_step_with_payloads_outlives_the_process(tmp_path: Path) -> None:
     """What was appended is there after the process died at once."""
     body = f"""{PAYLOADS}
 for number in range(50):
-    store.append(progress(number + 1), bearing(marks(("lane", number, number)), b"payload %d" % number))
+    store.append(progress(number + 1), bearing(marks(("source", number, number)), b"payload %d" % number))
 store.append(progress(51), bearing(marks(("large", 50, 50)), large))
 os._exit(9)"""
     assert run(tmp_path, body) == DIED

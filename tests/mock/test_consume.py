@@ -86,7 +86,7 @@ def test_error_events_stand_between_the_messages_of_a_batch(make: Make, send: Se
 
 
 def test_batches_span_topics_and_partitions(make: Make, send: Send) -> None:
-    """Each partition is a lane of its own: the same ID in two partitions, or two topics, is two messages."""
+    """Each partition is judged by itself: the same ID in two partitions, or two topics, is two messages."""
     for topic, partition in (("orders", 0), ("pairs", 0), ("pairs", 1)):
         send("a", "b", "a", topic=topic, partition=partition)
     consumer = make("orders", "pairs")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def last_id(**settings: Any) -> LastId:
-    """Integers in the header ``dedup-id``; the partition is the lane."""
+    """Integers in the header ``dedup-id``; the partition is one source."""
     return LastId(**{"id": header("dedup-id"), "order": orders.integer(), **settings})
 
 
@@ -52,7 +52,7 @@ def test_the_last_one_outlives_a_restart(make: Make, send: Send, tmp_path: Path)
 def test_the_last_one_can_be_looked_up(
     make: Make, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the lane, or of each partition where that is the lane."""
+    """The last ID of a source, or of each partition where the partition is one source."""
     with make("orders", dedup=last_id(), store=tmp_path) as consumer:
         send("1", "9", "4")
         assert values(poll_some(consumer, 3)) == ["1", "9", "4"]
@@ -64,7 +64,7 @@ def test_the_last_one_can_be_looked_up(
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None:
-    """The replay folds the lanes anew; a dead letter is an end like any other."""
+    """The replay folds the sources anew; a dead letter is an end like any other."""
 
     def handle(message: Any) -> None:
         if message.value() == b"4":
@@ -81,7 +81,7 @@ def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None
 
 
 def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_path: Path) -> None:
-    """A snapshot of a running consumer has the lanes; only what came after its cut is replayed."""
+    """A snapshot of a running consumer has the sources; only what came after its cut is replayed."""
     first = make("orders", dedup=last_id(), store=tmp_path / "one")
     send("1", "2", "7")
     assert values(poll_some(first, 3)) == ["1", "2", "7"]
@@ -100,8 +100,8 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
     assert counted(second) == {"fresh": 2, "duplicate": 3}
 
 
-def test_a_snapshot_of_lookups_is_none_of_lanes(make: Make, send: Send, tmp_path: Path) -> None:
-    """Marks of IDs say nothing of lanes, and what was looked up vouches for nothing that is compared: all of it is delivered, in doubt."""
+def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, tmp_path: Path) -> None:
+    """Marks of IDs say nothing of sources, and what was looked up vouches for nothing that is compared: all of it is delivered, in doubt."""
     first = make("orders", store=tmp_path / "one")
     send("1", "2")
     assert values(poll_some(first, 2)) == ["1", "2"]
@@ -117,7 +117,7 @@ def test_a_snapshot_of_lookups_is_none_of_lanes(make: Make, send: Send, tmp_path
 
 
 def test_who_seeks_back_gets_it_again(make: Make, send: Send) -> None:
-    """Lanes are folded anew for what lies before, so that the verdicts are those of the first time."""
+    """Sources are folded anew for what lies before, so that the verdicts are those of the first time."""
     consumer = make("orders", dedup=last_id())
     send("1", "3", "2", "3", "5")
     assert values(poll_quiet(consumer)) == ["1", "3", "2", "5"]
@@ -211,7 +211,7 @@ def test_a_second_opinion_waits_for_what_is_in_flight(make: Make, send_pairs: Ca
 def test_a_second_opinion_outlives_restarts_and_lost_disks(
     make: Make, send_pairs: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Its marks lie beside the lanes, in files, and are folded with them."""
+    """Its marks lie beside the sources, in files, and are folded with them."""
     with make("orders", dedup=with_opinion(), store=tmp_path, recent_marks=1) as consumer:
         send_pairs("1 a", "x b", "7 c")
         assert values(poll_some(consumer, 3)) == ["1 a", "x b", "7 c"]

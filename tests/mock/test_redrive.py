@@ -29,7 +29,7 @@ STRATEGIES = {
     "units": lookup(unit=header("dedup-unit")),
     "last": LastId(id=header("dedup-id"), order=orders.integer(), window=Window(days=7)),
     "sources": LastId(
-        id=header("dedup-id"), order=orders.integer(), lane=header("dedup-id"), window=Window(days=7)
+        id=header("dedup-id"), order=orders.integer(), source=header("dedup-id"), window=Window(days=7)
     ),
 }
 

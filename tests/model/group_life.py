@@ -112,7 +112,7 @@ class GroupLife:
 
     def _end(self, below: int) -> None:
         """Have the handlers of what lies below an offset end."""
-        for message in list(self.member.flying):
+        for message in list(self.member.in_flight):
             serial, offset = int(message.value() or b""), message.offset() or 0
             if offset < below:
                 self.again += [offset] if serial in self.handled else []

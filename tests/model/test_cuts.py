@@ -63,7 +63,7 @@ class Group:
             while member.client.unanswered:
                 member.arrive()
             member.fetch(0, 20)
-            for message in list(member.flying):
+            for message in list(member.in_flight):
                 value: Any = message.value()
                 self.handled.add(int(value))
                 member.end(message, dead=False)
@@ -163,10 +163,10 @@ def test_a_log_that_is_cut_below_what_a_commit_told_of_hides_nothing(group: Grou
     group.write(20)
     member = group.member(group.disk)
     member.take(0)
-    while not member.flying:
+    while not member.in_flight:
         member.work()
         member.fetch(0, 20)
-    for message in member.flying[1:]:
+    for message in member.in_flight[1:]:
         value: Any = message.value()
         group.handled.add(int(value))
         member.end(message, dead=False)

@@ -11,7 +11,7 @@ import pytest
 from tests.model.last_id.history import LastIdHistory, MakeHost, MakeRule
 from tests.model.last_id.host import Beginning, LastIdHost, Said, Store
 from tests.model.last_id.log import Ident, Row
-from tests.model.last_id.rule import Answer, Lane, LastIdRule, Order
+from tests.model.last_id.rule import Answer, LastIdRule, Order, SourceState
 
 SEEDS = 3 * int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
 FIRST = int(os.environ.get("DEDUP_MODEL_FIRST", "0"))
@@ -62,8 +62,8 @@ class ForgetsTheGapSet(LastIdHost):
         """See `LastIdHost`."""
         super().write()
         assert self.disk is not None
-        lanes = self.disk.lanes
-        self.disk.lanes = {name: replace(lane, kept=lane.kept[-1:]) for name, lane in lanes.items()}
+        sources = self.disk.sources
+        self.disk.sources = {name: replace(state, kept=state.kept[-1:]) for name, state in sources.items()}
 
 
 class ForgetsWhatIsAhead(LastIdHost):
@@ -84,28 +84,28 @@ class SkipsTheTail(LastIdHost):
 
 
 class ClaimsWhatIsGone(LastIdHost):
-    """A lane whose history has left the log in part passes for one that is known."""
+    """A source whose history has left the log in part passes for one that is known."""
 
     def _move(self, store: Store, offset: int) -> None:
         store.high = offset
 
 
-class KeepsLanesWhenSetBack(LastIdHost):
+class KeepsSourcesWhenSetBack(LastIdHost):
     """A group that is set back is judged by what it knew."""
 
     def assign(self, beginning: Beginning) -> None:
         """See `LastIdHost`."""
-        known = None if self.disk is None else self.disk.lanes
+        known = None if self.disk is None else self.disk.sources
         super().assign(beginning)
-        self.live.lanes = {**self.live.lanes, **(known or {})}
+        self.live.sources = {**self.live.sources, **(known or {})}
 
 
-class MixesTheLanes(LastIdHost):
+class MixesTheSources(LastIdHost):
     """All sources share one mark."""
 
     def assign(self, beginning: Beginning) -> None:
         """See `LastIdHost`."""
-        mixed = [row._replace(lane=0) for row in beginning.log]
+        mixed = [row._replace(source=0) for row in beginning.log]
         super().assign(replace(beginning, log=mixed))
 
 
@@ -115,12 +115,12 @@ class MixesTheLanes(LastIdHost):
 class NotNewerIsADuplicate(LastIdRule[Ident]):
     """Below the mark nothing is remembered, and all taken for seen."""
 
-    def judge(self, lane: Lane[Ident] | None, *arguments: object, **named: object) -> Answer:
+    def judge(self, state: SourceState[Ident] | None, *arguments: object, **named: object) -> Answer:
         """See `LastIdRule`."""
-        answer = super().judge(lane, *arguments, **named)  # type: ignore[arg-type]
+        answer = super().judge(state, *arguments, **named)  # type: ignore[arg-type]
         ident = arguments[0]
         assert isinstance(ident, Ident)
-        older = lane is not None and self.compare(ident, lane.kept[-1]) is Order.OLDER
+        older = state is not None and self.compare(ident, state.kept[-1]) is Order.OLDER
         return Answer.DUPLICATE if older else answer
 
 
@@ -135,10 +135,12 @@ class UncomparableIsADuplicate(LastIdRule[Ident]):
 class NeverRestarts(LastIdRule[Ident]):
     """An uncomparable ID leaves the mark where it is."""
 
-    def fold(self, lane: Lane[Ident] | None, ident: Ident, *, whole: bool) -> Lane[Ident] | None:
+    def fold(
+        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
+    ) -> SourceState[Ident] | None:
         """See `LastIdRule`."""
-        unknown = lane is not None and self.compare(ident, lane.kept[-1]) is Order.UNCOMPARABLE
-        return lane if unknown else super().fold(lane, ident, whole=whole)
+        unknown = state is not None and self.compare(ident, state.kept[-1]) is Order.UNCOMPARABLE
+        return state if unknown else super().fold(state, ident, whole=whole)
 
 
 class RestartsAtTheMalformed(LastIdRule[Ident]):
@@ -150,15 +152,15 @@ class RestartsAtTheMalformed(LastIdRule[Ident]):
 
 
 class TrustsARestart(LastIdRule[Ident]):
-    """A lane that begins anew passes for one of which all is known."""
+    """A source that begins anew passes for one of which all is known."""
 
-    def restart(self, ident: Ident) -> Lane[Ident]:
+    def restart(self, ident: Ident) -> SourceState[Ident]:
         """See `LastIdRule`."""
-        return Lane((ident,))
+        return SourceState((ident,))
 
 
 class TrustsTooEarly(LastIdRule[Ident]):
-    """A lane passes for known as soon as its gap set is full."""
+    """A source passes for known as soon as its gap set is full."""
 
     @property
     def enough(self) -> int:
@@ -169,9 +171,11 @@ class TrustsTooEarly(LastIdRule[Ident]):
 class KeepsTooFew(LastIdRule[Ident]):
     """The gap set is smaller than the depth."""
 
-    def fold(self, lane: Lane[Ident] | None, ident: Ident, *, whole: bool) -> Lane[Ident] | None:
+    def fold(
+        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
+    ) -> SourceState[Ident] | None:
         """See `LastIdRule`."""
-        folded = super().fold(lane, ident, whole=whole)
+        folded = super().fold(state, ident, whole=whole)
         return folded and replace(folded, kept=folded.kept[-max(1, self.reorder_depth) :])
 
 
@@ -187,8 +191,8 @@ class KeepsTooFew(LastIdRule[Ident]):
         ("doubled", ForgetsWhatIsAhead, LastIdRule),
         ("rebuilt otherwise", SkipsTheTail, LastIdRule),
         ("doubled", ClaimsWhatIsGone, LastIdRule),
-        ("lost", KeepsLanesWhenSetBack, LastIdRule),
-        ("lost", MixesTheLanes, LastIdRule),
+        ("lost", KeepsSourcesWhenSetBack, LastIdRule),
+        ("lost", MixesTheSources, LastIdRule),
         ("lost", LastIdHost, NotNewerIsADuplicate),
         ("lost", LastIdHost, UncomparableIsADuplicate),
         ("doubted", LastIdHost, NeverRestarts),

@@ -187,7 +187,7 @@ def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
-    """What a lane remembers moves when a record is handed out."""
+    """What a source remembers moves when a record is handed out."""
     judge = LastMemory.judge
 
     def eager(self: LastMemory, chunk: Any, known: Any) -> None:
@@ -198,7 +198,7 @@ def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """What cannot be compared leaves its lane as it was."""
+    """What cannot be compared leaves its source as it was."""
     completed = LastRule.completed
 
     def keep(self: LastRule, mark: Any, candidate: Any, **named: Any) -> Any:
@@ -211,12 +211,12 @@ def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
-    """A lane that begins anew passes for one of which all is known."""
+    """A source that begins anew passes for one of which all is known."""
     begin = LastRule.begin
     patch.setattr(LastRule, "begin", lambda self, candidate, **_: begin(self, candidate, knows_all=True))
 
 
-def overlook_what_flies(patch: pytest.MonkeyPatch) -> None:
+def overlook_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A second opinion knows only what the watermark has passed."""
     patch.setattr(Sightings, "begin", lambda *_: None)
 
@@ -237,7 +237,7 @@ def forget_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_by_the_last_time(patch: pytest.MonkeyPatch) -> None:
-    """A lane is as old as its last record says."""
+    """A source is as old as its last record says."""
 
     def pass_by(self: SourceState, offset: int, timestamp_ms: int) -> None:
         self.offset, self.timestamp_ms = offset, timestamp_ms
@@ -245,8 +245,8 @@ def go_by_the_last_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourceState, "pass_by", pass_by)
 
 
-def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
-    """Of lanes all is known also where records of theirs were passed that nobody folded."""
+def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
+    """Of sources all is known also where records of theirs were passed that nobody folded."""
     patch.setattr(Sources, "doubt_all", lambda _: None)
 
 
@@ -265,16 +265,16 @@ def trust_lanes_that_miss_records(patch: pytest.MonkeyPatch) -> None:
         ("wild-times", believe_no_clock_that_goes_back),
         ("truncation", believe_every_log),
         ("restored", believe_every_log_and_record),
-        ("restored-lanes", believe_every_log_and_record),
-        ("lanes-alone", hand_out_and_forget),
-        ("idle-lanes", drop_without_a_word),
+        ("restored-sources", believe_every_log_and_record),
+        ("sources-alone", hand_out_and_forget),
+        ("idle-sources", drop_without_a_word),
         ("origins", never_begin_anew),
         ("high-water", begin_anew_and_know),
-        ("second-opinion", overlook_what_flies),
-        ("wild-lanes", go_by_the_last_time),
-        ("impatient-lanes", claim_what_was_skipped),
-        ("impatient-lanes", trust_lanes_that_miss_records),
-        ("lanes-without-room", forget_without_a_word),
+        ("second-opinion", overlook_what_is_in_flight),
+        ("wild-sources", go_by_the_last_time),
+        ("impatient-sources", claim_what_was_skipped),
+        ("impatient-sources", trust_sources_that_miss_records),
+        ("sources-without-room", forget_without_a_word),
     ],
 )
 def test_a_broken_rule_is_seen(

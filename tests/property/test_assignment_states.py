@@ -148,7 +148,9 @@ class Assignment(RuleBasedStateMachine):
             if held.flight.is_completed(offset):
                 self.handled.add(offset)
         else:
-            assert self.session.engine.counters.stale == before + 1, "a lane that is over took a completion"
+            assert self.session.engine.counters.stale == before + 1, (
+                "a partition that was lost accepted a completion"
+            )
 
     @precondition(lambda self: self.assigned is not None)
     @rule(writable=st.booleans())

@@ -44,7 +44,7 @@ KINDS = (
 
 
 class Log:
-    """What comes to both lanes; ``calm``: of one origin, readable, and inside the window."""
+    """The batches that both memories get; ``calm``: of one origin, readable, and inside the window."""
 
     def __init__(self, pair: Pair, kind: Ids, *, calm: bool) -> None:
         self.pair = pair
@@ -66,15 +66,15 @@ class Log:
         if how == "pass" and offsets[-1] in self.pair.open():
             self.pair.end("complete all", offsets[-1])
 
-    def _next(self, lane: str, step: int | None, origin: int, later: int) -> tuple[int, bytes]:
-        number = self.last[lane] + (step or 0)
-        # What comes late is one record; the lane goes on where it was.
-        self.last[lane] = max(self.last[lane], number)
+    def _next(self, source: str, step: int | None, origin: int, later: int) -> tuple[int, bytes]:
+        number = self.last[source] + (step or 0)
+        # What comes late is one record; the source goes on where it was.
+        self.last[source] = max(self.last[source], number)
         self.now_ms += 1 if self.calm else later
         id_bytes = self.kind.nth(
             None if step is None and not self.calm else number, 0 if self.calm else origin
         )
-        return self.now_ms, self.pair.key(lane, id_bytes)
+        return self.now_ms, self.pair.key(source, id_bytes)
 
 
 STEPS = st.tuples(
@@ -83,7 +83,7 @@ STEPS = st.tuples(
     st.sampled_from([0, 0, 0, 0, 0, 1]),
     st.sampled_from([0, 0, 0, 1, 1, -1, 300, -300, 1_001]),
 )
-"""Of each record its lane, how far it is from the last of that, its origin, and how much later it is."""
+"""Of each record its source, how far it is from the last of that, its origin, and how much later it is."""
 BATCHES = st.lists(STEPS, min_size=1, max_size=25)
 ACTIONS = st.lists(
     st.one_of(
@@ -103,7 +103,7 @@ ACTIONS = st.lists(
     depth=st.sampled_from([0, 1, 2, 3, 5, 8, 64]),
     below_floor=st.sampled_from(["deliver", "discard"]),
     since_ms=st.sampled_from([None, None, -995, 0]),
-    by_lane=st.sampled_from([False, False, True]),
+    by_source=st.sampled_from([False, False, True]),
     calm=st.sampled_from([True, True, False]),
     reveals=st.sampled_from([False, False, True]),
 )
@@ -114,7 +114,7 @@ def test_columns_say_and_save_what_records_one_by_one_do(
     below_floor: BelowFloor,
     *,
     since_ms: int | None,
-    by_lane: bool,
+    by_source: bool,
     calm: bool,
     reveals: bool,
 ) -> None:
@@ -122,7 +122,7 @@ def test_columns_say_and_save_what_records_one_by_one_do(
     pair = Pair(
         LastRule(kind.order, depth, below_floor, Window(milliseconds=WINDOW_MS)),
         since_ms=since_ms,
-        by_lane=by_lane,
+        by_source=by_source,
         reveals=reveals,
     )
     log = Log(pair, kind, calm=calm)

@@ -1,4 +1,4 @@
-"""Engine and store through crashes where IDs are compared: nothing is lost, and lanes remember what their log says."""
+"""Engine and store through crashes where IDs are compared: nothing is lost, and sources remember what their log says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import Deduplicator, LastId, Lookup, Record, Verdict, VerdictKind, Window, header, orders
-from tests.support.naive_lanes import Sent, remember, verdict
+from tests.support.naive_last_id import Sent, remember, verdict
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk
 
 WINDOW_MS = 1_000_000
@@ -61,7 +61,7 @@ class Living:
                 sent.offset,
                 timestamp_ms=sent.timestamp_ms,
                 headers=(
-                    ("lane", sent.lane.encode()),
+                    ("source", sent.source.encode()),
                     ("seq", str(sent.number).encode()),
                     ("ident", self.asked.get(sent.offset, ident_of(sent)).encode()),
                 ),
@@ -114,7 +114,7 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
         actions: list[tuple[str, Any]], depth: int, below_floor: Any, recent_marks: int, second: Any
     ) -> None:
         strategy = LastId(
-            id=header("seq"), lane=header("lane"), order=orders.integer(), reorder_depth=depth, below_floor=below_floor,
+            id=header("seq"), source=header("source"), order=orders.integer(), reorder_depth=depth, below_floor=below_floor,
             window=Window(milliseconds=WINDOW_MS),
             otherwise=Lookup(id=header("ident"), window=Window(milliseconds=WINDOW_MS)) if second else None,
         )  # fmt: skip
@@ -125,8 +125,8 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
                 if action == "admit":
                     first = len(living.log)
                     batch = [
-                        Sent(first + at, lane, "", number, first + at)
-                        for at, (lane, number) in enumerate(given_)
+                        Sent(first + at, source, "", number, first + at)
+                        for at, (source, number) in enumerate(given_)
                     ]
                     living.log += batch
                     living.admit(batch)
@@ -153,12 +153,12 @@ def _check(living: Living, depth: int, below_floor: str) -> None:
     for sent in living.log:
         told = living.told[sent.offset]
         if told.kind is VerdictKind.DUPLICATE and below_floor == "deliver":
-            same = sent.number in [each.number for each in done[sent.lane]]
+            same = sent.number in [each.number for each in done[sent.source]]
             known_otherwise = living.strategy.otherwise and ident_of(sent) in idents
             assert same or known_otherwise, f"{sent} was dropped, and never handled"
-        done[sent.lane].append(sent)
+        done[sent.source].append(sent)
         idents.add(ident_of(sent))
-    _check_lanes(living, done, depth, below_floor)
+    _check_sources(living, done, depth, below_floor)
     if living.strategy.otherwise:
         for ident in [f"ident-{number}" for number in range(20)]:
             told = _ask(living, Sent(len(living.log), "x", "", None, len(living.log)), ident)
@@ -181,12 +181,12 @@ def _ask(living: Living, sent: Sent, ident: str) -> Verdict:
     return living.told[sent.offset]
 
 
-def _check_lanes(living: Living, done: dict[str, list[Sent]], depth: int, below_floor: str) -> None:
-    for lane, completed in done.items():
+def _check_sources(living: Living, done: dict[str, list[Sent]], depth: int, below_floor: str) -> None:
+    for source, completed in done.items():
         known = remember(completed, depth, dense=True, window_ms=WINDOW_MS)
         for number in range(17):
             end = len(living.log)
-            sent = Sent(end, lane, "", number, end)
+            sent = Sent(end, source, "", number, end)
             expected = verdict(sent, known, WINDOW_MS)
             told = _ask(living, sent, f"nobody's {end}")
             if expected != "below-floor":

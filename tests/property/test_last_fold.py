@@ -1,4 +1,4 @@
-"""Lanes of completed records that are taken over in pieces: what they remember is what the same log leaves one by one."""
+"""Completed records folded in pieces: the sources remember the same as after a fold one by one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ RECORDS = st.lists(
 
 
 def folded(strategy: LastId, records: list[tuple[bytes | None, int]], pieces: list[int]) -> dict[bytes, Any]:
-    """Return the mark of every lane after the log came in pieces of these lengths."""
-    lane = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0))
+    """Return the mark of every source after the log came in pieces of these lengths."""
+    state = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0))
     marks: dict[bytes, Any] = {}
     start = 0
     while start < len(records):
         end = min(len(records), start + pieces[start % len(pieces)])
         keys = [key for key, _ in records[start:end]]
         times = np.asarray([at for _, at in records[start:end]], np.int64)
-        step = lane.fold(list(range(start, end)), times, keys, lambda *_: NONE_FOUND, end)
-        marks |= by_lane(step.marks)
+        step = state.fold(list(range(start, end)), times, keys, lambda *_: NONE_FOUND, end)
+        marks |= by_source(step.marks)
         start = end
     return marks
 
 
-def by_lane(marks: Marks) -> dict[bytes, Any]:
+def by_source(marks: Marks) -> dict[bytes, Any]:
     """Return offset, timestamp and payload of each mark, by its digest."""
     digests = [marks.digests[at : at + 16] for at in range(0, len(marks.digests), 16)]
     columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), marks.payloads or [], strict=True)
@@ -48,7 +48,7 @@ def by_lane(marks: Marks) -> dict[bytes, Any]:
     rising=st.lists(st.integers(1, 3), max_size=40),
     pieces=st.lists(st.integers(1, 50), min_size=1, max_size=3),
     depth=st.integers(0, 6),
-    lanes=st.booleans(),
+    sources=st.booleans(),
     dense=st.booleans(),
 )
 def test_pieces_make_no_difference(
@@ -56,24 +56,24 @@ def test_pieces_make_no_difference(
     rising: list[int],
     pieces: list[int],
     depth: int,
-    lanes: Any,
+    sources: Any,
     dense: Any,
 ) -> None:
     """In stretches of rising IDs, which are taken over at once, and in all others."""
     order = orders.integer() if dense else orders.unix_time(unit="s")
     strategy = LastId(
-        id=header("seq"), order=order, lane=header("lane") if lanes else None, reorder_depth=depth,
+        id=header("seq"), order=order, source=header("source") if sources else None, reorder_depth=depth,
         window=Window(milliseconds=20),
     )  # fmt: skip
     log: list[tuple[bytes | None, int]] = []
     now_ms, number = 0, 40
     for name, ident, later in records:
         now_ms += 12 * (later == 3)
-        front = name.encode() * 16 if lanes else b""
+        front = name.encode() * 16 if sources else b""
         log.append((None if ident is None else front + ident.encode(), now_ms))
     for step in rising:
         number += step
-        log.append(((b"a" * 16 if lanes else PARTITION_SOURCE) + str(number).encode(), now_ms))
+        log.append(((b"a" * 16 if sources else PARTITION_SOURCE) + str(number).encode(), now_ms))
     assert folded(strategy, log, pieces) == folded(strategy, log, [1])
 
 
@@ -82,7 +82,7 @@ def test_a_second_opinion_is_folded_too() -> None:
     strategy = LastId(
         id=header("seq"), order=orders.integer(), otherwise=Lookup(id=header("ident"), window=Window(days=1))
     )
-    lane = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
+    state = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
     keys: list[bytes | None] = [PARTITION_SOURCE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
     asked: list[int] = []
 
@@ -90,7 +90,7 @@ def test_a_second_opinion_is_folded_too() -> None:
         asked.append(count)
         return NONE_FOUND
 
-    step = lane.fold([0, 1, 2], np.asarray([5, 6, 7], np.int64), keys, find, 3)
+    step = state.fold([0, 1, 2], np.asarray([5, 6, 7], np.int64), keys, find, 3)
     assert asked == [1]
     assert step.marks.payloads is not None
     assert sorted(zip(step.marks.offsets.tolist(), map(bool, step.marks.payloads), strict=True)) == [

@@ -1,4 +1,4 @@
-"""Lanes that compare with the last one, driven at random, against the plainest reading of the rule."""
+"""The state of a partition with `LastId`, driven at random, against the naive oracle."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
-from tests.support.naive_lanes import Remembered, Sent, remember, verdict
+from tests.support.naive_last_id import Remembered, Sent, remember, verdict
 from tests.support.slashed import DenseSlashed, Slashed
 
 WINDOW_MS = 1_000
 
 
-KEYS = SourceKeys(header("id"), header("lane"), "slashed")
+KEYS = SourceKeys(header("id"), header("source"), "slashed")
 
 
-def lane_digest(name: str) -> bytes:
-    """Return the digest by which a lane is known here."""
+def source_digest(name: str) -> bytes:
+    """Return the digest by which a source is known here."""
     return name.encode().ljust(16, b".")
 
 
 @dataclass
 class Driven:
-    """A lane, what the store beside it holds, and what really happened."""
+    """The state of a partition, what its store holds, and what really happened."""
 
     rule: LastRule
     state: PartitionState = field(init=False)
@@ -76,7 +76,7 @@ class Driven:
         chunk = self.state.admit(
             [sent.offset for sent in batch],
             np.asarray([sent.timestamp_ms for sent in batch], np.int64),
-            [lane_digest(sent.lane) + sent.id_bytes for sent in batch],
+            [source_digest(sent.source) + sent.id_bytes for sent in batch],
             {},
             self.find,
         )
@@ -175,7 +175,7 @@ ACTIONS = st.lists(
     below_floor=st.sampled_from(["deliver", "discard"]),
     jump_ms=st.sampled_from([1, 400]),
 )
-def test_a_driven_lane_says_and_remembers_what_the_rule_does(
+def test_a_driven_partition_says_and_remembers_what_the_rule_does(
     actions: list[tuple[str, Any]], depth: int, dense: Any, below_floor: BelowFloor, jump_ms: int
 ) -> None:
     """Whatever becomes of records, verdicts and memories are those of the completed log."""
@@ -187,9 +187,9 @@ def test_a_driven_lane_says_and_remembers_what_the_rule_does(
     for action, given_ in actions:
         if action == "admit":
             batch: list[Sent] = []
-            for lane, origin, number, later in given_:
+            for source, origin, number, later in given_:
                 now_ms += later * jump_ms
-                batch.append(Sent(len(driven.log) + len(batch), lane, origin, number, now_ms))
+                batch.append(Sent(len(driven.log) + len(batch), source, origin, number, now_ms))
             driven.log += batch
             driven.admit(batch)
         elif action in ("write", "flush"):
@@ -212,14 +212,14 @@ def test_a_driven_lane_says_and_remembers_what_the_rule_does(
 
 
 def _check(driven: Driven, depth: int, *, dense: bool, below_floor: str) -> None:
-    done: dict[str, list[Sent]] = {lane: [] for lane in "xyz"}
+    done: dict[str, list[Sent]] = {source: [] for source in "xyz"}
     for sent in driven.log:
-        known = remember(done[sent.lane], depth, dense=dense, window_ms=WINDOW_MS)
-        before = any((each.origin, each.number) == (sent.origin, sent.number) for each in done[sent.lane])
+        known = remember(done[sent.source], depth, dense=dense, window_ms=WINDOW_MS)
+        before = any((each.origin, each.number) == (sent.origin, sent.number) for each in done[sent.source])
         _check_verdict(driven, sent, verdict(sent, known, WINDOW_MS), before=before, below_floor=below_floor)
-        done[sent.lane].append(sent)
-    for lane, completed in done.items():
-        _check_memory(driven, lane, remember(completed, depth, dense=dense, window_ms=WINDOW_MS))
+        done[sent.source].append(sent)
+    for source, completed in done.items():
+        _check_memory(driven, source, remember(completed, depth, dense=dense, window_ms=WINDOW_MS))
 
 
 def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, below_floor: str) -> None:
@@ -232,12 +232,12 @@ def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, b
     elif expected == "uncovered":
         assert told == (VerdictKind.UNVERIFIED, "uncovered") or (dropped and before), (sent, told)
     elif expected == "fresh":
-        # In flight more is known than what a lane remembers.
+        # In flight more is known than what a source remembers.
         assert told[0] is VerdictKind.FRESH or (dropped and before), (sent, told)
 
 
-def _check_memory(driven: Driven, lane: str, known: Remembered | None) -> None:
-    stored = driven.stored.get(lane_digest(lane))
+def _check_memory(driven: Driven, source: str, known: Remembered | None) -> None:
+    stored = driven.stored.get(source_digest(source))
     assert (stored is None) == (known is None)
     if known is None or stored is None:
         return
@@ -245,7 +245,7 @@ def _check_memory(driven: Driven, lane: str, known: Remembered | None) -> None:
     assert (mark.offset, mark.timestamp_ms) == (known.offset, known.timestamp_ms)
     assert (mark.seen.known, mark.seen.forgot) == (known.known, known.forgot)
     for number in range(14):
-        sent = Sent(0, lane, known.origin, number, known.timestamp_ms)
+        sent = Sent(0, source, known.origin, number, known.timestamp_ms)
         standing = mark.seen.standing(driven.candidate(sent.id_bytes)).name.lower()
         fresh = "newer" if number > known.numbers[-1] else "unseen"
         expected = {"fresh": fresh, "uncovered": fresh, "duplicate": "seen", "below-floor": "below"}

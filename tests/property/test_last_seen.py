@@ -1,4 +1,4 @@
-"""What a lane remembers of its IDs: one by one or at once, in memory or as bytes, it is the same."""
+"""What a source remembers of its IDs: one by one or at once, in memory or as bytes, it is the same."""
 
 from __future__ import annotations
 

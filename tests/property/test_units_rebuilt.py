@@ -27,7 +27,7 @@ from spark_backfill.unit_spec import UnitSpec
 from tests.property.test_reshard import outcome_of
 from tests.support.known_marks import newest_marks
 from tests.support.naive_units import Entry, Event, events_of, read_events
-from tests.support.rebuilding_lanes import rebuild_lanes
+from tests.support.rebuilding_shuffled import rebuild_shuffled
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import UnitWorld, record_of
 
@@ -76,7 +76,7 @@ def rebuilt(
         keep_from_ms=horizon_ms(window, inside[-1].timestamp_ms, NOW_MS),
     )
     records = [record_of(entry) for entry in inside]
-    manifest = rebuild_lanes(records, stretch, spec, folder, task_records=task_records, now_ms=NOW_MS)
+    manifest = rebuild_shuffled(records, stretch, spec, folder, task_records=task_records, now_ms=NOW_MS)
     assert manifest.id_spec == str(spec.keys)
     entry = manifest.partition(0)
     assert entry is not None

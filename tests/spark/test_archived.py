@@ -138,7 +138,7 @@ def test_a_count_window_is_not_counted_across_a_gap() -> None:
     assert (whole.gaps, whole.begin, whole.complete) == ((), 0, True)
 
 
-def test_lanes_are_folded_from_where_the_history_begins() -> None:
+def test_sources_are_folded_from_where_the_history_begins() -> None:
     """However far the window reaches; what it does not reach may be gone, what is gone inside it is a gap, and nothing before one counts."""
     limits = Horizons(NOW_MS - 11 * HOUR_MS, NOW_MS - 10 * HOUR_MS)
     old = log(start=0, first_kept=90)

@@ -82,7 +82,7 @@ def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> Non
 
 @pytest.mark.parametrize("more", [[], ["--compact"]])
 def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
-    """What a lane keeps with its marks cannot be folded here, and must not get lost: refused, also where nothing is added."""
+    """What `LastId` keeps with its marks cannot be added to, and must not get lost: refused, also where nothing is added."""
     manifest = read_manifest(base)
     entry = manifest.partitions[0]
     held = join_marks(list(read_snapshot(base, entry)))
@@ -101,14 +101,14 @@ def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
     assert [each.name for each in base.parent.iterdir()] == ["base"]
 
 
-def test_a_base_of_lanes(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_base_of_last_id(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the ID spec would be taken from it the line says that such a snapshot cannot be added to."""
     manifest = read_manifest(base)
     write_manifest(base, replace(manifest, id_spec=str(SourceKeys(header("seq"), None, "integer"))))
     with pytest.raises(SystemExit):
         parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
     [line] = capsys.readouterr().out.splitlines()
-    assert "remembers lanes of IDs that are compared" in line
+    assert "is of LastId" in line
     assert "rebuild in full with --id and --order, without --base" in line
 
 

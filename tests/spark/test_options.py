@@ -49,38 +49,38 @@ def test_values_are_read_into_their_types() -> None:
 
 
 def test_an_order_says_that_ids_are_compared() -> None:
-    """Then ID, lane and order are read of a record, the depth is the strategy's own, and a silent lane is remembered for thirty days."""
-    assert (parsed(*WHOLE).lanes, str(parsed(*WHOLE).spec)) == (None, "header:dedup-id")
-    options = parsed(*GROUP, "--order", "snowflake(epoch_ms=5)", "--lane", "header:producer")
-    assert options.lanes is not None
+    """Then ID, source and order are read of a record, the depth is the strategy's own, and a silent source is remembered for thirty days."""
+    assert (parsed(*WHOLE).last_id, str(parsed(*WHOLE).spec)) == (None, "header:dedup-id")
+    options = parsed(*GROUP, "--order", "snowflake(epoch_ms=5)", "--source-id", "header:producer")
+    assert options.last_id is not None
     same = LastId(
         id=header("dedup-id"),
         order=orders.snowflake(epoch_ms=5),
-        lane=header("producer"),
+        source=header("producer"),
         window=Window(days=7),
     )
-    assert options.lanes.strategy == same
+    assert options.last_id.strategy == same
     assert (str(options.spec), options.window) == (str(same.keys), Window(days=7))
     without = [each for each in GOOD if each not in ("--window", "7d")]
     usual = parse_options([*without, *WHOLE, "--order", "integer", "--reorder-depth", "3"], print)
-    assert usual.lanes is not None
+    assert usual.last_id is not None
     assert usual.window == Window(days=30)
-    assert usual.lanes.strategy == LastId(id=header("dedup-id"), order=orders.integer(), reorder_depth=3)
+    assert usual.last_id.strategy == LastId(id=header("dedup-id"), order=orders.integer(), reorder_depth=3)
 
 
 def test_a_second_opinion_has_an_id_and_a_window_of_its_own() -> None:
-    """The strategy has both; history is read, and marks are kept, for the longer of the windows, while the snapshot's is that of the lanes."""
+    """The strategy has both; history is read, and marks are kept, for the longer of the windows, while the snapshot's is that of the sources."""
     said = ("--order", "integer", "--otherwise", "header:b+header:a", "--otherwise-window")
     for second, reach in (("36h", Window(days=7)), ("9d", Window(days=9))):
         options = parsed(*GROUP, *said, second)
-        assert options.lanes is not None
+        assert options.last_id is not None
         same = LastId(
             id=header("dedup-id"),
             order=orders.integer(),
             otherwise=Lookup(id=header("b") + header("a"), window=Window.parse(second)),
             window=Window(days=7),
         )
-        assert options.lanes.strategy == same
+        assert options.last_id.strategy == same
         assert str(options.spec) == str(same.keys)
         assert (options.window, options.reach) == (Window(days=7), reach)
     assert parsed(*GROUP, *said, "9d", "--expire-before", "8d").base.expire_before_ms is not None
@@ -147,15 +147,15 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
         ([*WHOLE, "--order", "ulids"], "no order is called 'ulids'; give one of big-endian, "),
         ([*WHOLE, "--order", "py:no_such_module:f"], "no_such_module"),
         ([*WHOLE, "--order", "integer", "--window", "7d+5n"], "--window 7d+5n: with --order it is how long"),
-        ([*WHOLE, "--order", "integer", "--lane", "headr:x"], "'headr:x'"),
+        ([*WHOLE, "--order", "integer", "--source-id", "headr:x"], "'headr:x'"),
         ([*WHOLE, "--order", "integer", "--reorder-depth", "-1"], "reorder_depth=-1: give a whole number"),
         ([*WHOLE, "--order", "integer", "--reorder-depth", "few"], "--reorder-depth"),
-        ([*WHOLE, "--lane", "key"], "--lane needs --order"),
+        ([*WHOLE, "--source-id", "key"], "--source-id needs --order"),
         ([*WHOLE, "--reorder-depth", "3"], "--reorder-depth needs --order"),
         ([*WHOLE, "--order", "integer", "--report", "r"], "--report and --order do not go together"),
         ([*WHOLE, "--order", "integer", "--base", "no-such-folder"], "--base and --order do not go together"),
         ([*WHOLE, "--order", "integer", "--compact"], "--compact and --order do not go together"),
-        ([*WHOLE, "--otherwise", "key"], "--otherwise needs --order: only IDs that are compared have lanes"),
+        ([*WHOLE, "--otherwise", "key"], "--otherwise needs --order: it is an option of LastId"),
         ([*WHOLE, "--otherwise-window", "7d"], "--otherwise-window needs --order"),
         (
             [*WHOLE, "--order", "integer", "--otherwise", "key"],

@@ -46,8 +46,8 @@ STRATEGIES: dict[str, tuple[Strategy, list[str]]] = {
     "json": (Lookup(id=id_spec("json:/id"), window=HOUR), ["--id", "json:/id", "--window", "1h"]),
     "count": (Lookup(id=id_spec("key"), window=Window(count=60)), ["--id", "key", "--window", "60n"]),
     "last": (
-        LastId(id=header("sequence"), order=orders.integer(), lane=id_spec("key")),
-        ["--id", "header:sequence", "--order", "integer", "--lane", "key"],
+        LastId(id=header("sequence"), order=orders.integer(), source=id_spec("key")),
+        ["--id", "header:sequence", "--order", "integer", "--source-id", "key"],
     ),
     "units": (
         Lookup(id=header("dedup-id"), window=HOUR, unit=header("dedup-unit")),

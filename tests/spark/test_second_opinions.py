@@ -1,4 +1,4 @@
-"""The whole job where comparing has a second opinion: lanes and looked-up IDs of a consumer's life, from Kafka and from archives."""
+"""The whole job where comparing has a second opinion: sources and looked-up IDs of a consumer's life, from Kafka and from archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
-from tests.spark.test_lanes import (
+from tests.spark.test_last_id import (
     BASE_MS,
     COMMITTED,
     IDLE_S,
@@ -188,7 +188,7 @@ def test_an_archive_has_what_a_life_looks_up(form: str, run: Callable[..., Manif
 def test_where_nothing_is_to_be_looked_up_it_is_said(
     borne: str, marks: int, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The snapshot is there, with lanes alone, but a line says that --otherwise may be wrong."""
+    """The snapshot is there, with sources alone, but a line says that --otherwise may be wrong."""
     headers = [("gtid", f"{SERVERS[0]}:1".encode()), ("producer", b"p"), (borne, b"x")]
     source = write_parquet(tmp_path / "archive", [Record("orders", 0, 0, BASE_MS, headers=headers)], files=1)
     said: list[str] = []

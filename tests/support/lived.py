@@ -114,7 +114,9 @@ class Lived:
         between = [entry for entry in log if next_offset <= entry.offset < limit]
         assert not between, "only holes may lie between the watermark and the first record that is not over"
         for offset in self.parked:
-            assert any(flying < offset for flying in self.in_flight), "what waits for nothing waits for ever"
+            assert any(earlier < offset for earlier in self.in_flight), (
+                "what waits for nothing waits for ever"
+            )
 
     def check_verdicts(self) -> None:
         """Compare every verdict with what the whole log says; only when all records are over."""

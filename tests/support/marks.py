@@ -72,7 +72,7 @@ def random_marks(count: int, seed: int, *, offset: int = 0, step_ms: int = 10) -
 
 
 def progress(high: int, *, low: int = 0, committed: int | None = None) -> Progress:
-    """Return the progress of a lane completed up to ``high``."""
+    """Return the progress of a partition completed up to ``high``."""
     return Progress(low=low, high=high, committed=committed)
 
 

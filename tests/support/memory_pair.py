@@ -61,9 +61,9 @@ class Pair:
 
     latest_ms = 2**62
 
-    def __init__(self, rule: LastRule, *, since_ms: int | None, by_lane: bool, reveals: bool) -> None:
-        self.keys = SourceKeys(header("id"), header("lane") if by_lane else None, rule.order.name)
-        self.by_lane = by_lane
+    def __init__(self, rule: LastRule, *, since_ms: int | None, by_source: bool, reveals: bool) -> None:
+        self.keys = SourceKeys(header("id"), header("source") if by_source else None, rule.order.name)
+        self.by_source = by_source
         self.rule = rule
         self.reveals = reveals
         self.steps: list[list[Step]] = [[], []]
@@ -90,7 +90,7 @@ class Pair:
 
     def key(self, source: str, id_bytes: bytes) -> bytes:
         """Return a source key."""
-        return (source.encode().ljust(16, b".") if self.by_lane else PARTITION_SOURCE) + id_bytes
+        return (source.encode().ljust(16, b".") if self.by_source else PARTITION_SOURCE) + id_bytes
 
     def both(self, act: Any) -> None:
         """Have both do something, and compare what is to be delivered next, and all that is in memory."""

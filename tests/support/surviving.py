@@ -250,7 +250,9 @@ class Survivor:
             over = [entry.end is not End.OPEN for entry in self.log if entry.offset < next_offset]
             assert all(over), "the watermark passed a record that is not over"
         for offset in self.parked:
-            assert any(flying < offset for flying in self.in_flight), "what waits for nothing waits for ever"
+            assert any(earlier < offset for earlier in self.in_flight), (
+                "what waits for nothing waits for ever"
+            )
 
     def check_verdicts(self) -> None:
         """End everything, and compare the last verdict of every record with what the whole log says."""

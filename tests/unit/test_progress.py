@@ -8,7 +8,7 @@ from dedup_sdk.progress import Progress, latest
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Progress], set[int], int]:
-    """Steps as a lane writes them, some of them whole; what is completed after the last one, and its watermark."""
+    """Steps as a partition writes them, some of them whole; what is completed after the last one, and its watermark."""
     completed: set[int] = set()
     high = 0
     steps = [Progress(low=0, high=0)]

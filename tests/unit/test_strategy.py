@@ -12,10 +12,10 @@ from dedup_sdk.rule_fingerprint import rule_digits
 
 def test_texts_are_taken() -> None:
     """As everywhere else."""
-    texts: dict[str, Any] = {"id": "header:seq", "lane": "header:producer", "window": "2d"}
+    texts: dict[str, Any] = {"id": "header:seq", "source": "header:producer", "window": "2d"}
     strategy = LastId(order=orders.integer(), **texts)
     assert strategy.id == header("seq")
-    assert strategy.lane == header("producer")
+    assert strategy.source == header("producer")
     assert strategy.window == Window(days=2)
 
 
@@ -52,7 +52,7 @@ def test_equal_strategies_are_equal() -> None:
     [
         ({"order": 7}, "7"),
         ({"id": 7}, "id spec 7"),
-        ({"lane": 7}, "id spec 7"),
+        ({"source": 7}, "id spec 7"),
         ({"reorder_depth": -1}, "reorder_depth=-1"),
         ({"reorder_depth": True}, "reorder_depth=True"),
         ({"reorder_depth": 1.5}, "reorder_depth=1.5"),

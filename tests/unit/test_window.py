@@ -170,7 +170,7 @@ def test_a_function_that_fails_is_named_with_the_topic() -> None:
 
 
 def test_settings_that_a_strategy_refuses() -> None:
-    """A lane of compared IDs has one window, by time; to persist is yes or no."""
+    """`LastId` has one window, by time; to persist is yes or no."""
     with pytest.raises(ConfigurationError, match="persist='no'"):
         Lookup(id=key(), window=Window(days=1), persist="no")  # type: ignore[arg-type]
     for window in (Window.off(), Windows(default=Window(days=1))):

@@ -30,7 +30,7 @@ class LastIdHistory:
         depth = chooser.choice([0, 1, 2, 4])
         wild = self._chance(0.3)
         manners = Manners(
-            depth=depth, lanes=chooser.choice([1, 2, 3]), origins=chooser.choice([1, 1, 2, 3]),
+            depth=depth, sources=chooser.choice([1, 2, 3]), origins=chooser.choice([1, 1, 2, 3]),
             malformed=chooser.choice([0.0, 0.0, 0.1]), wild=wild,
         )  # fmt: skip
         self.log = draw_log(chooser, LOG_LENGTH, manners)

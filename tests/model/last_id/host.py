@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.model.last_id.log import Ident, Row
-from tests.model.last_id.rule import Answer, Lane, LastIdRule, Order
+from tests.model.last_id.rule import Answer, LastIdRule, Order, SourceState
 
 Ahead = dict[int, Row | None]
-Lanes = dict[int, Lane[Ident]]
+Sources = dict[int, SourceState[Ident]]
 
 
 @dataclass(slots=True)
 class Store:
     """What one write to the disk holds, and what a process works on.
 
-    Every offset in ``[low, high)`` is completed and folded into ``lanes``; ``ahead`` are those completed above it, with their
-    records (None: given up). ``whole``: the lanes know the group's history from its beginning. ``committed`` is the last
+    Every offset in ``[low, high)`` is completed and folded into ``sources``; ``ahead`` are those completed above it, with their
+    records (None: given up). ``whole``: the sources know the group's history from its beginning. ``committed`` is the last
     offset known to be committed.
     """
 
     low: int
     high: int
     whole: bool
-    lanes: Lanes = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
     ahead: Ahead = field(default_factory=dict)
     committed: int | None = None
 
@@ -106,7 +106,7 @@ class LastIdHost:
     def _move(self, store: Store, offset: int) -> None:
         """Let the watermark pass what nobody folds: whatever was completed there is missing."""
         store.high, store.whole = offset, False
-        store.lanes = {name: self.rule.doubt(lane) for name, lane in store.lanes.items()}
+        store.sources = {name: self.rule.doubt(state) for name, state in store.sources.items()}
 
     def _forget_below(self, store: Store) -> None:
         store.ahead = {offset: row for offset, row in store.ahead.items() if offset >= store.high}
@@ -149,13 +149,13 @@ class LastIdHost:
         ahead = [
             other.ident
             for place, other in store.ahead.items()
-            if place < offset and other is not None and other.lane == row.lane
+            if place < offset and other is not None and other.source == row.source
         ]
-        return self.rule.judge(store.lanes.get(row.lane), row.ident, ahead, whole=store.whole)
+        return self.rule.judge(store.sources.get(row.source), row.ident, ahead, whole=store.whole)
 
     def _has_twin(self, row: Row) -> bool:
         return any(
-            other.lane == row.lane and self.rule.compare(row.ident, other.ident) is Order.SAME
+            other.source == row.source and self.rule.compare(row.ident, other.ident) is Order.SAME
             for other in self._in_flight.values()
         )
 
@@ -182,9 +182,9 @@ class LastIdHost:
             store.high += 1
 
     def _fold(self, store: Store, row: Row) -> None:
-        lane = self.rule.fold(store.lanes.get(row.lane), row.ident, whole=store.whole)
-        if lane is not None:
-            store.lanes[row.lane] = lane
+        state = self.rule.fold(store.sources.get(row.source), row.ident, whole=store.whole)
+        if state is not None:
+            store.sources[row.source] = state
 
     # --- durable steps -------------------------------------------------------------------------------------------
 

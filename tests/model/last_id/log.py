@@ -21,7 +21,7 @@ class Ident(NamedTuple):
 class Row(NamedTuple):
     """A record: its source, and its ID."""
 
-    lane: int
+    source: int
     ident: Ident
 
     @property
@@ -75,7 +75,7 @@ class Manners:
     """What a log may contain; ``wild``: what is sent again may lie anywhere, not only inside the depth."""
 
     depth: int
-    lanes: int = 2
+    sources: int = 2
     origins: int = 1
     malformed: float = 0.0
     wild: bool = False
@@ -84,17 +84,17 @@ class Manners:
 def draw_log(chooser: random.Random, length: int, manners: Manners) -> list[Row]:
     """Draw a log."""
     numbers: dict[tuple[int, int], _Numbers] = {}
-    origins = [0] * manners.lanes
+    origins = [0] * manners.sources
     rows = []
     for _ in range(length):
-        lane = chooser.randrange(manners.lanes)
+        source = chooser.randrange(manners.sources)
         if chooser.random() < 0.1:
-            origins[lane] = chooser.randrange(manners.origins)
-        held = numbers.setdefault((lane, origins[lane]), _Numbers(chooser, manners.depth))
+            origins[source] = chooser.randrange(manners.origins)
+        held = numbers.setdefault((source, origins[source]), _Numbers(chooser, manners.depth))
         if chooser.random() < manners.malformed:
-            rows.append(Row(lane, Ident(_MALFORMED, chooser.randrange(3))))
+            rows.append(Row(source, Ident(_MALFORMED, chooser.randrange(3))))
         elif held.seen and chooser.random() < 0.4:
-            rows.append(Row(lane, Ident(origins[lane], held.again(wild=manners.wild))))
+            rows.append(Row(source, Ident(origins[source], held.again(wild=manners.wild))))
         else:
-            rows.append(Row(lane, Ident(origins[lane], held.draw())))
+            rows.append(Row(source, Ident(origins[source], held.draw())))
     return rows

@@ -15,7 +15,7 @@ rebuilt otherwise
 
 from __future__ import annotations
 
-from tests.model.last_id.host import Lanes, Said, Store
+from tests.model.last_id.host import Said, Sources, Store
 from tests.model.last_id.log import Ident, Row, compare
 from tests.model.last_id.rule import Answer, LastIdRule, Order
 
@@ -27,7 +27,7 @@ class BrokenPromiseError(Exception):
 class Oracle:
     """What became of every record; ``exact``: nobody meddled with offsets and nothing left the log, so that doubts have to be in it.
 
-    ``orderly``: the log keeps to the depth, so that also a lane of which not all is known doubles nothing unseen.
+    ``orderly``: the log keeps to the depth, so that also a source of which not all is known doubles nothing unseen.
     """
 
     def __init__(self, log: list[Row], rule: LastIdRule[Ident], *, orderly: bool) -> None:
@@ -83,14 +83,16 @@ class Oracle:
         """Judge what a store keeps."""
         if not self.exact:
             return
-        lanes: Lanes = {}
+        sources: Sources = {}
         for offset in range(store.low, store.high):
             row = self._log[offset]
-            lane = self._rule.fold(lanes.get(row.lane), row.ident, whole=True)
-            if lane is not None:
-                lanes[row.lane] = lane
-        if lanes != store.lanes:
-            raise BrokenPromiseError(f"rebuilt otherwise: {lanes} before {store.high}, lived {store.lanes}")
+            state = self._rule.fold(sources.get(row.source), row.ident, whole=True)
+            if state is not None:
+                sources[row.source] = state
+        if sources != store.sources:
+            raise BrokenPromiseError(
+                f"rebuilt otherwise: {sources} before {store.high}, lived {store.sources}"
+            )
 
     # --- what the log says ------------------------------------------------------------------------------------------
 
@@ -103,7 +105,7 @@ class Oracle:
         return {
             other.ident
             for other in self._log[:offset]
-            if other.lane == row.lane and compare(other.ident, row.ident) is Order.NEWER
+            if other.source == row.source and compare(other.ident, row.ident) is Order.NEWER
         }
 
     def _is_late(self, offset: int) -> bool:
@@ -132,7 +134,7 @@ class Oracle:
         passed = [
             other.ident
             for other in self._log[: said.high]
-            if other.lane == row.lane and not other.is_malformed
+            if other.source == row.source and not other.is_malformed
         ]
         if answer is Answer.UNCOMPARABLE:
             return bool(passed) and passed[-1].origin != row.ident.origin
@@ -146,6 +148,6 @@ class Oracle:
         origins = {
             other.ident.origin
             for other in self._log[: offset + 1]
-            if other.lane == row.lane and not other.is_malformed
+            if other.source == row.source and not other.is_malformed
         }
         return len(origins) > 1

@@ -1,6 +1,6 @@
 """The rule of compare-with-the-last-one, as pure functions of plain values: what a strategy of that kind is held against.
 
-A lane is one source of records inside a partition, whose IDs have an order. Of the completed records of a lane its newest
+A source is a sequence of records inside a partition whose IDs have an order, e.g. those of one producer. Of the completed records of a source its newest
 ``reorder_depth + 1`` IDs are kept: the newest is the mark, the others are the gap set below it.
 
 Completed records are folded in the order of their offsets, as the watermark passes them; one that was given up is not
@@ -8,7 +8,7 @@ folded. What is completed above the watermark is known by its ID alone (``ahead`
 is kept follows from the completed prefix of the log, in whatever order its records were completed.
 
 Between two IDs the order says `Order`. One that is not the same as itself is malformed: it has no place in the order, so
-that it is delivered, and leaves its lane as it was.
+that it is delivered, and leaves its source as it was.
 
 What may be said of a record holds as long as the log keeps to the depth: a source's new IDs overtake at most
 ``reorder_depth`` others and are overtaken by at most as many, and one that comes again has at most as many newer ones
@@ -39,14 +39,14 @@ class Answer(Enum):
 
     FRESH = "fresh"
     DUPLICATE = "duplicate"
-    UNCOMPARABLE = "its ID has no order with those of its lane"
+    UNCOMPARABLE = "its ID has no order with those of its source"
     BELOW_FLOOR = "its ID lies below all that are kept"
-    UNCOVERED = "too little is known of its lane"
+    UNCOVERED = "too little is known of its source"
 
 
 @dataclass(frozen=True, slots=True)
-class Lane(Generic[Ident]):
-    """What is kept of a lane that has completed records.
+class SourceState(Generic[Ident]):
+    """What is kept of a source that has completed records.
 
     ``kept``: its newest IDs, the mark last. ``known``: None where they are the newest of all that the group completed;
     else how many were taken in since less was known, by a late beginning or a restart.
@@ -66,7 +66,7 @@ class LastIdRule(Generic[Ident]):
 
     @property
     def enough(self) -> int:
-        """How many IDs a lane has to take in until nothing that it does not know can matter.
+        """How many IDs a source has to take in until nothing that it does not know can matter.
 
         What was completed before has overtaken at most as many new IDs as the depth says, and as many that came again: with so
         many known it lies below the ``reorder_depth + 1`` that are kept.
@@ -74,16 +74,16 @@ class LastIdRule(Generic[Ident]):
         return 3 * self.reorder_depth + 1
 
     def judge(
-        self, lane: Lane[Ident] | None, ident: Ident, ahead: Iterable[Ident] = (), *, whole: bool
+        self, state: SourceState[Ident] | None, ident: Ident, ahead: Iterable[Ident] = (), *, whole: bool
     ) -> Answer:
         """Return what to say of a record.
 
-        ``lane`` is what the watermark has passed (None: nothing of that lane), ``ahead`` the IDs that were completed above it at
+        ``state`` is what the watermark has passed (None: nothing of that source), ``ahead`` the IDs that were completed above it at
         smaller offsets; ``whole`` says that the store knows the group's history from its beginning.
         """
         if not self.is_well_formed(ident):
             return Answer.UNCOMPARABLE
-        kept = lane.kept if lane is not None else ()
+        kept = state.kept if state is not None else ()
         orders = [self.compare(ident, known) for known in kept]
         if Order.SAME in orders or any(self.compare(ident, known) is Order.SAME for known in ahead):
             return Answer.DUPLICATE
@@ -91,7 +91,7 @@ class LastIdRule(Generic[Ident]):
             return Answer.UNCOMPARABLE
         if Order.NEWER not in orders and len(kept) > self.reorder_depth:
             return Answer.BELOW_FLOOR
-        covered = whole if lane is None else lane.known is None
+        covered = whole if state is None else state.known is None
         return Answer.FRESH if covered else Answer.UNCOVERED
 
     def delivers(self, answer: Answer) -> bool:
@@ -100,37 +100,39 @@ class LastIdRule(Generic[Ident]):
             answer is Answer.BELOW_FLOOR and self.below_floor == "discard"
         )
 
-    def fold(self, lane: Lane[Ident] | None, ident: Ident, *, whole: bool) -> Lane[Ident] | None:
+    def fold(
+        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
+    ) -> SourceState[Ident] | None:
         """Return what is kept once the watermark passes a completed record; see `judge`."""
         if not self.is_well_formed(ident):
-            return lane
-        if lane is None:
-            return self._counted(Lane((ident,), None if whole else 1))
-        orders = [self.compare(ident, known) for known in lane.kept]
+            return state
+        if state is None:
+            return self._counted(SourceState((ident,), None if whole else 1))
+        orders = [self.compare(ident, known) for known in state.kept]
         if Order.UNCOMPARABLE in orders:
             return self.restart(ident)
         if Order.SAME in orders:
-            return lane
+            return state
         place = orders.count(Order.NEWER)
-        newest = (*lane.kept[:place], ident, *lane.kept[place:])[-self.reorder_depth - 1 :]
-        if newest == lane.kept:
-            return lane
-        return self._counted(Lane(newest, None if lane.known is None else lane.known + 1))
+        newest = (*state.kept[:place], ident, *state.kept[place:])[-self.reorder_depth - 1 :]
+        if newest == state.kept:
+            return state
+        return self._counted(SourceState(newest, None if state.known is None else state.known + 1))
 
-    def restart(self, ident: Ident) -> Lane[Ident]:
-        """Begin a lane anew with an ID that its order does not know.
+    def restart(self, ident: Ident) -> SourceState[Ident]:
+        """Begin a source anew with an ID that its order does not know.
 
         What is kept of the order before says nothing of this one, and this one may have been here before: nothing is known.
         """
-        return self._counted(Lane((ident,), 1))
+        return self._counted(SourceState((ident,), 1))
 
-    def doubt(self, lane: Lane[Ident]) -> Lane[Ident]:
+    def doubt(self, state: SourceState[Ident]) -> SourceState[Ident]:
         """Return what is kept where some of what was completed is missing: the IDs are right, but not all of them."""
-        return replace(lane, known=0)
+        return replace(state, known=0)
 
     def is_well_formed(self, ident: Ident) -> bool:
         """Whether an ID has a place in the order."""
         return self.compare(ident, ident) is Order.SAME
 
-    def _counted(self, lane: Lane[Ident]) -> Lane[Ident]:
-        return lane if lane.known is None or lane.known < self.enough else replace(lane, known=None)
+    def _counted(self, state: SourceState[Ident]) -> SourceState[Ident]:
+        return state if state.known is None or state.known < self.enough else replace(state, known=None)

@@ -1,6 +1,6 @@
 """Records whose IDs are compared, in a world: what they bear, and what the log says of them.
 
-An ident of such a world is ``lane|id|other``: the lane, the ID that is compared (``A/17``: an origin and a number, ``?``: nothing that the
+An ident of such a world is ``source|id|other``: the source, the ID that is compared (``A/17``: an origin and a number, ``?``: nothing that the
 order reads), and the ID that a second opinion looks up.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from dedup_sdk.ids import header
 from dedup_sdk.strategy import LastId, Lookup
 from dedup_sdk.window import Window
-from tests.support.naive_lanes import Remembered, Sent, after, verdict
+from tests.support.naive_last_id import Remembered, Sent, after, verdict
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ _ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """How IDs are compared: ``lanes`` in a partition, ``origins`` of a lane, ``reorder_depth``, ``below_floor`` as in `LastId`.
+    """How IDs are compared: ``sources`` in a partition, ``origins`` of a source, ``reorder_depth``, ``below_floor`` as in `LastId`.
 
     ``second`` is the window of a second opinion. ``malformed`` and ``restamped`` are chances of a record: that nobody can read its ID, or that it
     comes again under a new one. ``reach``: how far back what is sent again lies, in records.
     """
 
     kind: Literal["dense", "sparse"] = "dense"
-    lanes: str = "xyz"
+    sources: str = "xyz"
     origins: str = "A"
     reorder_depth: int = 3
     below_floor: BelowFloor = "deliver"
@@ -45,7 +45,7 @@ class Compared:
     def strategy(self, window: Window) -> LastId:
         """What a consumer is given."""
         return LastId(
-            id=header("id"), lane=header("lane"), order=_ORDERS[self.kind], reorder_depth=self.reorder_depth,
+            id=header("id"), source=header("source"), order=_ORDERS[self.kind], reorder_depth=self.reorder_depth,
             below_floor=self.below_floor, window=window,
             otherwise=None if self.second is None else Lookup(id=header("other"), window=self.second),
         )  # fmt: skip
@@ -56,24 +56,24 @@ def headers_of(ident: str) -> list[tuple[str, str | bytes | None]]:
     if "|" not in ident:
         return []
     return [
-        (name, part.encode()) for name, part in zip(("lane", "id", "other"), ident.split("|"), strict=True)
+        (name, part.encode()) for name, part in zip(("source", "id", "other"), ident.split("|"), strict=True)
     ]
 
 
 def sent_of(ident: str, offset: int, timestamp_ms: int) -> Sent:
     """A record as the naive reading takes it."""
-    lane, compared, _ = ident.split("|")
+    source, compared, _ = ident.split("|")
     origin, _, number = compared.partition("/")
-    return Sent(offset, lane, origin, int(number) if number else None, timestamp_ms)
+    return Sent(offset, source, origin, int(number) if number else None, timestamp_ms)
 
 
 class Source:
-    """Draws idents: each lane counts up with some disorder, repeats what was sent, and changes its origin now and then."""
+    """Draws idents: each source counts up with some disorder, repeats what was sent, and changes its origin now and then."""
 
     def __init__(self, compared: Compared, chooser: random.Random) -> None:
         self._compared, self._random = compared, chooser
         self._next: dict[tuple[str, str], int] = defaultdict(lambda: 10)
-        self._origin = dict.fromkeys(compared.lanes, compared.origins[0])
+        self._origin = dict.fromkeys(compared.sources, compared.origins[0])
         self._drawn: set[tuple[str, str, int]] = set()
         self._sent: list[str] = []
 
@@ -87,17 +87,17 @@ class Source:
             other = again.split("|")[2]
         else:
             other = f"other-{len(self._sent)}"
-        lane = chooser.choice(compared.lanes)
+        source = chooser.choice(compared.sources)
         if chooser.random() < 0.15:
-            self._origin[lane] = chooser.choice(compared.origins)
-        origin = self._origin[lane]
-        number = self._next[lane, origin] + chooser.choice([0, 0, 0, 1, 2, 9, -1, -2, -7])
-        while (lane, origin, number) in self._drawn:
+            self._origin[source] = chooser.choice(compared.origins)
+        origin = self._origin[source]
+        number = self._next[source, origin] + chooser.choice([0, 0, 0, 1, 2, 9, -1, -2, -7])
+        while (source, origin, number) in self._drawn:
             number += 1
-        self._drawn.add((lane, origin, number))
-        self._next[lane, origin] = max(self._next[lane, origin], number) + 1
+        self._drawn.add((source, origin, number))
+        self._next[source, origin] = max(self._next[source, origin], number) + 1
         read = "?" if chooser.random() < compared.malformed else f"{origin}/{number}"
-        self._sent.append(f"{lane}|{read}|{other}")
+        self._sent.append(f"{source}|{read}|{other}")
         return self._sent[-1]
 
 
@@ -126,12 +126,12 @@ def read_compared(
     log: Iterable[LogRow], compared: Compared, window: Window, now_ms: int
 ) -> Iterator[tuple[int, Fact]]:
     """Yield what the log says of each record, by offset, read from its beginning in offset order; after ``now_ms`` is the future."""
-    lanes: dict[str, Remembered | None] = {}
+    sources: dict[str, Remembered | None] = {}
     others: dict[str, int] = {}
     window_ms = window.time_ms or 0
     dense = compared.kind == "dense"
     for row in sorted(log):
-        # A time from the future is none: neither lane nor second opinion keeps it.
+        # A time from the future is none: neither source nor second opinion keeps it.
         known_ms = row.timestamp_ms if row.timestamp_ms <= now_ms else -1
         sent = sent_of(row.ident, row.offset, known_ms)
         other = row.ident.split("|")[2]
@@ -140,8 +140,8 @@ def read_compared(
             seen_ms = others.get(other)
             within = seen_ms is not None and row.timestamp_ms - seen_ms <= (compared.second.time_ms or 0)
             looked_up = "duplicate" if within else "fresh"
-        yield row.offset, Fact(verdict(sent, lanes.get(sent.lane), window_ms), looked_up)
-        lanes[sent.lane] = after(
-            lanes.get(sent.lane), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
+        yield row.offset, Fact(verdict(sent, sources.get(sent.source), window_ms), looked_up)
+        sources[sent.source] = after(
+            sources.get(sent.source), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
         )
         others[other] = known_ms

@@ -24,9 +24,9 @@ class ComparedOracle(Oracle):
     """The oracle of a world with `Compared`."""
 
     def names(self, entry: Entry) -> set[str]:
-        """See `Oracle`: its ID within its lane, and the one that a second opinion looks up."""
-        lane, compared, other = entry.ident.split("|")
-        names = set() if compared == "?" else {f"{lane}|{compared}"}
+        """See `Oracle`: its ID within its source, and the one that a second opinion looks up."""
+        source, compared, other = entry.ident.split("|")
+        names = set() if compared == "?" else {f"{source}|{compared}"}
         return names | ({other} if self._compared.second is not None else set())
 
     @property
@@ -53,22 +53,22 @@ class ComparedOracle(Oracle):
             known |= self.names(entry)
 
     def _is_duplicate(self, entry: Entry, fact: Fact, known: set[str]) -> bool:
-        """Whether it is one by the log; in flight more is known than what a lane remembers."""
+        """Whether it is one by the log; in flight more is known than what a source remembers."""
         discarded = fact.compared == "below-floor" and self._compared.below_floor == "discard"
         return fact.expected == "duplicate" or discarded or not known.isdisjoint(self.names(entry))
 
     def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
-        # A lane begins anew where its origin changes, and where a wild time ends its window. An older ID is then fresh by what is completed,
+        # A source begins anew where its origin changes, and where a wild time ends its window. An older ID is then fresh by what is completed,
         # and below the floor by the log only because of what was in flight when it was judged.
         begins_anew = len(set(self._compared.origins)) > 1 or self._world.times == "wild"
         began_anew = begins_anew and self._compared.reorder_depth > 0
         trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
-        # A lane whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
+        # A source whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
         may_doubt = self._world.times == "wild" or not self._world.knows_everything
         asked = may_doubt and fact.looked_up == "fresh"
         if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
-        # What was forgotten for its age is in doubt when its lane goes on, and wild times age everything.
+        # What was forgotten for its age is in doubt when its source goes on, and wild times age everything.
         remembers = self._world.times != "wild" and (self._world.window.time_ms or 0) >= (LONG.time_ms or 0)
         certain = remembers and self._world.knows_everything and fact.expected in ("fresh", "duplicate")
         if last is VerdictKind.UNVERIFIED and certain:

@@ -249,8 +249,8 @@ class Life:
                 )
             elif what < 0.85:
                 for _ in range(self.random.choice([1, 1, 2, 6])):
-                    if member.flying:
-                        self.end(seat, member, self.random.choice(member.flying))
+                    if member.in_flight:
+                        self.end(seat, member, self.random.choice(member.in_flight))
             elif what < 0.9:
                 if member.durability != "commit":
                     member.persist()
@@ -379,8 +379,8 @@ class Life:
                 self.arrive(member)
             for number in range(self.world.partitions):
                 member.fetch(number, 20)
-            for message in list(member.flying):
-                if message in member.flying:
+            for message in list(member.in_flight):
+                if message in member.in_flight:
                     self.end(seat, member, message, surely=True)
             member.persist()
             member.commit()

@@ -44,7 +44,7 @@ class Told(NamedTuple):
 
 
 class Member:
-    """``flying`` are the messages that handlers have; ``tell`` is called with every final verdict."""
+    """``in_flight`` are the messages that handlers have; ``tell`` is called with every final verdict."""
 
     def __init__(
         self, world: World, broker: Broker, group: str, disk: Disk, *,
@@ -74,7 +74,7 @@ class Member:
         self.client, self.guard = ModelClient(broker, group), Guard()
         self.session = Session(self.engine, self.client, settings, chosen, self.guard)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)
-        self.flying: list[Message] = []
+        self.in_flight: list[Message] = []
 
     def __repr__(self) -> str:
         return f"a member of {self.group}"
@@ -102,7 +102,7 @@ class Member:
         self.session.move(TOPIC, partition, offset)
 
     def _forget(self, partition: int) -> None:
-        self.flying = [message for message in self.flying if message.partition() != partition]
+        self.in_flight = [message for message in self.in_flight if message.partition() != partition]
 
     def die(self) -> None:
         """End without another word."""
@@ -144,18 +144,18 @@ class Member:
             for held, chunk in judged.chunks:
                 for row, message in enumerate(chunk.items):
                     self._say(message, held.partition, chunk.verdict(row))
-            self.flying += judged.messages
+            self.in_flight += judged.messages
             for held in {held.partition: held for held, _ in judged.chunks}.values():
                 # What waited for a record that the group had completed elsewhere.
                 due = held.take_due()
                 for place in due:
                     self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
-                self.flying += [
+                self.in_flight += [
                     place.chunk.items[place.row] for place in due if place.chunk.states[place.row] == APART
                 ]
             if judged.error is not None:
                 assert isinstance(judged.error, StoreError)
-                self.flying.clear()
+                self.in_flight.clear()
                 self.session.reopen_all()
 
     def _say(self, message: Message, partition: int, verdict: Verdict) -> None:
@@ -188,7 +188,7 @@ class Member:
             self._offer(held.release([offset]), held)
 
     def _taken(self, message: Message) -> Partition | None:
-        self.flying.remove(message)
+        self.in_flight.remove(message)
         number: Any = message.partition()
         return self.held(number) if self.session.gave(message) else None
 
@@ -196,7 +196,7 @@ class Member:
         for place in held.judged:
             self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
         held.judged = []
-        self.flying += [place.chunk.items[place.row] for place in offered]
+        self.in_flight += [place.chunk.items[place.row] for place in offered]
 
     # --- commits -----------------------------------------------------------------------------------------------------
 

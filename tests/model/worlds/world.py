@@ -83,11 +83,11 @@ WORLDS = {
     "impatience": World(impatience=0.5, hosts=3, retention=0.01),
     "wild-times": World(times="wild", fuses=0.03, repeats=0.7),
     "wild-rings": World(times="wild", window=Window(milliseconds=60, count=3), fuses=0.03, repeats=0.7),
-    "lanes": World(window=LONG, compared=Compared(), fuses=0.03),
-    "lanes-alone": World(
-        window=LONG, compared=Compared(reorder_depth=2, lanes="x"), poison=0.0, fuses=0.03, zombies=0.2
+    "sources": World(window=LONG, compared=Compared(), fuses=0.03),
+    "sources-alone": World(
+        window=LONG, compared=Compared(reorder_depth=2, sources="x"), poison=0.0, fuses=0.03, zombies=0.2
     ),
-    "idle-lanes": World(window=BRIEFLY, compared=Compared(kind="sparse", lanes="uvwxyz"), fuses=0.03),
+    "idle-sources": World(window=BRIEFLY, compared=Compared(kind="sparse", sources="uvwxyz"), fuses=0.03),
     "origins": World(
         window=LONG,
         poison=0.0,
@@ -104,8 +104,8 @@ WORLDS = {
         fuses=0.03,
         compared=Compared(reorder_depth=1, origins="AAB", malformed=0.1, restamped=0.3, second=BRIEFLY),
     ),
-    "wild-lanes": World(
-        times="wild", window=Window(milliseconds=60), fuses=0.03, compared=Compared(lanes="xy")
+    "wild-sources": World(
+        times="wild", window=Window(milliseconds=60), fuses=0.03, compared=Compared(sources="xy")
     ),
     "wild-opinions": World(
         times="wild",
@@ -113,16 +113,16 @@ WORLDS = {
         fuses=0.03,
         compared=Compared(reorder_depth=1, origins="AAB", restamped=0.3, second=BRIEFLY),
     ),
-    "impatient-lanes": World(
+    "impatient-sources": World(
         window=Window(milliseconds=90),
-        compared=Compared(reorder_depth=60, lanes="x", reach=120),
+        compared=Compared(reorder_depth=60, sources="x", reach=120),
         impatience=0.5,
         poison=0.0,
         hosts=2,
         lost_disks=0.0,
         retention=0.01,
     ),
-    "lanes-without-room": World(
+    "sources-without-room": World(
         window=LONG,
         full_disks=0.04,
         on_full_disk="unverified",
@@ -133,5 +133,5 @@ WORLDS = {
     "operators": World(operators=0.03, fuses=0.02),
     "truncation": World(truncations=0.015, poison=0.0),
     "restored": World(backups=0.05, fuses=0.02),
-    "restored-lanes": World(backups=0.05, fuses=0.02, window=LONG, compared=Compared()),
+    "restored-sources": World(backups=0.05, fuses=0.02, window=LONG, compared=Compared()),
 }

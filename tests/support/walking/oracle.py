@@ -1,6 +1,6 @@
 """What must be true of a walk through the consumer's calls, told from the log and from what the application did.
 
-Deliberately naive: it keeps everything, and knows nothing of lanes, marks or watermarks.
+Deliberately naive: it keeps everything, and knows nothing of states, marks or watermarks.
 """
 
 from __future__ import annotations

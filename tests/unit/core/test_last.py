@@ -52,7 +52,7 @@ def gtids(*texts: str) -> list[str]:
     return [f"{SERVERS[text[0]]}:{text[1:]}" for text in texts]
 
 
-def test_what_flies_is_known_to_a_stretch_of_rising_ids() -> None:
+def test_ids_in_flight_are_known_to_a_stretch_of_rising_ids() -> None:
     """A source that goes back to an origin it left rises once more past what is in flight of it.
 
     With no depth it doubts nothing, so that such a stretch is judged at once.
@@ -74,7 +74,7 @@ def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
     assert said(admit(source(orders.integer(), high=2), "2", found=found)) == ["fresh"]
 
 
-def test_a_stretch_of_rising_ids_with_a_silence_in_it_begins_its_lane_anew() -> None:
+def test_a_stretch_of_rising_ids_with_a_silence_in_it_begins_its_source_anew() -> None:
     """What came before the silence is forgotten, as where records come one by one."""
     held = source(orders.integer())
     held.complete_chunk(admit(held, "1"))
@@ -97,7 +97,7 @@ def test_of_a_journal_the_last_step_counts() -> None:
 
 
 class TestAFlush:
-    """Lanes on their way from the journal into files."""
+    """Marks of sources on their way from the journal into files."""
 
     @staticmethod
     def journaled() -> PartitionState:
@@ -136,7 +136,7 @@ class TestAFlush:
         assert not held.memory.reach.covers(0)
 
 
-def test_a_lane_that_began_anew_by_its_window_still_knows_what_flies() -> None:
+def test_a_source_that_began_anew_by_its_window_still_knows_the_ids_in_flight() -> None:
     """What is in flight of before lies above its last ID, and a stretch of rising IDs rises past it: its twin waits."""
     held = source(orders.integer(), depth=0)
     assert said(admit(held, "100", "50", step_ms=DAY_MS + 1)) == ["fresh", "fresh"]

@@ -1,4 +1,4 @@
-"""The digests of lanes, which are remembered by their names."""
+"""The digests of sources, which are remembered by their names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from dedup_sdk.record import Record
 
 
 def fields(*names: bytes | None) -> RecordFields:
-    """Return records of these lanes."""
+    """Return records of these sources."""
     return RecordFields(
         [
-            Record("t", 0, at, headers=[("id", b"%d" % at), *([] if name is None else [("lane", name)])])
+            Record("t", 0, at, headers=[("id", b"%d" % at), *([] if name is None else [("source", name)])])
             for at, name in enumerate(names)
         ]
     )
 
 
-def test_lanes_that_come_again_have_the_digest_that_their_spec_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a lane is new, known, or known no more."""
-    keys = SourceKeys(header("id"), header("lane"), "integer")
-    spec = header("lane")
+def test_sources_that_come_again_have_the_digest_that_their_spec_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether a source is new, known, or known no more."""
+    keys = SourceKeys(header("id"), header("source"), "integer")
+    spec = header("source")
     most = 50
     monkeypatch.setattr(keys_module, "_MOST_SOURCES_KNOWN", most)
     for start in (0, 0, most, 0, 2 * most, most):
@@ -33,11 +35,11 @@ def test_lanes_that_come_again_have_the_digest_that_their_spec_gives(monkeypatch
         assert [key[:16] for key in keys.digests(fields(*names)).digests if key] == expected
 
 
-def test_a_record_without_a_lane_among_known_ones_has_none() -> None:
+def test_a_record_without_a_source_among_known_ones_has_none() -> None:
     """The others keep theirs, and it has its reason."""
-    keys = SourceKeys(header("id"), header("lane"), "integer")
+    keys = SourceKeys(header("id"), header("source"), "integer")
     keys.digests(fields(b"a", b"b"))
     found = keys.digests(fields(b"a", None, b"x" * 70_000, b"b"))
-    assert found.missing == {1: "lane-absent", 2: "lane-oversized"}
+    assert found.missing == {1: "source-absent", 2: "source-oversized"}
     assert [key and key[16:] for key in found.digests] == [b"0", None, None, b"3"]
     assert keys.digests(fields(b"b")).digests[0] == (found.digests[3] or b"")[:16] + b"0"

@@ -1,4 +1,4 @@
-"""Lane keys: which lane a record belongs to, and its ID as it came."""
+"""Source keys: which source a record belongs to, and its ID as it came."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fields(*headers: dict[str, bytes | None], key: bytes | None = None) -> Recor
     )
 
 
-def test_without_a_lane_the_partition_is_one() -> None:
+def test_without_a_source_the_partition_is_one() -> None:
     """Its digest is the same for all, and nothing is hashed."""
     keys = SourceKeys(header("seq"), None, "integer")
     read = keys.digests(fields({"seq": b"7"}, {"seq": b""}, {"other": b"8"}, {"seq": None}))
@@ -32,12 +32,12 @@ def test_without_a_lane_the_partition_is_one() -> None:
     assert keys.sources_of(read.digests) == [PARTITION_SOURCE, PARTITION_SOURCE, None, None]
 
 
-def test_with_a_lane_its_digest_stands_in_front() -> None:
-    """A record without its lane cannot be compared with anything."""
+def test_with_a_source_its_digest_stands_in_front() -> None:
+    """A record without its source cannot be compared with anything."""
     keys = SourceKeys(header("seq"), header("producer"), "integer")
     read = keys.digests(fields({"seq": b"7", "producer": b"p"}, {"seq": b"7"}, {"producer": b"p"}))
     assert read.digests == [digest_one(b"p") + b"7", None, None]
-    assert read.missing == {1: "lane-absent", 2: "absent"}
+    assert read.missing == {1: "source-absent", 2: "absent"}
     assert keys.split(digest_one(b"p") + b"7") == (digest_one(b"p"), b"7")
     assert keys.ids_of(read.digests) == [b"7", None, None]
     assert keys.sources_of(read.digests) == [digest_one(b"p"), None, None]
@@ -53,7 +53,7 @@ def test_the_parts_of_an_id_are_joined_by_a_colon() -> None:
 
 
 def test_what_is_too_large_is_not_compared() -> None:
-    """A lane keeps IDs as they came, so that they are bounded."""
+    """A source keeps IDs as they came, so that they are bounded."""
     keys = SourceKeys(header("seq"), None, "integer")
     read = keys.digests(fields({"seq": b"1" * MAX_COMPARED_BYTES}, {"seq": b"1" * (MAX_COMPARED_BYTES + 1)}))
     assert read.digests[0] is not None
@@ -61,7 +61,7 @@ def test_what_is_too_large_is_not_compared() -> None:
 
 
 def test_what_a_store_keeps_names_everything_that_a_verdict_hangs_on() -> None:
-    """Another ID, lane or order is another store."""
+    """Another ID, source or order is another store."""
     one = SourceKeys(header("seq"), None, "integer")
     others = [
         SourceKeys(header("other"), None, "integer"),
@@ -72,12 +72,12 @@ def test_what_a_store_keeps_names_everything_that_a_verdict_hangs_on() -> None:
 
 
 def test_a_second_opinion_has_its_digest_in_the_key() -> None:
-    """Never that of a lane, though both be made of one text; a record without it is asked about nothing."""
+    """Never that of a source, though both be made of one text; a record without it is asked about nothing."""
     keys = SourceKeys(header("seq"), header("producer"), "integer", header("producer"))
     read = keys.digests(fields({"seq": b"7", "producer": b"p"}))
-    (lane,), (other,) = keys.sources_of(read.digests), keys.others_of(read.digests)
-    assert lane == digest_one(b"p")
-    assert other not in (None, lane)
+    (source,), (other,) = keys.sources_of(read.digests), keys.others_of(read.digests)
+    assert source == digest_one(b"p")
+    assert other not in (None, source)
     assert keys.ids_of(read.digests) == [b"7"]
     alone = SourceKeys(header("seq"), None, "integer", header("other"))
     without = alone.digests(fields({"seq": b"7"}, {}))
@@ -91,20 +91,20 @@ def test_a_second_opinion_has_its_digest_in_the_key() -> None:
 
 def test_which_second_opinion_is_lacked_is_read_from_what_a_store_keeps() -> None:
     """Where nothing else differs."""
-    lanes = SourceKeys(header("seq"), header("producer"), "integer")
-    asking = replace(lanes, other=header("a & b") + key())
-    assert lacked_second_opinion(str(lanes), str(asking)) == str(asking.other)
+    sources = SourceKeys(header("seq"), header("producer"), "integer")
+    asking = replace(sources, other=header("a & b") + key())
+    assert lacked_second_opinion(str(sources), str(asking)) == str(asking.other)
     assert lacked_second_opinion(str(asking), str(asking)) is None
-    assert lacked_second_opinion(str(asking), str(lanes)) is None
-    assert lacked_second_opinion(str(lanes), str(lanes)) is None
-    assert lacked_second_opinion(str(replace(lanes, order="ulid")), str(asking)) is None
+    assert lacked_second_opinion(str(asking), str(sources)) is None
+    assert lacked_second_opinion(str(sources), str(sources)) is None
+    assert lacked_second_opinion(str(replace(sources, order="ulid")), str(asking)) is None
     assert lacked_second_opinion(str(replace(asking, other=key())), str(asking)) is None
     assert lacked_second_opinion("header:seq", str(asking)) is None
 
 
-def test_how_lanes_are_named_is_read_from_what_a_store_keeps() -> None:
+def test_how_sources_are_named_is_read_from_what_a_store_keeps() -> None:
     """Whatever characters a header's name has."""
     assert source_spec_of(str(header("dedup-id"))) is None
     assert source_spec_of(str(SourceKeys(header("seq"), None, "snowflake(epoch_ms=5)"))) == ""
-    for lane in (header("producer"), header("a & b=c?%"), header("tenant") + key()):
-        assert source_spec_of(str(SourceKeys(header("s&q"), lane, "integer"))) == str(lane)
+    for source in (header("producer"), header("a & b=c?%"), header("tenant") + key()):
+        assert source_spec_of(str(SourceKeys(header("s&q"), source, "integer"))) == str(source)

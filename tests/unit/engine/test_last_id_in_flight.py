@@ -15,12 +15,12 @@ def numbered(offset: int, number: int, timestamp_ms: int) -> Record:
 
 
 def engine() -> Deduplicator:
-    """An engine that remembers a lane for a second."""
+    """An engine that remembers a source for a second."""
     window = Window(milliseconds=WINDOW_MS)
     return Deduplicator(LastId(id=header("seq"), order=orders.integer(), window=window))
 
 
-def test_who_repeats_what_flies_longer_than_a_window_is_a_duplicate_of_it() -> None:
+def test_a_repeat_of_what_is_in_flight_for_longer_than_a_window_is_a_duplicate() -> None:
     """Once it is completed."""
     deduplicator = engine()
     first, other, again = numbered(0, 1, 0), numbered(1, 2, WINDOW_MS), numbered(2, 1, WINDOW_MS + 1)
@@ -58,16 +58,16 @@ class Stream:
             self.engine.complete(self.sent[-1:])
 
 
-def test_what_flies_of_another_origin_hides_nothing_that_was_completed() -> None:
-    """Its lane would begin anew, were it completed; until then the lane still knows the ID, whose other one is forgotten."""
+def test_an_id_in_flight_of_another_origin_hides_nothing_that_was_completed() -> None:
+    """Its source would begin anew, were it completed; until then the source still knows the ID, whose other one is forgotten."""
     stream = Stream(second=True)
     stream.complete("A/1", other="one")
     assert stream.send("B/1", timestamp_ms=2 * WINDOW_MS) == "fresh"
     assert stream.send("A/1", "one", timestamp_ms=2 * WINDOW_MS) == "duplicate"
 
 
-def test_what_flies_makes_no_lane_known() -> None:
-    """A lane that began anew is known by so many IDs that are completed: else a second opinion would not be asked."""
+def test_ids_in_flight_do_not_make_a_source_known() -> None:
+    """A source that began anew is known by so many IDs that are completed: else a second opinion would not be asked."""
     stream = Stream(second=True)
     stream.complete("A/1", other="one")
     stream.complete("B/5")
@@ -75,7 +75,7 @@ def test_what_flies_makes_no_lane_known() -> None:
     assert stream.send("B/9", "one") == "duplicate"
 
 
-def test_what_lies_below_what_flies_is_in_doubt_where_too_little_is_known() -> None:
+def test_an_id_below_those_in_flight_is_in_doubt_where_too_little_is_known() -> None:
     """What is completed does not know it either, having begun anew after it."""
     stream = Stream(second=False)
     stream.complete("B/5", "A/1", "B/10")
@@ -84,7 +84,7 @@ def test_what_lies_below_what_flies_is_in_doubt_where_too_little_is_known() -> N
     assert stream.send("B/5") == "uncovered"
 
 
-def test_without_depth_a_lane_that_began_anew_knows_nothing_below_its_first_id() -> None:
+def test_without_depth_a_source_that_began_anew_knows_nothing_below_its_first_id() -> None:
     """It was completed before another origin came."""
     stream = Stream(second=False, depth=0)
     stream.complete("B/1", "A/1", "B/2")

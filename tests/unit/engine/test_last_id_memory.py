@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many lanes were in memory before each flush."""
+    """How many sources were in memory before each flush."""
     before: list[int] = []
     real = Partition.flush
 
@@ -30,23 +30,23 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def engine(recent_marks: int, store: KeyStore | None = None, *, bears: bool = False) -> Deduplicator:
-    """An engine with a lane for each key, and IDs that are kept one by one."""
-    strategy = LastId(id=header("id"), lane=key(), order=orders.oracle_scn())
+    """An engine with a source for each key, and IDs that are kept one by one."""
+    strategy = LastId(id=header("id"), source=key(), order=orders.oracle_scn())
     return Deduplicator(
         strategy, store, clock=lambda: DAY_MS / 1000, recent_marks=recent_marks, bears_full_disk=bears, forgets_unwritten=bears
     )  # fmt: skip
 
 
-def handle(deduplicator: Deduplicator, offset: int, lane: int, ident: str) -> str:
+def handle(deduplicator: Deduplicator, offset: int, source: int, ident: str) -> str:
     """Admit and complete a record; return its verdict."""
-    record = Record("t", 0, offset, DAY_MS, key=b"%d" % lane, headers=[("id", ident.encode())])
+    record = Record("t", 0, offset, DAY_MS, key=b"%d" % source, headers=[("id", ident.encode())])
     [verdict] = deduplicator.admit([record])
     deduplicator.complete([record] if verdict.deliver else [])
     return verdict.kind.value
 
 
-def test_lanes_of_which_nothing_is_remembered_are_bounded_too(flushed: list[int]) -> None:
-    """Records that nobody can read look their lanes up, and write nothing."""
+def test_sources_of_which_nothing_is_remembered_are_bounded_too(flushed: list[int]) -> None:
+    """Records that nobody can read look their sources up, and write nothing."""
     deduplicator = engine(10)
     for offset in range(100):
         assert handle(deduplicator, offset, offset, "unreadable") == "unverified"
@@ -54,7 +54,7 @@ def test_lanes_of_which_nothing_is_remembered_are_bounded_too(flushed: list[int]
     assert deduplicator.partitions["t", 0].memory.recent_count <= 10
 
 
-def test_what_nobody_can_read_changes_no_lane() -> None:
+def test_what_nobody_can_read_changes_no_source() -> None:
     """So that nothing is written for it."""
     deduplicator = engine(10)
     handle(deduplicator, 0, 0, "1")
@@ -63,27 +63,27 @@ def test_what_nobody_can_read_changes_no_lane() -> None:
     assert held.writer._journaled == 1
 
 
-def test_lanes_that_remember_much_weigh_more(flushed: list[int]) -> None:
-    """The bound on memory is one of bytes: a lane of a hundred IDs is worth many marks."""
+def test_sources_that_remember_much_weigh_more(flushed: list[int]) -> None:
+    """The bound on memory is one of bytes: a source of a hundred IDs is worth many marks."""
     deduplicator, offset = engine(200), 0
-    for lane in range(40):
+    for source in range(40):
         for number in range(100):
-            handle(deduplicator, offset, lane, f"{number:018}")
+            handle(deduplicator, offset, source, f"{number:018}")
             offset += 1
     assert flushed
     assert max(flushed) <= 20
     assert handle(deduplicator, offset, 0, f"{50:018}") == "duplicate"
 
 
-def test_a_journal_of_lanes_that_remember_much_is_flushed_sooner(flushed: list[int]) -> None:
-    """Every step writes all that its lanes remember, and is read back when the store opens."""
+def test_a_journal_of_sources_that_remember_much_is_flushed_sooner(flushed: list[int]) -> None:
+    """Every step writes all that its sources remember, and is read back when the store opens."""
     deduplicator = engine(100)
     for number in range(100):
         handle(deduplicator, number, 0, f"{number:018}")
     assert flushed
 
 
-def test_what_a_full_disk_refused_of_such_lanes_is_bounded_by_bytes() -> None:
+def test_what_a_full_disk_refused_of_such_sources_is_bounded_by_bytes() -> None:
     """The same bound as in memory."""
     store = FullStore()
     deduplicator = engine(100, store, bears=True)

@@ -1,4 +1,4 @@
-"""Lanes of which records are missing: passed by a recovery that was cut short, or jumped over."""
+"""Sources of which records are missing: passed by a recovery that was cut short, or jumped over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOWN_AGAIN = 3 * DEPTH + 1
 
 
 class Lived:
-    """An engine that has handled the IDs 0 to 9 of a lane, at offsets and times of the same number."""
+    """An engine that has handled the IDs 0 to 9 of a source, at offsets and times of the same number."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -43,7 +43,7 @@ class Lived:
     def is_in_doubt_for_long(self, offset: int) -> None:
         """See that a window does not make it known that 10 to 19 were completed; enough that is new does."""
         assert self.said(offset, 20) == "uncovered"
-        # By now every sighting inside a window is known; the lane never fell silent, and does not know what it missed.
+        # By now every sighting inside a window is known; the source never fell silent, and does not know what it missed.
         for step in range(1, KNOWN_AGAIN):
             at_ms = offset + step * WINDOW_MS
             assert self.said(offset + step, 20 + 2 * step, at_ms) == "uncovered"
@@ -53,7 +53,7 @@ class Lived:
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_lane_of_a_recovery_that_was_cut_short_is_in_doubt(*, again: bool, flushed: bool) -> None:
+def test_a_source_of_a_recovery_that_was_cut_short_is_in_doubt(*, again: bool, flushed: bool) -> None:
     """Whether it is in memory, in the journal or in a file."""
     lived = Lived()
     held = lived.engine.partitions["t", 0]
@@ -66,7 +66,7 @@ def test_a_lane_of_a_recovery_that_was_cut_short_is_in_doubt(*, again: bool, flu
     lived.is_in_doubt_for_long(20)
 
 
-def test_a_lane_of_a_group_that_jumped_is_in_doubt() -> None:
+def test_a_source_of_a_group_that_jumped_is_in_doubt() -> None:
     """Nobody knows who handled what lies between, if anybody did."""
     lived = Lived()
     lived.engine.shut()
@@ -77,7 +77,7 @@ def test_a_lane_of_a_group_that_jumped_is_in_doubt() -> None:
     lived.is_in_doubt_for_long(20)
 
 
-def test_a_lane_that_comes_after_is_known() -> None:
+def test_a_source_that_comes_after_is_known() -> None:
     """Had it had records in what is missing, it would have been silent for a window."""
     lived = Lived()
     lived.engine.partitions["t", 0].skip_to(20)

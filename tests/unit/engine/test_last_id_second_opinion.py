@@ -67,7 +67,7 @@ EXPECTED = ["duplicate"] * COUNT
 
 
 def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
-    """Lanes and looked-up marks lie in one snapshot, and come out of it as what they were; one with another strategy is not taken."""
+    """Sources and looked-up marks lie in one snapshot, and come out of it as what they were; one with another strategy is not taken."""
     engine = live(RocksStore(tmp_path / "store"))
     snapshot_store(list_partitions(tmp_path / "store"), tmp_path / "store", tmp_path / "snapshot")
     engine.shut()

@@ -1,4 +1,4 @@
-"""Lanes and odd timestamps: one record without a time, of the past or of the future takes nothing from a lane."""
+"""Sources and odd timestamps: one record without a time, of the past or of the future takes nothing from a source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CENTURY_18_MS = -(10**15)
 
 
 class Lived:
-    """An engine that has handled the IDs 0 to 9 of a lane, now."""
+    """An engine that has handled the IDs 0 to 9 of a source, now."""
 
     def __init__(self, *, second: bool = False) -> None:
         window = Window(milliseconds=WINDOW_MS)
@@ -47,7 +47,7 @@ class Lived:
 
 @pytest.mark.parametrize("odd_ms", [-1, CENTURY_18_MS, 0, FUTURE_MS])
 @pytest.mark.parametrize("numbers", [(10,), (10, 11, 12, 13, 14, 15)])
-def test_an_odd_time_takes_nothing_from_a_lane(odd_ms: int, numbers: tuple[int, ...]) -> None:
+def test_an_odd_time_takes_nothing_from_a_source(odd_ms: int, numbers: tuple[int, ...]) -> None:
     """What was handled before it is a duplicate after it; what is new is fresh."""
     lived = Lived()
     assert lived.said(*numbers, at_ms=odd_ms) == "fresh"
@@ -57,7 +57,7 @@ def test_an_odd_time_takes_nothing_from_a_lane(odd_ms: int, numbers: tuple[int, 
 
 
 @pytest.mark.parametrize("odd_ms", [-1, 0, FUTURE_MS])
-def test_after_an_odd_time_a_lane_is_silent_as_before(odd_ms: int) -> None:
+def test_after_an_odd_time_a_source_is_silent_as_before(odd_ms: int) -> None:
     """The window counts from its newest record that has a time."""
     lived = Lived()
     lived.said(10, at_ms=odd_ms)

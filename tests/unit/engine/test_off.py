@@ -114,7 +114,7 @@ def test_a_dead_letter_ends_a_record_that_is_off() -> None:
 
 
 def test_observing_hides_nothing_of_it() -> None:
-    """A lane that reveals has nothing to reveal."""
+    """With `show_duplicates` there is nothing to show."""
     deduplicator = Deduplicator(Lookup(id=key(), window="off"))  # type: ignore[arg-type]
     deduplicator.open("off", 0)
     deduplicator.partitions["off", 0].flight.show_duplicates()

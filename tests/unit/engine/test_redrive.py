@@ -16,7 +16,7 @@ STRATEGIES: dict[str, Strategy] = {
     "count": Lookup(id=key(), window=Window(count=10)),
     "units": Lookup(id=header("dedup-id"), window=DAY, unit=header("dedup-unit")),
     "last": LastId(id=header("dedup-id"), order=orders.integer(), window=DAY),
-    "sources": LastId(id=header("dedup-id"), order=orders.integer(), lane=header("source"), window=DAY),
+    "sources": LastId(id=header("dedup-id"), order=orders.integer(), source=header("source"), window=DAY),
     "second": LastId(id=header("seq"), order=orders.integer(), otherwise=Lookup(id=key(), window=DAY), window=DAY),
 }  # fmt: skip
 

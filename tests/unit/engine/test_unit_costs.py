@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SDK = Path(dedup_sdk.__file__).parent
-COUNTED = str(SDK / "lane"), str(SDK / "units")
+COUNTED = str(SDK / "core"), str(SDK / "units")
 WINDOWS = [Window(days=1), Window(count=5_000)]
 
 
 @contextmanager
 def counted_lines() -> Iterator[list[int]]:
-    """Count the lines of lanes and units that are run, loops each time round."""
+    """Count the lines of `core` and `units` that run, those of a loop each time round."""
     count, before = [0], sys.gettrace()
 
     def trace(frame: Any, event: str, _argument: Any) -> Any:

@@ -69,18 +69,18 @@ def test_an_id_is_another_one_with_it_for_its_group_only(spec: IdSpec) -> None:
     assert redriven_keys(spec, spec.digests(batch), batch, None) == {1: again(digest)}
 
 
-@pytest.mark.parametrize("lane", [None, header("source")])
+@pytest.mark.parametrize("spec", [None, header("source")])
 @pytest.mark.parametrize("second", [False, True])
-def test_where_ids_are_compared_it_belongs_to_the_source(lane: IdSpec | None, *, second: bool) -> None:
+def test_where_ids_are_compared_it_belongs_to_the_source(spec: IdSpec | None, *, second: bool) -> None:
     """The ID that is compared stays; a second opinion knows it by another digest, too."""
     otherwise = Lookup(id=header("other"), window=Window(days=1)) if second else None
-    keys = LastId(id=header("seq"), order=orders.integer(), lane=lane, otherwise=otherwise).keys
+    keys = LastId(id=header("seq"), order=orders.integer(), source=spec, otherwise=otherwise).keys
     assert isinstance(keys, SourceKeys)
     bears = [("seq", b"12"), ("source", b"s"), ("other", b"o")]
     batch = RecordFields([record(*bears), record(*bears, (REDRIVE_HEADER, VALUE))])
     digests, missing = GroupKeys(keys, "g").digests(batch)
     assert not missing
-    source = PARTITION_SOURCE if lane is None else digest_one(b"s")
+    source = PARTITION_SOURCE if spec is None else digest_one(b"s")
     assert keys.sources_of(digests) == [source, again(source)]
     assert keys.ids_of(digests) == [b"12", b"12"]
     others = [digest_one(b"o"), again(digest_one(b"o"))]

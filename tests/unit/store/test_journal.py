@@ -177,7 +177,7 @@ def test_payloads_that_cannot_be_told_from_a_number_are_refused(payloads: list[b
         encode_step(progress(1), held)
 
 
-def test_a_lane_has_numbers_or_payloads() -> None:
+def test_a_partition_has_numbers_or_payloads() -> None:
     """Both together would be a mark that cannot be read back."""
     held = replace(marks(("a", 1, 10, 3)), payloads=[b"123456789"])
     with pytest.raises(StoreError, match="numbers and payloads"):

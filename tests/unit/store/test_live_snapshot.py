@@ -147,7 +147,7 @@ def test_a_large_one_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_acceptance_numbers_are_kept(tmp_path: Path) -> None:
-    """The snapshot of a lane with a count window serves such a lane."""
+    """The snapshot of a partition with a count window serves such a partition."""
     store = RocksStore(tmp_path / "store")
     window = Window(count=10)
     opened = store.open(IDENTITY, window)

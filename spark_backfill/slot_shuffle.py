@@ -1,17 +1,21 @@
-"""Rows that are folded in offset order, dealt out to slots: what is shuffled, and in which order a slot's task has to have it.
+"""The shuffle of a run that folds rows in offset order: which slot a row goes to, and in which order its task reads it.
 
-A row goes to the slot of its lane, sorted there by lane and offset; where there are units, all of a partition lie in one lane. Before all lanes come a slot's *tallies*, in the lane `TALLIES`: what
-each task counted of the partition, so that it is known where its history begins before anything is folded. Then, in a partition's first
-slot, the offsets that are *watched* (`spark_backfill.offset_twins`), in the lane `WATCHED`, each with a digest of what it bears.
+A row has a *fold key*. The rows of one key go to one slot, and its task folds them together, in offset order. The key is
 
-Where lanes have a second opinion, a record is dealt out twice: to its lane, and as a *sighting* of what is looked up, whose digest stands in the place
-of the lane, without an ID. Of sightings the last is all that counts, so that a batch has one for each digest.
+- the digest of the source, where IDs are compared with the last one of their source;
+- the digest of the looked-up ID, for a *sighting*: where `LastId` has a second opinion, each record has a second row of this kind, which has no
+  ID. Only the last sighting of an ID counts, so a batch has one row for each digest;
+- `IN_UNITS`, where records belong to units: then all rows of a partition have this one key;
+- `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task knows where the history
+  begins before it folds anything;
+- `WATCHED`, in the first slot of a partition: offsets of which a second record would be found (`spark_backfill.offset_twins`), each with a
+  digest of its record.
 
-Rows are shuffled one by one, and not folded in runs first: the memory of a lane is a fold in offset order,
-of which the parts do not merge. Spark sorts the rows of a slot (on disk where memory is short), and the
-task folds them as they stream by, one lane at a time. Because sightings are dealt by their own digest,
-their marks lie between the lanes in the files as they do in a store, and the history is read once. Both are
-kept for the longer of the two windows: one store has one horizon.
+Rows are shuffled one by one, without a partial fold in the task that reads them: the state of a source is a fold in offset order, and two
+parts of such a fold cannot be merged. Spark sorts the rows of a slot, on disk where memory is short. The task folds them as they stream
+by, and keeps one source in memory at a time. Sightings have the digest of their ID as the key, so in the files their marks lie between
+those of the sources, as in a store, and the history is read once. Both kinds are kept for the longer of the two windows, because a store
+has one horizon.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
 from dedup_sdk.store.pages import digest_list, newest_per_digest
 from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
-from spark_backfill.lane_spec import DealtSpec
+from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_twins import is_watched, watch_bits
 from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
@@ -38,21 +42,24 @@ from spark_backfill.stretch import Bounds
 from spark_backfill.unit_spec import UnitSpec
 
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
-"""Rows as sources give them; ``digest`` is the lane key, null without an ID."""
-DEALT_SCHEMA: Final = "slot int, lane binary, offset long, timestamp_ms long, id binary"
+"""Rows as a reader returns them; ``digest`` is the source key or unit key, null without an ID."""
+SHUFFLED_SCHEMA: Final = "slot int, fold_key binary, offset long, timestamp_ms long, id binary"
 TALLIES: Final = b""
 WATCHED: Final = b"\0"
 IN_UNITS: Final = b"\1\0"
-"""The lane of all rows of a partition whose records belong to units."""
+"""The fold key of all rows of a partition whose records belong to units."""
 
-_NAMES: Final = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
+_NAMES: Final = [column.split()[0] for column in SHUFFLED_SCHEMA.split(", ")]
 _TYPES: Final = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.binary()]
 _COUNTS: Final = struct.Struct("<qqq")
 _PREFIX_BYTES: Final = 2
 
 
 class _Rows(NamedTuple):
-    """The columns of a batch; ``prefixes`` are the first two bytes of the lanes, as numbers, ``others`` what a second opinion looks up (empty: there is none)."""
+    """The columns of a batch.
+
+    ``prefixes`` are the first two bytes of the fold keys, as numbers; ``others`` the digests that a second opinion looks up (empty: there is none).
+    """
 
     partitions: NDArray[np.int32]
     offsets: Int64s
@@ -64,18 +71,18 @@ class _Rows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneDealer:
-    """A function of batches of `ROWS_SCHEMA` that gives batches of `DEALT_SCHEMA`; a source calls it in the task that reads.
+class SlotShuffle:
+    """A function from batches of `ROWS_SCHEMA` to batches of `SHUFFLED_SCHEMA`; a reader calls it in its own task.
 
     ``group``: whose redrive headers are part of an ID; None: nobody's. ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
     """
 
-    spec: DealtSpec
+    spec: OrderedSpec
     plan: SlotPlan
     group: str | None = None
     watch: Mapping[int, int] = field(default_factory=dict)
 
-    def of_archive(self, bounds: Bounds, *, twins: bool) -> LaneDealer:
+    def of_archive(self, bounds: Bounds, *, twins: bool) -> SlotShuffle:
         """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
         if isinstance(self.spec, UnitSpec):
             # Rows of one offset meet in any case.
@@ -86,29 +93,29 @@ class LaneDealer:
         return replace(self, watch=watch)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Deal out all rows; the tallies come last."""
+        """Yield all rows with their slots; the tallies come last."""
         keys = self.spec.keys
         tallies: dict[int, Tally] = {}
         for batch in batches:
             if batch.num_rows:
-                yield from self._dealt(batch, keys, tallies)
+                yield from self._partitioned(batch, keys, tallies)
         for partition, tally in tallies.items():
             yield self._told(partition, tally)
 
-    def _dealt(
+    def _partitioned(
         self, batch: pa.RecordBatch, keys: SourceKeys | UnitKeys, tallies: dict[int, Tally]
     ) -> Iterator[pa.RecordBatch]:
-        lane_keys = bytes_list(batch.column("digest"))
-        lanes, ids = _lanes_and_ids(keys, lane_keys)
-        columns = pa.array(lanes, pa.binary()), pa.array(ids, pa.binary())
+        read_keys = bytes_list(batch.column("digest"))
+        fold_keys, ids = _fold_keys_and_ids(keys, read_keys)
+        columns = pa.array(fold_keys, pa.binary()), pa.array(ids, pa.binary())
         rows = _Rows(
             batch.column("partition").to_numpy(),
             batch.column("offset").to_numpy(),
             batch.column("timestamp_ms").to_numpy(),
             np.asarray(batch.column("digest").is_valid()),
-            lane_keys,
-            _prefixes(lanes),
-            keys.others_of(lane_keys) if isinstance(keys, SourceKeys) and keys.other is not None else [],
+            read_keys,
+            _prefixes(fold_keys),
+            keys.others_of(read_keys) if isinstance(keys, SourceKeys) and keys.other is not None else [],
         )
         for partition in np.unique(rows.partitions).tolist():
             inside = rows.partitions == partition
@@ -173,15 +180,15 @@ class LaneDealer:
 
 
 @dataclass(frozen=True, slots=True)
-class DealtRows:
-    """A function for ``mapInArrow``: what ``read`` makes of the batches, as rows of `ROWS_SCHEMA`, dealt out."""
+class ShuffledRows:
+    """A function for ``mapInArrow``: what ``read`` makes of the batches, as rows of `ROWS_SCHEMA`, with their slots."""
 
     read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-    dealer: LaneDealer
+    shuffle: SlotShuffle
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the rows and deal them out."""
-        return self.dealer(self.read(batches))
+        """Read the rows and say their slots."""
+        return self.shuffle(self.read(batches))
 
 
 def rows_batch(
@@ -193,7 +200,7 @@ def rows_batch(
 
 
 def read_tally(first_offset: int, first_ms: int, counts: bytes) -> Tally:
-    """Return the tally that stands in a row of the lane `TALLIES`."""
+    """Return the tally in a row whose fold key is `TALLIES`."""
     newest_ms, records, unkeyed = _COUNTS.unpack(counts)
     return Tally(first_offset, first_ms, newest_ms, records, unkeyed)
 
@@ -210,17 +217,17 @@ def _tally(rows: _Rows, inside: NDArray[np.bool_], bearing: NDArray[np.bool_]) -
     )
 
 
-def _lanes_and_ids(
+def _fold_keys_and_ids(
     keys: SourceKeys | UnitKeys, read: Sequence[bytes | None]
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
-    """Return the lane of each row, None where it has no ID, and what the lane's fold reads of it."""
+    """Return the fold key of each row, None where it has no ID, and the ID that the fold reads."""
     if isinstance(keys, UnitKeys):
         return [None if key is None else IN_UNITS for key in read], read
     return keys.sources_of(read), keys.ids_of(read)
 
 
-def _prefixes(lanes: Sequence[bytes | None]) -> Int64s:
-    prefixes = b"".join([b"\0\0" if lane is None else lane[:_PREFIX_BYTES] for lane in lanes])
+def _prefixes(fold_keys: Sequence[bytes | None]) -> Int64s:
+    prefixes = b"".join([b"\0\0" if key is None else key[:_PREFIX_BYTES] for key in fold_keys])
     return np.frombuffer(prefixes, ">u2").astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""From dealt rows to sorted files: one shuffle, sorted by Spark on disk where memory is short, and folded as it streams by."""
+"""From rows to sorted files where rows are folded in offset order: one shuffle, which Spark sorts on disk where memory is short, folded as it streams by."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dedup_sdk.orders import Order
 from dedup_sdk.store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
-from spark_backfill.lane_fold import SIGHTED, DealtRow, LaneFold
-from spark_backfill.lane_spec import DealtSpec, LaneSpec
+from spark_backfill.last_id_fold import SIGHTED, LastIdFold, ShuffledRow
+from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot, SlotPlan, placement_column
@@ -31,8 +31,8 @@ _NO_TIME: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneWriter:
-    """A function for ``mapInArrow``: dealt rows in, by slot, lane and offset; a JSON `SlotOutcome` a slot out.
+class LastIdWriter:
+    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
 
     ``stretches`` are those of the run by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
     """
@@ -40,18 +40,18 @@ class LaneWriter:
     folder: str
     slots: tuple[Slot, ...]
     stretches: Mapping[int, Stretch]
-    spec: LaneSpec
+    spec: LastIdSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold and write one slot after the other."""
         rule = self.spec.strategy.rule
         for number, rows in groupby(_rows(batches, rule.order), key=itemgetter(0)):
             slot = self.slots[number]
-            fold = LaneFold(rule, self.stretches[slot.partition])
+            fold = LastIdFold(rule, self.stretches[slot.partition])
             outcome = self._write(number, slot, fold, rows).to_json()
             yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
 
-    def _write(self, number: int, slot: Slot, fold: LaneFold, rows: Iterable[DealtRow]) -> SlotOutcome:
+    def _write(self, number: int, slot: Slot, fold: LastIdFold, rows: Iterable[ShuffledRow]) -> SlotOutcome:
         folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
         file = write_pages(Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
         return SlotOutcome(
@@ -70,17 +70,17 @@ class LaneWriter:
         )
 
 
-def write_dealt(
-    dealt: DataFrame,
+def write_ordered(
+    shuffled: DataFrame,
     plan: SlotPlan,
     stretches: Sequence[Stretch],
-    spec: DealtSpec,
+    spec: OrderedSpec,
     folder: Path,
     *,
     now_ms: int,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold dealt rows and write their marks below ``folder``; return, of each slot that had a row, what was written.
+    """Fold shuffled rows and write their marks below ``folder``; return, of each slot that had a row, what was written.
 
     ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
     the run began.
@@ -88,31 +88,31 @@ def write_dealt(
     count = len(plan.slots)
     if not count:
         return []
-    placed = dealt.repartition(count, placement_column(dealt["slot"], count))
+    placed = shuffled.repartition(count, placement_column(shuffled["slot"], count))
     # Of an offset that comes twice the earlier timestamp counts, any before none.
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
-    ordered = placed.sortWithinPartitions("slot", "lane", "offset", known_ms)
+    ordered = placed.sortWithinPartitions("slot", "fold_key", "offset", known_ms)
     task = writer_of(spec, plan, stretches, folder, now_ms=now_ms)
     written = ordered.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]
 
 
 def writer_of(
-    spec: DealtSpec, plan: SlotPlan, stretches: Sequence[Stretch], folder: Path, *, now_ms: int
-) -> LaneWriter | UnitWriter:
-    """Return the task that folds and writes; all as in `write_dealt`."""
+    spec: OrderedSpec, plan: SlotPlan, stretches: Sequence[Stretch], folder: Path, *, now_ms: int
+) -> LastIdWriter | UnitWriter:
+    """Return the task that folds and writes; all as in `write_ordered`."""
     by_partition = {each.partition: each for each in stretches}
-    if isinstance(spec, LaneSpec):
-        return LaneWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec)
+    if isinstance(spec, LastIdSpec):
+        return LastIdWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec)
     return UnitWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec, now_ms=now_ms)
 
 
-def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[DealtRow]:
+def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[ShuffledRow]:
     for batch in batches:
         candidates = _candidates(bytes_list(batch.column("id")), order)
         plain = (batch.column(name).to_pylist() for name in ("offset", "timestamp_ms"))
-        slots, lanes = batch.column("slot").to_pylist(), bytes_list(batch.column("lane"))
-        yield from map(DealtRow, slots, lanes, *plain, candidates)
+        slots, fold_keys = batch.column("slot").to_pylist(), bytes_list(batch.column("fold_key"))
+        yield from map(ShuffledRow, slots, fold_keys, *plain, candidates)
 
 
 def _candidates(column: Sequence[bytes | None], order: Order) -> Iterable[Candidate]:

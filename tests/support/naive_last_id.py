@@ -1,4 +1,4 @@
-"""Comparing with the last one in the plainest way: the completed records of a lane in a list, read again for every question.
+"""Comparing with the last one in the plainest way: the completed records of a source in a list, read again for every question.
 
 Nothing here is taken from the code under test. An ID is an origin and a number; numbers of two origins cannot be compared.
 """
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Sent(NamedTuple):
-    """One record: its lane, and its ID; None is an ID that nobody can read."""
+    """One record: its source, and its ID; None is an ID that nobody can read."""
 
     offset: int
-    lane: str
+    source: str
     origin: str
     number: int | None
     timestamp_ms: int = 0
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a lane remembers, worked out from its completed records.
+    """What a source remembers, worked out from its completed records.
 
     ``numbers`` ascending; ``forgot``: below them more was seen. ``known``: None where everything is, else how many were taken in.
     ``bottom``: the lowest number that would be remembered, where numbers are remembered as bits.
@@ -42,7 +42,7 @@ class Remembered:
 
 
 def remember(completed: list[Sent], depth: int, *, dense: bool, window_ms: int) -> Remembered | None:
-    """Return what the completed records of one lane, in offset order, leave behind."""
+    """Return what the completed records of one source, in offset order, leave behind."""
     known: Remembered | None = None
     for sent in completed:
         known = after(known, sent, depth, dense=dense, window_ms=window_ms)
@@ -105,7 +105,7 @@ def verdict(sent: Sent, known: Remembered | None, window_ms: int) -> str:
 
 
 def is_over(sent: Sent, known: Remembered, window_ms: int) -> bool:
-    """Whether a lane was silent for longer than its window; below zero is no time."""
+    """Whether a source was silent for longer than its window; below zero is no time."""
     return (
         min(sent.timestamp_ms, known.timestamp_ms) >= 0 and sent.timestamp_ms - known.timestamp_ms > window_ms
     )

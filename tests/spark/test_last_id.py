@@ -34,14 +34,23 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BASE_MS = 1_700_000_000_000
 IDLE_S = 0.5
 SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
-LAST = LastId(id=header("gtid"), order=orders.mysql_gtid(), lane=header("producer"), reorder_depth=6)
-SAID = ("--id", "header:gtid", "--order", "mysql-gtid", "--lane", "header:producer", "--reorder-depth", "6")
+LAST = LastId(id=header("gtid"), order=orders.mysql_gtid(), source=header("producer"), reorder_depth=6)
+SAID = (
+    "--id",
+    "header:gtid",
+    "--order",
+    "mysql-gtid",
+    "--source-id",
+    "header:producer",
+    "--reorder-depth",
+    "6",
+)
 COMMITTED = ("--archive-isolation", "read_committed")
 JSON = ("--format", "json", "--columns", "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64")  # fmt: skip
 
 
 def log_of(topic: str, count: int, *, calm_from: int = 10**6) -> list[Record]:
-    """Two partitions with late and repeated IDs of some producers, another server now and then, bad ones, and some without an ID or a lane.
+    """Two partitions with late and repeated IDs of some producers, another server now and then, bad ones, and some without an ID or a source.
 
     From offset ``calm_from`` on nothing is so late that it depends on what is in flight whether it is known.
     """
@@ -104,7 +113,7 @@ def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Ma
 
 
 @pytest.mark.parametrize("source", KAFKA_SOURCES)
-def test_a_consumers_lanes_are_rebuilt(
+def test_a_consumers_sources_are_rebuilt(
     source: str,
     broker: Broker,
     run: Callable[..., Manifest],
@@ -152,7 +161,9 @@ def archive_of(form: str, records: list[Record], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "twice", "json"])
-def test_an_archive_has_the_lanes_of_a_life(form: str, run: Callable[..., Manifest], tmp_path: Path) -> None:
+def test_an_archive_has_the_sources_of_a_life(
+    form: str, run: Callable[..., Manifest], tmp_path: Path
+) -> None:
     """Read by Arrow or by Spark, in the order of the files, with rows that come twice."""
     records = log_of("orders", 400)
     rebuilt = run("orders", "--whole-topic", *archive_of(form, records, tmp_path))
@@ -164,7 +175,7 @@ def test_an_archive_has_the_lanes_of_a_life(form: str, run: Callable[..., Manife
     assert (rebuilt.vouched, rebuilt.marks) == (True, 6)
 
 
-@pytest.mark.parametrize("by", [SAID, SAID[:4]], ids=["lanes", "partition"])
+@pytest.mark.parametrize("by", [SAID, SAID[:4]], ids=["sources", "partition"])
 @pytest.mark.parametrize("ids", [("1", "2"), ("1", None), ("1", f"{SERVERS[0]}:1")])
 def test_where_no_id_can_be_read_it_is_said(
     ids: tuple[str, str | None], by: tuple[str, ...], spark: SparkSession, tmp_path: Path

@@ -1,4 +1,4 @@
-"""The part of the command line that says how IDs are compared with the last one of their lane."""
+"""The options of the command line for `LastId`: how IDs are compared with the last one of their source."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any, Final
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk.window import Window
-from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.option_kin import refuse_beside, refuse_without
 
 _WITHOUT: Final = {
-    "base": "what a lane remembers cannot be added to; rebuild in full without --base",
-    "compact": "what a lane remembers is folded from the history; rebuild in full without --compact",
-    "partitions": "a lane lies in one partition, and its IDs are not taken to another",
+    "base": "what a source remembers cannot be added to; rebuild in full without --base",
+    "compact": "what a source remembers is folded from the history; rebuild in full without --compact",
+    "partitions": "a source lies in one partition, and its IDs are not taken to another",
     "report": "its page is about IDs that are looked up; make it in a run without --order",
 }
 """What does not go together with comparing, and why."""
-_OF_COMPARING: Final = ("lane", "reorder_depth", "otherwise", "otherwise_window")
+_OF_COMPARING: Final = ("source_id", "reorder_depth", "otherwise", "otherwise_window")
 
 
-def add_lane_options(add: Callable[..., Any]) -> None:
+def add_last_id_options(add: Callable[..., Any]) -> None:
     """Tell a parser of the options; ``add`` is its ``add_argument``."""
     add(
         "--order",
         metavar="NAME",
         help="for LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or py:MODULE:NAME; --window is "
-        f"then how long a silent lane is remembered ({IDLE_DAYS}d where it is not given)",
+        f"then how long a silent source is remembered ({IDLE_DAYS}d where it is not given)",
     )
     add(
-        "--lane",
+        "--source-id",
         metavar="SPEC",
-        help="with --order: the source inside a partition whose IDs are compared, e.g. header:producer (default: the partition)",
+        help="with --order: the ID of the source inside a partition, e.g. header:producer (default: the partition is one source)",
     )
     add(
         "--reorder-depth",
         type=int,
         metavar="N",
-        help=f"with --order: how much below its last ID a lane remembers (default: {REORDER_DEPTH})",
+        help=f"with --order: how much below its last ID a source remembers (default: {REORDER_DEPTH})",
     )
     add(
         "--otherwise",
@@ -53,14 +53,14 @@ def add_lane_options(add: Callable[..., Any]) -> None:
     )
 
 
-def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
+def read_last_id_spec(given: argparse.Namespace) -> LastIdSpec | None:
     """Read what was given, and put the usual window into ``given`` where there is none; None: IDs are looked up.
 
     Raises:
         ConfigurationError: one line on what is missing, or does not go together.
     """
     if given.order is None:
-        remedy = "only IDs that are compared have lanes; say how, e.g. --order integer"
+        remedy = "it is an option of LastId; say how IDs compare, e.g. --order integer"
         refuse_without(given, _OF_COMPARING, "--order", remedy)
         return None
     refuse_beside(given, _WITHOUT, "--order")
@@ -68,16 +68,16 @@ def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
         given.window = f"{IDLE_DAYS}d"
     elif Window.parse(given.window).count is not None:
         raise ConfigurationError(
-            f"--window {given.window}: with --order it is how long a silent lane is remembered; give a length of time alone, e.g. {IDLE_DAYS}d"
+            f"--window {given.window}: with --order it is how long a silent source is remembered; give a length of time alone, e.g. {IDLE_DAYS}d"
         )
     if given.id is None:
         raise ConfigurationError("--order needs --id: say which IDs are compared, e.g. --id header:sequence")
     _check_second(given)
     depth = REORDER_DEPTH if given.reorder_depth is None else given.reorder_depth
-    spec = LaneSpec(
+    spec = LastIdSpec(
         id=given.id,
         order=given.order,
-        lane=given.lane,
+        source=given.source_id,
         window=given.window,
         reorder_depth=depth,
         otherwise=given.otherwise,
@@ -86,10 +86,10 @@ def read_lanes(given: argparse.Namespace) -> LaneSpec | None:
     # Whatever is wrong is told before anything is asked.
     strategy = spec.strategy
     second = strategy.otherwise
-    return LaneSpec(
+    return LastIdSpec(
         id=str(strategy.id),
         order=given.order,
-        lane=None if strategy.lane is None else str(strategy.lane),
+        source=None if strategy.source is None else str(strategy.source),
         window=str(strategy.window),
         reorder_depth=depth,
         otherwise=None if second is None else str(second.id),

@@ -1,4 +1,4 @@
-"""Rebuilt equals lived where IDs are compared: the backfill's own tasks, a replay and a life leave the same lanes, which say the same."""
+"""`LastId`: the tasks of the backfill, a replay and a consumer's life leave the same state of each source, and the next records get the same verdicts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.errors import BackfillError
-from spark_backfill.lane_fold import DealtRow, LaneFold
-from spark_backfill.lane_spec import LaneSpec
+from spark_backfill.last_id_fold import LastIdFold, ShuffledRow
+from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.stretch import Stretch, horizon_ms
 from tests.property.test_reshard import outcome_of
-from tests.support.rebuilding_lanes import rebuild_lanes
+from tests.support.rebuilding_shuffled import rebuild_shuffled
 
 WINDOW_MS = 160
 NOW_MS = 10**9
@@ -61,7 +61,7 @@ def spelled(order: str, origin: int, number: int) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn, order: str) -> list[Record]:
-    """A log of one partition with holes, late and repeated IDs, two origins, bad ones, no ID, no lane, and idle windows."""
+    """A log of one partition with holes, late and repeated IDs, two origins, bad ones, no ID, no source, and idle windows."""
     numbers = st.integers(1, 14)
     steps = draw(
         st.lists(
@@ -77,9 +77,9 @@ def logs(draw: st.DrawFn, order: str) -> list[Record]:
         )
     )  # fmt: skip
     offset, now_ms, found = draw(st.sampled_from([0, 9])), 1_000, list[Record]()
-    for step, lane, number, origin, tick in steps:
+    for step, source, number, origin, tick in steps:
         now_ms += max(tick, 0)
-        headers: list[tuple[str, bytes | None]] = [] if lane is None else [("lane", lane.encode())]
+        headers: list[tuple[str, bytes | None]] = [] if source is None else [("source", source.encode())]
         if number == "bad":
             headers.append(("seq", b"?"))
         elif isinstance(number, int):
@@ -89,15 +89,21 @@ def logs(draw: st.DrawFn, order: str) -> list[Record]:
     return found
 
 
-def engine_over(store: MemoryStore, spec: LaneSpec, recent_marks: int) -> Deduplicator:
-    """An engine that flushes after so many lanes."""
+def engine_over(store: MemoryStore, spec: LastIdSpec, recent_marks: int) -> Deduplicator:
+    """An engine that flushes after so many sources."""
     return Deduplicator(
         spec.strategy, store, cluster="c", group="g", recent_marks=recent_marks, clock=lambda: NOW_MS / 1000
     )
 
 
 def lived(
-    log: list[Record], poison: set[int], spec: LaneSpec, recent_marks: int, seed: int, *, midway: bool = False
+    log: list[Record],
+    poison: set[int],
+    spec: LastIdSpec,
+    recent_marks: int,
+    seed: int,
+    *,
+    midway: bool = False,
 ) -> MemoryStore:
     """Live through a log, ending records in an order that only the seed knows; those of ``poison`` become dead letters.
 
@@ -126,7 +132,7 @@ def lived(
 
 def replayed(
     log: list[Record],
-    spec: LaneSpec,
+    spec: LastIdSpec,
     recent_marks: int,
     slice_records: int,
     *,
@@ -159,16 +165,18 @@ def stretch_of(log: list[Record], *, complete: bool = True, window: Window | Non
     )
 
 
-def spec_of(order: str, lane: str | None, depth: int) -> LaneSpec:
+def spec_of(order: str, source: str | None, depth: int) -> LastIdSpec:
     """A strategy on the headers of `logs`."""
-    return LaneSpec(id="header:seq", order=order, lane=lane, window=f"{WINDOW_MS}ms", reorder_depth=depth)
+    return LastIdSpec(
+        id="header:seq", order=order, source=source, window=f"{WINDOW_MS}ms", reorder_depth=depth
+    )
 
 
 WINDOW = spec_of("integer", None, 0).strategy.window
 
 
 def remembered(pages: list[Marks], newest_ms: int) -> tuple[str, dict[bytes, tuple[int, int, bytes]]]:
-    """The fingerprint of the lanes that a record of that time, coming next, could belong to, and these themselves."""
+    """The fingerprint of the sources that a record of that time, coming next, could belong to, and these themselves."""
     known: dict[bytes, tuple[int, int, bytes]] = {}
     for page in pages:
         for row in range(page.count):
@@ -186,7 +194,7 @@ def remembered(pages: list[Marks], newest_ms: int) -> tuple[str, dict[bytes, tup
     return fingerprint([marks]), alive
 
 
-def in_store(store: MemoryStore, spec: LaneSpec) -> list[Marks]:
+def in_store(store: MemoryStore, spec: LastIdSpec) -> list[Marks]:
     """All that a store remembers."""
     identity = Identity(cluster="c", group="g", topic="t", partition=0, id_spec=str(spec))
     partition = store.open(identity, WINDOW)
@@ -204,7 +212,7 @@ def in_snapshot(folder: Path) -> list[Marks]:
     return list(read_snapshot(folder, entry))
 
 
-def start(engine: Deduplicator, log: list[Record], spec: LaneSpec, folder: Path) -> str:
+def start(engine: Deduplicator, log: list[Record], spec: LastIdSpec, folder: Path) -> str:
     """Let an engine begin with a snapshot of a log; return what the log says."""
     held = engine.attach("t", 0)
     plan = plan_start(None, committed=log[-1].offset + 1, low=log[0].offset, complete=True)
@@ -225,17 +233,17 @@ def verdicts(engine: Deduplicator, tail: list[Record]) -> list[Verdict]:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["dense", "sparse", "function"])
-@pytest.mark.parametrize("lane", [None, "header:lane"])
+@pytest.mark.parametrize("source", [None, "header:source"])
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(0, 4), ranges=st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
-def test_the_backfill_leaves_the_lanes_of_a_life(
-    order: str, lane: str | None, data: st.DataObject, seed: int, depth: int, ranges: int
+def test_the_backfill_leaves_the_sources_of_a_life(
+    order: str, source: str | None, data: st.DataObject, seed: int, depth: int, ranges: int
 ) -> None:
-    """From the same log, dead letters or not, all three leave the same lanes; from each of them the next records get the same verdicts."""
+    """From the same log, dead letters or not, all three leave the same sources; from each of them the next records get the same verdicts."""
     whole = data.draw(logs(order))
     at = data.draw(st.integers(1, len(whole)))
     log, tail = whole[:at], whole[at:]
-    spec = spec_of(order, lane, depth)
+    spec = spec_of(order, source, depth)
     recent_marks = st.sampled_from([1, 2, 1000])
     poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
     life = lived(log, poison, spec, data.draw(recent_marks), seed)
@@ -243,12 +251,12 @@ def test_the_backfill_leaves_the_lanes_of_a_life(
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
-        manifest = rebuild_lanes(
+        manifest = rebuild_shuffled(
             log,
             stretch_of(log),
             spec,
             folder,
-            ranges=ranges if lane else 1,
+            ranges=ranges if source else 1,
             task_records=data.draw(st.integers(1, 50)),
             watched=data.draw(st.booleans()),
         )
@@ -267,15 +275,15 @@ def test_the_backfill_leaves_the_lanes_of_a_life(
 @given(data=st.data(), depth=st.integers(0, 3))
 @settings(max_examples=20, deadline=None)
 def test_a_history_that_begins_late_is_doubted_alike(order: str, data: st.DataObject, depth: int) -> None:
-    """Where the beginning is gone, a lane knows of itself what a replay from there would have it know."""
+    """Where the beginning is gone, a source knows of itself what a replay from there would have it know."""
     log = data.draw(logs(order))
-    spec = spec_of(order, "header:lane", depth)
+    spec = spec_of(order, "header:source", depth)
     replay = replayed(log, spec, 1000, data.draw(st.integers(1, 50)), complete=False)
     newest_ms = max(each.timestamp_ms for each in log)
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
         task_records = data.draw(st.integers(1, 50))
-        manifest = rebuild_lanes(
+        manifest = rebuild_shuffled(
             log, stretch_of(log, complete=False), spec, folder, ranges=3, task_records=task_records
         )
         assert remembered(in_snapshot(folder), newest_ms) == remembered(in_store(replay, spec), newest_ms)
@@ -284,53 +292,56 @@ def test_a_history_that_begins_late_is_doubted_alike(order: str, data: st.DataOb
     assert since_ms >= log[0].timestamp_ms
 
 
-def record(offset: int, lane: str, ident: str, timestamp_ms: int = 1_000) -> Record:
+def record(offset: int, source: str, ident: str, timestamp_ms: int = 1_000) -> Record:
     """A record of partition 0."""
-    return Record("t", 0, offset, timestamp_ms, headers=[("lane", lane.encode()), ("seq", ident.encode())])
+    return Record(
+        "t", 0, offset, timestamp_ms, headers=[("source", source.encode()), ("seq", ident.encode())]
+    )
 
 
 def test_two_records_at_one_offset_are_refused(tmp_path: Path) -> None:
-    """An archive of two logs ends the run, whether the lane is the same or another; the same record twice is one sighting, the earlier one."""
-    spec = spec_of("integer", "header:lane", 9)
+    """An archive of two logs ends the run, whether the source is the same or another; the same record twice is one sighting, the earlier one."""
+    spec = spec_of("integer", "header:source", 9)
     first = record(0, "x", "5")
     for other in (record(0, "x", "6"), record(0, "y", "5")):
         with pytest.raises(
             BackfillError, match="offset 0 of partition 0 is there twice with different contents"
         ):
-            rebuild_lanes([first, other], stretch_of([first]), spec, tmp_path / "a", watched=True)
+            rebuild_shuffled([first, other], stretch_of([first]), spec, tmp_path / "a", watched=True)
     later = [record(0, "x", "5", timestamp_ms) for timestamp_ms in (-1, 1_007, 1_003)]
-    rebuild_lanes(later, stretch_of([first]), spec, tmp_path / "b", watched=True)
+    rebuild_shuffled(later, stretch_of([first]), spec, tmp_path / "b", watched=True)
     [page] = in_snapshot(tmp_path / "b")
     assert (page.offsets.tolist(), page.timestamps.tolist()) == ([0], [1_003])
 
 
 @pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])
-def test_a_lane_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
+def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
     """What it remembers is right, and not all: until enough has come that is new, whatever it does not remember is uncovered."""
     spec = spec_of("integer", None, 2)
     rule = spec.strategy.rule
     offsets = [*range(40), *range(60, last + 1)]
     rows = [
-        DealtRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.place(b"%d" % at))) for at in offsets
+        ShuffledRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.place(b"%d" % at)))
+        for at in offsets
     ]
     high, gaps = (60, ((40, 60),)) if last >= 59 else (40, ())
     stretch = Stretch(partition=0, low=0, begin=0, high=max(high, last + 1), complete=False, gaps=gaps)
-    [page] = LaneFold(rule, stretch).pages(rows)
+    [page] = LastIdFold(rule, stretch).pages(rows)
     assert page.payloads is not None
     assert rule.restore(page.payloads[0], 0, 0).seen.known == known
 
 
-def test_a_lane_of_any_length_takes_no_more_memory() -> None:
-    """All records of a partition may be in one lane: its rows stream by, and only what it remembers stays."""
+def test_a_source_of_any_length_takes_no_more_memory() -> None:
+    """All records of a partition may be in one source: its rows stream by, and only what it remembers stays."""
     spec, count = spec_of("integer", None, 128), 60_000
     rule = spec.strategy.rule
 
-    def rows() -> Iterator[DealtRow]:
+    def rows() -> Iterator[ShuffledRow]:
         for number in range(count):
             text = f"{number:060}".encode()
-            yield DealtRow(0, b"l" * 16, number, number, Candidate(text, rule.order.place(text)))
+            yield ShuffledRow(0, b"l" * 16, number, number, Candidate(text, rule.order.place(text)))
 
-    fold = LaneFold(rule, Stretch(partition=0, low=0, begin=0, high=count, complete=True))
+    fold = LastIdFold(rule, Stretch(partition=0, low=0, begin=0, high=count, complete=True))
     tracemalloc.start()
     try:
         [page] = fold.pages(rows())

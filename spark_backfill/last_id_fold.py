@@ -1,6 +1,6 @@
-"""The fold of lanes: what each remembers once all its records are completed, one lane after the other.
+"""The fold of compared IDs: what each source remembers once all its records are completed, one source after the other.
 
-Where they have a second opinion, what that looks up lies between them, by its digest: of each ID the last sighting.
+Where `LastId` has a second opinion, the last sighting of each looked-up ID is a mark, too; all marks are in the order of their digests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule, SourceState
 from dedup_sdk.core.seen import Candidate
 from dedup_sdk.marks import Marks
 from spark_backfill.count_fold import later
-from spark_backfill.lane_dealer import TALLIES, WATCHED, read_tally
 from spark_backfill.offset_twins import two_records
 from spark_backfill.runs import Tally
+from spark_backfill.slot_shuffle import TALLIES, WATCHED, read_tally
 from spark_backfill.stretch import Stretch
 
 SIGHTED: Final = Candidate(b"", None)
@@ -29,26 +29,26 @@ _PAGE_MARKS: Final = 100_000
 _PAGE_BYTES: Final = 2**23
 
 
-class DealtRow(NamedTuple):
-    """A row of `spark_backfill.lane_dealer`, its ID with its place; `SIGHTED` where it has none."""
+class ShuffledRow(NamedTuple):
+    """A row of `spark_backfill.slot_shuffle`, its ID with its place in the order; `SIGHTED` where it has none."""
 
     slot: int
-    lane: bytes
+    fold_key: bytes
     offset: int
     timestamp_ms: int
     candidate: Candidate
 
 
 class _Left(NamedTuple):
-    """What a lane, or what is looked up, leaves behind; a payload has only a lane."""
+    """The mark of a source or of a looked-up ID; only that of a source has a payload."""
 
     offset: int
     timestamp_ms: int
     payload: bytes
 
 
-class LaneFold:
-    """Folds the rows of one slot, which come by lane and offset. One lane is in memory at a time, and a page of marks.
+class LastIdFold:
+    """Folds the rows of one slot, sorted by fold key and offset. One source is in memory at a time, and a page of marks.
 
     ``tally``, ``malformed`` (records whose ID the order cannot read) and ``forgotten_ms`` (the newest timestamp of the marks that were left
     out for their age, None: none were) are known when all pages were taken.
@@ -63,8 +63,8 @@ class LaneFold:
         self._since_ms: int | None = None
         self._latest_ms = int(time.time() * 1000)
 
-    def pages(self, rows: Iterable[DealtRow]) -> Iterator[Marks]:
-        """Yield the marks of all lanes, ascending by digest, their memory as payload; those that are looked up have none.
+    def pages(self, rows: Iterable[ShuffledRow]) -> Iterator[Marks]:
+        """Yield all marks, ascending by digest. The payload of a source's mark is what it remembers; the mark of a looked-up ID has none.
 
         Raises:
             BackfillError: an offset comes with two IDs.
@@ -72,18 +72,18 @@ class LaneFold:
         digests: list[bytes] = []
         marks: list[_Left] = []
         page_bytes = 0
-        for lane, records in groupby(rows, key=itemgetter(1)):
-            if lane == TALLIES:
+        for fold_key, records in groupby(rows, key=itemgetter(1)):
+            if fold_key == TALLIES:
                 self._begin(records)
                 continue
-            if lane == WATCHED:
+            if fold_key == WATCHED:
                 for _ in self._once(records):
                     pass
                 continue
             left = self._left_by(records)
             if left is None or self._is_old(left):
                 continue
-            digests.append(lane)
+            digests.append(fold_key)
             marks.append(left)
             page_bytes += len(left.payload)
             if len(marks) >= _PAGE_MARKS or page_bytes >= _PAGE_BYTES:
@@ -92,12 +92,12 @@ class LaneFold:
         if marks:
             yield _page(digests, marks)
 
-    def _begin(self, tallies: Iterable[DealtRow]) -> None:
+    def _begin(self, tallies: Iterable[ShuffledRow]) -> None:
         for row in tallies:
             self.tally.add(read_tally(row.offset, row.timestamp_ms, row.candidate.id_bytes))
         self._since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
 
-    def _left_by(self, records: Iterator[DealtRow]) -> _Left | None:
+    def _left_by(self, records: Iterator[ShuffledRow]) -> _Left | None:
         """Return what the records of one digest leave behind."""
         first = next(records)
         if first.candidate is not SIGHTED:
@@ -109,20 +109,20 @@ class LaneFold:
             last = row if row.offset != last.offset else last
         return _Left(last.offset, last.timestamp_ms, b"")
 
-    def _folded(self, records: Iterable[DealtRow]) -> SourceState | None:
+    def _folded(self, records: Iterable[ShuffledRow]) -> SourceState | None:
         rule, since_ms = self._rule, self._since_ms
         window_ms = rule.window.time_ms or 0
         mark: SourceState | None = None
         for _, _, offset, timestamp_ms, candidate in self._once(records):
             if self._stretch.gaps:
                 self._doubt_past_gaps(mark, offset)
-            lane_ms = timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS
+            known_ms = timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS
             mark = rule.completed(
                 mark,
                 candidate,
                 offset=offset,
-                timestamp_ms=lane_ms,
-                covered=since_ms is None or since_ms <= lane_ms - window_ms,
+                timestamp_ms=known_ms,
+                covered=since_ms is None or since_ms <= known_ms - window_ms,
             )
             if mark is None or mark.offset != offset:
                 self.malformed += 1
@@ -130,13 +130,13 @@ class LaneFold:
         return mark
 
     def _doubt_past_gaps(self, mark: SourceState | None, offset: int) -> None:
-        """Where offsets between a lane's last record and this one are nowhere, some that were completed may be missing."""
+        """Doubt what a source remembers where the history has a gap behind its last record: completed records may be missing."""
         if mark is not None and any(mark.offset < begin < offset for begin, _ in self._stretch.gaps):
             mark.seen.doubt()
 
-    def _once(self, records: Iterable[DealtRow]) -> Iterator[DealtRow]:
+    def _once(self, records: Iterable[ShuffledRow]) -> Iterator[ShuffledRow]:
         """Yield each offset's row once: an archive may have a record twice, which is one sighting."""
-        before: DealtRow | None = None
+        before: ShuffledRow | None = None
         for row in records:
             if before is None or row.offset != before.offset:
                 yield row

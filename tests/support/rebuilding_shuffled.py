@@ -1,4 +1,4 @@
-"""Snapshots of lanes and units: dealt out, sorted, folded and written by the backfill's own tasks, without Spark between them."""
+"""Snapshots of sources and units: shuffled, sorted, folded and written by the backfill's own tasks, without Spark."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dedup_sdk.ids import RecordFields
 from dedup_sdk.store.manifest import Manifest, write_manifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
-from spark_backfill.lane_dealer import DEALT_SCHEMA, LaneDealer, rows_batch
-from spark_backfill.lane_writer import writer_of
+from spark_backfill.last_id_writer import writer_of
 from spark_backfill.output import Output
 from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dedup_sdk.record import Record
-    from spark_backfill.lane_spec import DealtSpec
+    from spark_backfill.last_id_spec import OrderedSpec
     from spark_backfill.stretch import Stretch
 
-NAMES = [column.split()[0] for column in DEALT_SCHEMA.split(", ")]
+NAMES = [column.split()[0] for column in SHUFFLED_SCHEMA.split(", ")]
 _NO_TIME = 2**63 - 1
 
 
-def dealt_and_sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """What a slot's task gets: rows by slot, lane, offset and time, any time before none."""
+def shuffled_and_sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """What a slot's task gets: rows by slot, source, offset and time, any time before none."""
     table = pa.Table.from_batches(batches)
     columns = [table.column(name).to_pylist() for name in NAMES]
     rows = sorted(
@@ -44,8 +44,8 @@ def dealt_and_sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, NAMES)
 
 
-def rows_of(records: Sequence[Record], spec: DealtSpec) -> pa.RecordBatch:
-    """Records as a source gives them, at least one."""
+def rows_of(records: Sequence[Record], spec: OrderedSpec) -> pa.RecordBatch:
+    """Records as a reader returns them, at least one."""
     return rows_batch(
         pa.array([each.partition for each in records], pa.int32()),
         np.asarray([each.offset for each in records], np.int64),
@@ -54,10 +54,10 @@ def rows_of(records: Sequence[Record], spec: DealtSpec) -> pa.RecordBatch:
     )
 
 
-def rebuild_lanes(
+def rebuild_shuffled(
     records: Sequence[Record],
     stretch: Stretch,
-    spec: DealtSpec,
+    spec: OrderedSpec,
     folder: Path,
     *,
     ranges: int = 1,
@@ -69,17 +69,17 @@ def rebuild_lanes(
     """Make the snapshot of one stretch, read by tasks of so many records, in any order; ``watched``: as an archive with twins."""
     slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
     bounds = {stretch.partition: (stretch.begin, stretch.high)}
-    dealer = LaneDealer(spec=spec, plan=slots)
+    shuffle = SlotShuffle(spec=spec, plan=slots)
     if watched:
-        dealer = dealer.of_archive(bounds, twins=True)
-    dealt = [
+        shuffle = shuffle.of_archive(bounds, twins=True)
+    shuffled = [
         batch
         for start in range(0, len(records), task_records)
-        for batch in dealer([rows_of(records[start : start + task_records], spec)])
+        for batch in shuffle([rows_of(records[start : start + task_records], spec)])
     ]
     with Output(folder, overwrite=True) as output:
         writer = writer_of(spec, slots, [stretch], output.attempts, now_ms=now_ms)
-        rows = dealt_and_sorted(dealt)
+        rows = shuffled_and_sorted(shuffled)
         cut = [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)]
         outcomes = [
             SlotOutcome.from_json(text) for batch in writer(cut) for text in batch.column(0).to_pylist()

@@ -1,4 +1,4 @@
-"""How IDs are compared, as texts: what a worker gets, and reads where it is used (what ``py:`` names is imported there)."""
+"""How IDs are compared, as texts that Spark sends to its workers. A worker parses them, and imports there what ``py:`` names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_backfill.unit_spec import UnitSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneSpec:
-    """A `LastId` as texts: its ID spec, the name of its order (`dedup_sdk.orders.named`), the spec of its lane (None: the partition), window.
+class LastIdSpec:
+    """A `LastId` as texts, all but ``reorder_depth``: its ID spec, the name of its order (`dedup_sdk.orders.named`), the ID spec of the source (None: the partition), its window.
 
     ``otherwise`` and ``otherwise_window``: ID spec and window of its second opinion, both None where it has none. ``str`` is what a manifest
     keeps as the ID spec.
@@ -23,7 +23,7 @@ class LaneSpec:
 
     id: str
     order: str
-    lane: str | None
+    source: str | None
     window: str
     reorder_depth: int = REORDER_DEPTH
     otherwise: str | None = None
@@ -38,7 +38,7 @@ class LaneSpec:
         return LastId(
             id=id_spec(self.id),
             order=named(self.order),
-            lane=None if self.lane is None else id_spec(self.lane),
+            source=None if self.source is None else id_spec(self.source),
             reorder_depth=self.reorder_depth,
             otherwise=second,
             window=Window.parse(self.window),
@@ -67,11 +67,11 @@ class LaneSpec:
         return str(self.keys)
 
 
-DealtSpec = LaneSpec | UnitSpec
-"""What is folded in offset order, so that rows are dealt out (`spark_backfill.lane_dealer`)."""
-Spec = IdSpec | DealtSpec
-"""What is read of a record: its ID, its lane and ID, or its unit and ID."""
-SpecText = str | DealtSpec
+OrderedSpec = LastIdSpec | UnitSpec
+"""Specs whose rows are folded in offset order, after a shuffle (`spark_backfill.slot_shuffle`)."""
+Spec = IdSpec | OrderedSpec
+"""What is read of a record: its ID, its source key, or its unit key."""
+SpecText = str | OrderedSpec
 """The same for a worker."""
 
 
@@ -81,5 +81,5 @@ def text_of(spec: Spec) -> SpecText:
 
 
 def keys_of(spec: SpecText) -> Keys:
-    """Return what reads the IDs, lane keys or unit keys of records."""
+    """Return what reads the IDs, source keys or unit keys of records."""
     return id_spec(spec) if isinstance(spec, str) else spec.keys
