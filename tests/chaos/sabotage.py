@@ -6,6 +6,7 @@ Each is what a naive consumer does. The oracle has to notice; a check that canno
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,6 +31,9 @@ from dedup_sdk.kafka.session import Session
 from dedup_sdk.store.rocks import RocksPartition
 from dedup_sdk.units.memory import UnitMemory
 from tests.support.outbox_worker import send_before_persist
+
+_BETWEEN_S: Final = 0.1
+"""How long two steps that should be one may take, as on a slow machine: long enough that a kill falls between them."""
 
 
 def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
@@ -292,6 +296,7 @@ def _keep_the_id_apart() -> None:
         def apart(self: Inbox, _connection: Any, message: Any) -> Iterator[bool]:
             with self._engine.begin() as own, once(self, own, message) as first:
                 pass
+            time.sleep(_BETWEEN_S)
             yield first
 
         return apart
@@ -307,6 +312,7 @@ def _offsets_before_the_copy() -> None:
             # Only the group is told: what the bridge itself has copied it would not copy again.
             source._uncommitted |= {(m.topic(), m.partition()): m.offset() + 1 for m in batch}
             source._commit()
+            time.sleep(3 * _BETWEEN_S)
             return copy(self, source, target, batch)
 
         return eager
