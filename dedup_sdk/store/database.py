@@ -25,7 +25,7 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.progress import Progress, latest
-from dedup_sdk.store.filter import FilterWords, filter_words
+from dedup_sdk.store.filter_words import FilterWords, filter_words
 from dedup_sdk.store.journal import decode_step
 from dedup_sdk.store.options import (
     LEAST,

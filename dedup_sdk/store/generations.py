@@ -43,8 +43,8 @@ from dedup_sdk.store.database import (
     wants_merges,
 )
 from dedup_sdk.store.fields import Fields
-from dedup_sdk.store.filter import FilterWords, merge_words
-from dedup_sdk.store.filter_set import FilterSet
+from dedup_sdk.store.filter_set import Asked, FilterSet
+from dedup_sdk.store.filter_words import FilterWords, merge_words
 from dedup_sdk.store.options import SharedMemory, generation_options
 from dedup_sdk.store.pages import FoundMark, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
@@ -238,7 +238,7 @@ _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 class RocksGenerations:
     """The generations that ``state`` names; what else of ``names`` lies in the database, or beside it, is removed.
 
-    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well.
+    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well; ``filters`` say where `find` is to look.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class RocksGenerations:
         self._memory = memory
         self._families: dict[int, Rdict] = {}
         self._fold: Iterator[int] | None = None
-        self._filters = FilterSet(folder / _FILTERS, state.marks)
+        self.filters = FilterSet(folder / _FILTERS, state.marks)
         for made in (self.incoming, folder / _FILTERS):
             made.mkdir(mode=PRIVATE, exist_ok=True)
         for generation in state.generations:
@@ -271,7 +271,7 @@ class RocksGenerations:
     @property
     def filter_bytes(self) -> int:
         """Bytes of memory that filters take."""
-        return self._filters.nbytes
+        return self.filters.nbytes
 
     def count_with_bloom(self) -> int:
         """Return how many generations have RocksDB's own Bloom filter, by its own account."""
@@ -279,27 +279,23 @@ class RocksGenerations:
             families_with_bloom(self._folder) & {generation.name for generation in self.state.generations}
         )
 
-    def find(self, digests: bytes) -> list[tuple[int, FoundMark]]:
-        """Return (position, mark) of the digests that are stored, ascending by position."""
-        asked = self._filters.by_generation(digests)
-        if len(asked) > 1:
-            # Of the parts of one generation, too, the youngest comes first.
-            asked.reverse()
-            ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
-            asked.sort(key=lambda each: ages.get(each.generation, -1), reverse=True)
+    def find(self, digests: bytes, asked: list[Asked]) -> dict[int, FoundMark]:
+        """Return the mark of each digest that is stored, by its position; ``asked``: the answer of ``filters`` to them."""
         found: dict[int, FoundMark] = {}
-        for number, positions, keys in asked:
-            family = self._families.get(number)
-            if family is None:
-                continue
+        ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
+        # The youngest first, so that what it has is not asked of others.
+        for number, positions, keys in sorted(
+            asked, key=lambda each: ages.get(each.generation, -1), reverse=True
+        ):
             if found:
                 left = [at for at, position in enumerate(positions) if position not in found]
                 positions, keys = [positions[at] for at in left], [keys[at] for at in left]  # noqa: PLW2901
             # Few pages at once, which stay in the processor's cache until they are looked into.
             for start in range(0, len(keys), _PAGES_AT_ONCE):
                 end = start + _PAGES_AT_ONCE
-                find_in_pages(get_values(family, keys[start:end]), digests, positions[start:end], found)
-        return sorted(found.items())
+                pages = get_values(self._families[number], keys[start:end])
+                find_in_pages(pages, digests, positions[start:end], found)
+        return found
 
     def scan(self) -> Iterator[Marks]:
         """Yield all marks in parts, ascending, each ID once."""
@@ -308,12 +304,13 @@ class RocksGenerations:
     def newer_than_stored(self, marks: Marks) -> Marks:
         """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
         below = np.flatnonzero(marks.offsets <= self.state.top_offset)
-        found = self.find(take_digests(marks.digests, below)) if below.size else []
+        digests = take_digests(marks.digests, below)
+        found = self.find(digests, self.filters.by_generation(digests))
         if not found:
             return marks
-        places = below[[index for index, _ in found]]
+        places = below[[*found]]
         kept = np.ones(marks.count, dtype=np.bool_)
-        kept[places] = marks.offsets[places] > np.array([offset for _, (offset, *_) in found])
+        kept[places] = marks.offsets[places] > np.array([offset for offset, *_ in found.values()])
         return select_marks(marks, np.flatnonzero(kept))
 
     def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
@@ -325,7 +322,7 @@ class RocksGenerations:
         path.unlink(missing_ok=True)
         number = len(generation.extents)
         words = write_extent(path, marks, number)
-        end = self._filters.append(generation.number, generation.filter_bytes, words, number)
+        end = self.filters.append(generation.number, generation.filter_bytes, words, number)
         widened = replace(
             generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
         )
@@ -338,7 +335,8 @@ class RocksGenerations:
 
     def _go_on_folding(self, marks: int) -> None:
         """Fold at least so many marks of generations that take nothing in any more, as long as there are any."""
-        while marks > 0:
+        # At 0 as well: often all marks of one were folded just so, and what they lay in before is still there.
+        while marks >= 0:
             if self._fold is None:
                 old = next((each for each in self.state.generations[:-1] if len(each.extents) > 1), None)
                 if old is None:
@@ -371,7 +369,7 @@ class RocksGenerations:
         # The list of families, which is flushed at once, must not be ahead of it after a power cut.
         self._database.flush_wal(sync=True)
         self.state = state
-        self._filters.fold(old.number, new.number, words)
+        self.filters.fold(old.number, new.number, words)
         del self._families[old.number]
         self._database.drop_column_family(old.name)
 
@@ -397,7 +395,7 @@ class RocksGenerations:
 
     def write_words(self, generation: Generation, words: FilterWords) -> int:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
-        return self._filters.write(generation.number, 0, words)
+        return self.filters.write(generation.number, 0, words)
 
     def adopt(self, state: State) -> None:
         """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""
@@ -423,7 +421,7 @@ class RocksGenerations:
             if name not in names and name not in (DEFAULT, JOURNAL):
                 self._database.drop_column_family(name)
         stray = [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in names]
-        self._filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
+        self.filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
 
     def close(self) -> bool:
         """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.
@@ -435,7 +433,7 @@ class RocksGenerations:
             journal = self._database.get_column_family(JOURNAL)
             merges = wants_merges([self._database, journal, *self._families.values()])
             del journal
-            self._filters.keep(self.state.encode())
+            self.filters.keep(self.state.encode())
         except OSError as error:
             log.info(
                 "store %s: its filters are not kept (%s): the next opening makes them again",
@@ -453,14 +451,14 @@ class RocksGenerations:
 
     def _restore_filters(self) -> bool:
         try:
-            return self._filters.restore(self.state.encode())
+            return self.filters.restore(self.state.encode())
         except (StoreCorruptError, OSError) as error:
             log.info("store %s: filters are made again from their words: %s", self._folder, error)
             return False
 
     def _load_filter(self, generation: Generation) -> None:
         try:
-            self._filters.load(generation.number, generation.extents)
+            self.filters.load(generation.number, generation.extents)
         except (StoreCorruptError, OSError) as error:
             log.warning(
                 "store %s: filter of %s is made again from its keys: %s", self._folder, generation.name, error
@@ -471,7 +469,7 @@ class RocksGenerations:
         family, end, extents = self._families[generation.number], 0, []
         for number in range(len(generation.extents)):
             words = merge_words(read_words(family, number))
-            extents.append(self._filters.append(generation.number, end, words, number) - end)
+            extents.append(self.filters.append(generation.number, end, words, number) - end)
             end += extents[-1]
         self.state = self.state.changed(replace(generation, extents=tuple(extents)))
         self._database.put(STATE, self.state.encode())

@@ -149,7 +149,7 @@ class SharedMemory:
     """A block cache, and the write buffers, which are the same for the whole process; see `shared_memory`."""
 
     def __init__(self, block_cache_bytes: int, buffers: WriteBufferManager) -> None:
-        self.cache = Cache(block_cache_bytes)
+        self.cache = Cache.new_hyper_clock_cache(block_cache_bytes, BLOCK_BYTES)
         self.buffers = buffers
 
 

@@ -6,7 +6,7 @@ order, and Spark's order of binaries), and its key is::
     extent   uint32 big-endian   which sorted file of the generation it came in with, 0 in a snapshot
     rank     uint32 big-endian   the first 4 bytes of its first digest
 
-No two pages of an extent share a rank: a page goes on until 4 bytes change. So the ranks of the pages (`filter` keeps them) say in which page a
+No two pages of an extent share a rank: a page goes on until 4 bytes change. So the ranks of the pages (`filter_words` keeps them) say in which page a
 digest is, if it is stored. In the journal marks stand in the order of their completion, in one page a step. Layout, little-endian::
 
     count      uint32   n
@@ -43,8 +43,6 @@ Uint64s = NDArray[np.uint64]
 PAGE_MARKS: Final = 64
 PAGE_BYTES: Final = 8192
 """Of payloads: where they make it larger, a page has fewer marks."""
-LEAST_PAYLOAD_BYTES: Final = 9
-"""What a source remembers takes more: a shorter one is a mistake, or damage."""
 MOST_PAYLOAD_BYTES: Final = 2**31
 
 _LAYOUT: Final = struct.Struct("<4B3q")
@@ -77,7 +75,7 @@ FoundMark = tuple[int, int, int, bytes]
 class _Layout:
     """What a head says of the marks behind it, but for their count."""
 
-    __slots__ = ("flags", "least", "offset", "offset_bits", "offset_mask", "stride", "time", "widths")
+    __slots__ = ("flags", "least", "number_at", "offset_mask", "stride", "time_at", "time_mask", "widths")
 
     def __init__(self, head: bytes) -> None:
         self.flags, *rest = _LAYOUT.unpack(head)
@@ -88,9 +86,9 @@ class _Layout:
             )
             raise StoreCorruptError(message)
         self.stride = DIGEST_BYTES + sum(self.widths)
-        self.offset_bits = 8 * self.widths[0]
-        self.offset_mask = (1 << self.offset_bits) - 1
-        self.offset, self.time, _ = self.least
+        # In bits behind the digest.
+        self.time_at, self.number_at = 8 * self.widths[0], 8 * (self.widths[0] + self.widths[1])
+        self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
 
 
 @lru_cache(maxsize=1024)
@@ -114,7 +112,7 @@ def digest_ranks(digests: bytes) -> NDArray[np.uint32]:
 
 
 def check_payloads(marks: Marks) -> None:
-    """Refuse payloads that cannot be stored: of 1 to 8 bytes, of more than 2 GiB, or of marks with numbers.
+    """Refuse payloads that cannot be stored: of more than 2 GiB, or of marks with numbers.
 
     Raises `StoreError`, also when there are more or fewer payloads than marks.
     """
@@ -123,15 +121,14 @@ def check_payloads(marks: Marks) -> None:
     if len(marks.payloads) != marks.count:
         message = f"marks of {marks.count} offsets and {len(marks.payloads)} payloads: columns differ"
         raise StoreError(message)
-    sizes = set(marks.payload_sizes.tolist()) - {0}
-    if not sizes:
+    if not marks.bear_payloads:
         return
     if marks.numbers is not None:
         message = "marks have numbers and payloads: a store with a count window keeps no payload"
         raise StoreError(message)
-    if min(sizes) < LEAST_PAYLOAD_BYTES or max(sizes) > MOST_PAYLOAD_BYTES:
-        wrong = min(sizes) if min(sizes) < LEAST_PAYLOAD_BYTES else max(sizes)
-        message = f"a payload of {wrong} bytes cannot be stored: give {LEAST_PAYLOAD_BYTES} to {MOST_PAYLOAD_BYTES} bytes, or none"
+    largest = int(marks.payload_sizes.max())
+    if largest > MOST_PAYLOAD_BYTES:
+        message = f"a payload of {largest} bytes cannot be stored: give {MOST_PAYLOAD_BYTES} bytes at most"
         raise StoreError(message)
 
 
@@ -209,8 +206,6 @@ def _payloads(page: bytes, sizes_at: int) -> list[bytes]:
     sizes: list[int] = np.frombuffer(page, _SIZE, count, sizes_at).tolist() if len(page) >= end else []
     if len(page) != end + sum(sizes):
         raise _corrupt(page, f"its head wants {end + sum(sizes)} bytes")
-    if min((size for size in sizes if size), default=LEAST_PAYLOAD_BYTES) < LEAST_PAYLOAD_BYTES:
-        raise _corrupt(page, f"a payload is shorter than {LEAST_PAYLOAD_BYTES} bytes")
     return [page[start:stop] for start, stop in pairwise(accumulate(sizes, initial=end))]
 
 
@@ -244,16 +239,17 @@ def find_in_pages(
         layout = _layout(page[_COUNT_BYTES:_HEAD_BYTES])
         end = place + layout.stride
         if (place - _HEAD_BYTES) % layout.stride or layout.flags or end > len(page):
-            mark = _find(page, digest, layout)
-            if mark is not None:
-                found[position] = mark
-            continue
+            place = _place(page, digest, layout)
+            if place < 0:
+                continue
+            end = place + layout.stride
         packed = read(page[place + DIGEST_BYTES : end], "little")
+        offset, time, number = layout.least
         found[position] = (
-            layout.offset + (packed & layout.offset_mask),
-            layout.time + (packed >> layout.offset_bits),
-            0,
-            b"",
+            offset + (packed & layout.offset_mask),
+            time + (packed >> layout.time_at & layout.time_mask),
+            number + (packed >> layout.number_at),
+            _payload(page, layout, place) if layout.flags & _PAYLOADS else b"",
         )
 
 
@@ -264,25 +260,20 @@ def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
     return found.get(0)
 
 
-def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
-    """Do as `find_in_page`, for a page of any kind."""
+def _place(page: bytes, digest: bytes, layout: _Layout) -> int:
+    """Return where a mark of the digest begins, -1 when there is none: what reaches from one mark into the next, or lies in a payload, is none."""
     end = _HEAD_BYTES + layout.stride * marks_in_page(page)
     if len(page) < end:
         raise _corrupt(page, f"its head wants {end} bytes")
     place = page.find(digest, _HEAD_BYTES, end)
-    # A digest lies at the beginning of a mark; what reaches from one mark into the next is none.
     while place >= 0 and (place - _HEAD_BYTES) % layout.stride:
         place = page.find(digest, place + 1, end)
-    if place < 0:
-        return None
-    marks = _alike(layout, [page])
-    at = (place - _HEAD_BYTES) // layout.stride
-    return (
-        int(marks.offsets[at]),
-        int(marks.timestamps[at]),
-        0 if marks.numbers is None else int(marks.numbers[at]),
-        b"" if marks.payloads is None else marks.payloads[at],
-    )
+    return place
+
+
+def _payload(page: bytes, layout: _Layout, place: int) -> bytes:
+    index: int = (place - _HEAD_BYTES) // layout.stride
+    return _payloads(page, _HEAD_BYTES + layout.stride * marks_in_page(page))[index]
 
 
 def _encoded(marks: Marks, bounds: list[int]) -> list[bytes]:

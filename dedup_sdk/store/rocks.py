@@ -55,7 +55,7 @@ from dedup_sdk.store.database import (
     translating,
     unexpected_damage,
 )
-from dedup_sdk.store.filter import FilterWords, decode_words, merge_words
+from dedup_sdk.store.filter_words import FilterWords, decode_words, merge_words
 from dedup_sdk.store.generations import Generation, RocksGenerations, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.journal import decode_step, encode_step
@@ -418,16 +418,20 @@ class RocksPartition:
                 f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
             )
             raise StoreError(message)
+        asked = generations.filters.by_generation(digests)
+        if not asked:
+            return NONE_FOUND
         try:
-            found = generations.find(digests)
+            found = generations.find(digests, asked)
         except Exception as error:
             raise self._failure(error) from error
         if not found:
             return NONE_FOUND
-        indexes, marks = zip(*found, strict=True)
+        indexes = sorted(found)
+        marks = [found[index] for index in indexes]
         offsets, timestamps, numbers, payloads = map(list, zip(*marks, strict=True))
         return Found(
-            list(indexes),
+            indexes,
             offsets,
             timestamps,
             numbers if self._numbered else None,

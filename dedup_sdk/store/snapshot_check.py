@@ -16,7 +16,7 @@ import numpy as np
 
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, elsewhere, join_marks, select_marks
-from dedup_sdk.store.filter import FilterWords, decode_words, filter_words, merge_words
+from dedup_sdk.store.filter_words import FilterWords, decode_words, filter_words, merge_words
 from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, payload_word, sum_fingerprints
 from dedup_sdk.store.manifest import SortedFile
 from dedup_sdk.store.pages import Uint64s, digest_words

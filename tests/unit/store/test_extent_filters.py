@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk.store.database import get_values
-from dedup_sdk.store.filter import NO_WORDS, FilterWords, filter_words, merge_words
-from dedup_sdk.store.filter_set import BITS_PER_ID, Asked, Extent, ExtentFilters, FilterSet
+from dedup_sdk.store.filter_set import BITS_PER_ID_AND_EXTENT, Asked, Extent, ExtentFilters, FilterSet
+from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
@@ -19,9 +19,10 @@ DAY_MS = 86_400_000
 
 
 def words(count: int, seed: int) -> tuple[bytes, FilterWords]:
-    """Return random digests, unsorted, and their words, sorted."""
+    """Return random digests, unsorted, and their words, sorted, of one page."""
     digests = random_marks(count, seed).digests
-    return digests, merge_words([filter_words(digests), NO_WORDS])
+    added = merge_words([filter_words(digests), NO_WORDS])
+    return digests, dataclasses.replace(added, pages=added.ranks[:1])
 
 
 def everywhere(digests: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
@@ -42,14 +43,14 @@ def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
     filters = ExtentFilters()
     parts = [words(20_000, seed) for seed in range(6)]
     for index, (_, added) in enumerate(parts):
-        filters.add(Extent(index // 2, index, 1, added.count), [added])
+        filters.add(Extent(index // 2, index, 1, added.count, pages=1), [added])
     for index, (digests, _) in enumerate(parts):
         found = generations(filters.by_generation(digests, everywhere(digests)))
         assert found[index // 2] == list(range(20_000))
         assert all(
             len(positions) <= 1_600 for generation, positions in found.items() if generation != index // 2
         )
-    assert filters.nbytes <= 6 * 20_000 * BITS_PER_ID // 8
+    assert filters.nbytes <= 6 * (20_000 * BITS_PER_ID_AND_EXTENT // 8 + 16)
 
 
 def test_generations_are_named_with_positions_of_the_question() -> None:
@@ -57,7 +58,7 @@ def test_generations_are_named_with_positions_of_the_question() -> None:
     filters = ExtentFilters()
     digests, added = words(10, 1)
     for generation in (3, 12, 7):
-        filters.add(Extent(generation, 0, 1, added.count), [added])
+        filters.add(Extent(generation, 0, 1, added.count, pages=1), [added])
     asked = random_marks(5, 2).digests + digests
     positions = np.array([6, 9], np.intp)
     assert generations(filters.by_generation(asked, positions)) == {12: [6, 9], 7: [6, 9], 3: [6, 9]}

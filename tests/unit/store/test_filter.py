@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
@@ -9,27 +10,31 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.filter import (
+from dedup_sdk.store.filter_set import (
     BITS_PER_ID,
-    NO_WORDS,
+    BITS_PER_ID_AND_EXTENT,
+    LEAST_PER_FILTER,
     PATTERN_BITS,
     PATTERNS,
     Filter,
+    FilterSet,
+)
+from dedup_sdk.store.filter_words import (
+    NO_WORDS,
     FilterWords,
     decode_words,
     encode_words,
     filter_words,
     merge_words,
 )
-from dedup_sdk.store.filter_set import BITS_PER_ID as BITS_PER_ID_AND_EXTENT
-from dedup_sdk.store.filter_set import LEAST_PER_FILTER, FilterSet
 from tests.support.marks import random_marks
 
 
 def words(count: int, seed: int) -> tuple[bytes, FilterWords]:
-    """Return random digests, unsorted, and their words, sorted."""
+    """Return random digests, unsorted, and their words, sorted, of one page."""
     digests = random_marks(count, seed).digests
-    return digests, merge_words([filter_words(digests), NO_WORDS])
+    added = merge_words([filter_words(digests), NO_WORDS])
+    return digests, replace(added, pages=added.ranks[:1])
 
 
 def test_a_filter_never_misses_and_seldom_errs() -> None:
@@ -53,6 +58,17 @@ def test_a_filter_grows_by_further_words() -> None:
     assert filter_.count == 3_000
     for digests, _ in parts:
         assert len(filter_.may_contain(digests)) == 1_000
+
+
+def test_one_digest_is_answered_as_it_is_among_others() -> None:
+    """Of a full filter, digests that it has, and strangers, some of which it lets pass."""
+    digests, added = words(2_000, 5)
+    filter_ = Filter(2_000)
+    filter_.add(added)
+    asked = digests + random_marks(2_000, 6).digests
+    passed = [at for at in range(4_000) if filter_.may_contain(asked[16 * at : 16 * at + 16]).tolist() == [0]]
+    assert passed == filter_.may_contain(asked).tolist()
+    assert 2_000 < len(passed) < 2_200
 
 
 def test_positions_are_those_of_the_question() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.filter import encode_words, filter_words
+from dedup_sdk.store.filter_words import encode_words, filter_words
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.snapshot import file_sha256, read_snapshot
 from dedup_sdk.store.snapshot_check import check_snapshot
