@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -65,6 +65,7 @@ _PATTERNS: Final = 4096
 _WORDS: Final = struct.Struct(">I10xH")
 _FIRST: Final = np.zeros(1, np.intp)
 _NONE: Final = np.empty(0, np.intp)
+_NO_RANKS: Final = np.empty(0, np.uint64)
 _RANK_BITS: Final = np.uint64(32)
 _RANK_FACTOR: Final = np.uint32(0x9E3779B1)
 _PATTERN_FACTOR: Final = np.uint32(0x85EBCA77)
@@ -180,17 +181,13 @@ class ExtentFilters:
     ) -> None:
         self._extents = list(extents)
         self._table = np.empty(0, np.uint64) if table is None else table
-        self._place(np.empty(0, np.uint64) if pages is None else pages)
+        self._index, self._keys = _page_columns(self._extents, _NO_RANKS if pages is None else pages)
+        self._place()
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         return self._table.nbytes + self._index.nbytes + self._keys.nbytes
-
-    @property
-    def extents(self) -> list[Extent]:
-        """Those that have a filter."""
-        return list(self._extents)
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the bits of some of them, one after the other, to be kept as they are."""
@@ -198,7 +195,8 @@ class ExtentFilters:
 
     def pages(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the ranks of the pages of some of them, one after the other."""
-        return self._cut(self._ranks(), [each.pages for each in self._extents], extents)
+        ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
+        return self._cut(ranks, [each.pages for each in self._extents], extents)
 
     def add(self, extent: Extent, blocks: Sequence[FilterWords]) -> None:
         """Make a filter of an extent's words, ascending in each block."""
@@ -212,18 +210,21 @@ class ExtentFilters:
             table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(
                 _bits(words.ranks, words.patterns.astype(np.uint32)), starts
             )
-        pages = np.concatenate([self._ranks(), *(words.pages for words in blocks)])
+        pages = np.concatenate([_NO_RANKS, *(words.pages for words in blocks)])
+        index, keys = _page_columns([extent], pages, len(self._extents))
+        self._index, self._keys = np.concatenate((self._index, index)), np.concatenate((self._keys, keys))
         self._table = np.concatenate((self._table, table))
         self._extents.append(extent)
-        self._place(pages)
+        self._place()
 
     def keep(self, wanted: Callable[[Extent], bool]) -> None:
         """Forget the other extents."""
         kept = [extent for extent in self._extents if wanted(extent)]
         if len(kept) < len(self._extents):
-            self._table, pages = self.table(kept), self.pages(kept)
+            self._index, self._keys = _page_columns(kept, self.pages(kept))
+            self._table = self.table(kept)
             self._extents = kept
-            self._place(pages)
+            self._place()
 
     def by_generation(self, digests: bytes, positions: NDArray[np.intp]) -> list[Asked]:
         """Return which of the digests (``16 * n`` bytes) at ``positions`` each generation may have.
@@ -254,32 +255,45 @@ class ExtentFilters:
                     found.append(Asked(generation, asked[first:last], keys[first:last]))
         return found[::-1]
 
-    def _ranks(self) -> Uint64s:
-        """Return the ranks of all pages."""
-        return self._keys.view(_RANKS)[1::2].astype(np.uint64)
-
     def _cut(self, column: Uint64s, sizes: Sequence[int], extents: Sequence[Extent]) -> Uint64s:
         """Return what some extents have of a column in which all have so much each."""
-        wanted = {*extents}
-        return column[np.repeat([each in wanted for each in self._extents], sizes).astype(np.bool_)]
+        wanted, ends = {*extents}, np.cumsum(sizes).tolist()
+        parts = [
+            column[end - size : end]
+            for each, size, end in zip(self._extents, sizes, ends, strict=True)
+            if each in wanted
+        ]
+        return np.concatenate(parts) if parts else column[:0]
 
-    def _place(self, pages: Uint64s) -> None:
-        """Note where each table lies, in columns of shape ``(extents, 1)``, and where the pages are, whose ranks these are."""
-        counts = np.array([extent.pages for extent in self._extents], np.int64)
+    def _place(self) -> None:
+        """Note where each table lies, in columns of shape ``(extents, 1)``, and which rows are those of one generation."""
         blocks = np.array([extent_blocks(extent.marks) for extent in self._extents], np.uint64)
         self._blocks = blocks[:, None]
         self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
-        generations = np.array([extent.generation for extent in self._extents], np.int64)
-        self._edges = np.flatnonzero(generations[1:] != generations[:-1]) + 1
-        self._generations = generations[[0, *self._edges.tolist()]].tolist() if self._extents else []
-        numbers = np.array([extent.number for extent in self._extents], np.uint64) << _RANK_BITS
-        self._keys = (np.repeat(numbers, counts) | pages).astype(">u8").view("V8")
-        # Pages of all extents, ascending, so that one search is enough for all that are asked for. What would lie before the first page of
-        # its extent is not there, which that page says as well.
         self._rows = np.arange(len(self._extents), dtype=np.uint64) << _RANK_BITS
-        self._index = np.repeat(self._rows, counts) | pages
-        some = counts > 0
-        self._index[(np.cumsum(counts) - counts)[some]] = self._rows[some]
+        runs = [
+            (number, len(list(run))) for number, run in groupby(each.generation for each in self._extents)
+        ]
+        self._generations = [number for number, _ in runs]
+        self._edges = np.cumsum([rows for _, rows in runs][:-1], dtype=np.int64)
+
+
+def _page_columns(
+    extents: Sequence[Extent], ranks: Uint64s, first: int = 0
+) -> tuple[Uint64s, NDArray[np.void]]:
+    """Return the index of the pages of extents, whose rows are numbered from ``first``, and the keys of the pages.
+
+    The index has the row and the rank of each page in one number, ascending, so that one search is enough for all that are asked for.
+    """
+    counts = np.array([extent.pages for extent in extents], np.int64)
+    numbers = np.array([extent.number for extent in extents], np.uint64) << _RANK_BITS
+    keys = (np.repeat(numbers, counts) | ranks).astype(">u8").view("V8")
+    rows = np.arange(first, first + len(extents), dtype=np.uint64) << _RANK_BITS
+    index = np.repeat(rows, counts) | ranks
+    # What would lie before the first page is not there, which that page says as well.
+    some = counts > 0
+    index[(np.cumsum(counts) - counts)[some]] = rows[some]
+    return index, keys
 
 
 def _bits(ranks: NDArray[np.uint32], patterns: NDArray[np.uint32]) -> Uint64s:
