@@ -46,7 +46,7 @@ from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_set import Asked, FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
 from dedup_sdk.store.options import SharedMemory, generation_options
-from dedup_sdk.store.pages import FoundMark, find_in_pages
+from dedup_sdk.store.pages import FoundMark, digest_list, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
 from dedup_sdk.window import Window
@@ -282,6 +282,7 @@ class RocksGenerations:
     def find(self, digests: bytes, asked: list[Asked]) -> dict[int, FoundMark]:
         """Return the mark of each digest that is stored, by its position; ``asked``: the answer of ``filters`` to them."""
         found: dict[int, FoundMark] = {}
+        wanted = digest_list(digests)
         ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
         # The youngest first, so that what it has is not asked of others.
         for number, positions, keys in sorted(
@@ -294,7 +295,7 @@ class RocksGenerations:
             for start in range(0, len(keys), _PAGES_AT_ONCE):
                 end = start + _PAGES_AT_ONCE
                 pages = get_values(self._families[number], keys[start:end])
-                find_in_pages(pages, digests, positions[start:end], found)
+                find_in_pages(pages, wanted, positions[start:end], found)
         return found
 
     def scan(self) -> Iterator[Marks]:

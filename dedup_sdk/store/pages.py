@@ -75,7 +75,9 @@ FoundMark = tuple[int, int, int, bytes]
 class _Layout:
     """What a head says of the marks behind it, but for their count."""
 
-    __slots__ = ("flags", "least", "number_at", "offset_mask", "stride", "time_at", "time_mask", "widths")
+    __slots__ = (
+        "flags", "least", "number_at", "offset", "offset_mask", "stride", "time", "time_at", "time_mask", "widths",
+    )  # fmt: skip
 
     def __init__(self, head: bytes) -> None:
         self.flags, *rest = _LAYOUT.unpack(head)
@@ -86,6 +88,7 @@ class _Layout:
             )
             raise StoreCorruptError(message)
         self.stride = DIGEST_BYTES + sum(self.widths)
+        self.offset, self.time, _ = self.least
         # In bits behind the digest.
         self.time_at, self.number_at = 8 * self.widths[0], 8 * (self.widths[0] + self.widths[1])
         self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
@@ -222,9 +225,12 @@ def decode_items(items: Sequence[tuple[bytes, bytes]]) -> Marks:
 
 
 def find_in_pages(
-    pages: Iterable[bytes | None], digests: bytes, positions: Iterable[int], found: dict[int, FoundMark]
+    pages: Iterable[bytes | None],
+    digests: Sequence[bytes],
+    positions: Iterable[int],
+    found: dict[int, FoundMark],
 ) -> None:
-    """Note in ``found`` the mark of the digest at each position (of ``16 * n`` bytes) that the page beside it has; a later one takes an earlier one's place.
+    """Note in ``found`` the mark of the digest at each position that the page beside it has; a later one takes an earlier one's place.
 
     Raises `StoreCorruptError` when a page is cut off.
     """
@@ -232,48 +238,51 @@ def find_in_pages(
     for page, position in zip(pages, positions, strict=True):
         if page is None:
             continue
-        digest = digests[DIGEST_BYTES * position : DIGEST_BYTES * position + DIGEST_BYTES]
+        digest = digests[position]
         place = page.find(digest, _HEAD_BYTES)
         if place < 0:
             continue
         layout = _layout(page[_COUNT_BYTES:_HEAD_BYTES])
-        end = place + layout.stride
-        if (place - _HEAD_BYTES) % layout.stride or layout.flags or end > len(page):
-            place = _place(page, digest, layout)
-            if place < 0:
-                continue
-            end = place + layout.stride
+        stride = layout.stride
+        end = place + stride
+        if layout.flags or (place - _HEAD_BYTES) % stride or end > len(page):
+            mark = _find(page, digest, layout)
+            if mark is not None:
+                found[position] = mark
+            continue
         packed = read(page[place + DIGEST_BYTES : end], "little")
-        offset, time, number = layout.least
         found[position] = (
-            offset + (packed & layout.offset_mask),
-            time + (packed >> layout.time_at & layout.time_mask),
-            number + (packed >> layout.number_at),
-            _payload(page, layout, place) if layout.flags & _PAYLOADS else b"",
+            layout.offset + (packed & layout.offset_mask),
+            layout.time + (packed >> layout.time_at),
+            0,
+            b"",
         )
 
 
 def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
     """Return the mark of a digest, None when the page does not have it; raises `StoreCorruptError` as `find_in_pages` does."""
-    found: dict[int, FoundMark] = {}
-    find_in_pages([page], digest, [0], found)
-    return found.get(0)
+    return _find(page, digest, _layout(_head(page)))
 
 
-def _place(page: bytes, digest: bytes, layout: _Layout) -> int:
-    """Return where a mark of the digest begins, -1 when there is none: what reaches from one mark into the next, or lies in a payload, is none."""
-    end = _HEAD_BYTES + layout.stride * marks_in_page(page)
+def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
+    stride, count = layout.stride, marks_in_page(page)
+    end = _HEAD_BYTES + stride * count
     if len(page) < end:
         raise _corrupt(page, f"its head wants {end} bytes")
     place = page.find(digest, _HEAD_BYTES, end)
-    while place >= 0 and (place - _HEAD_BYTES) % layout.stride:
+    # A digest lies at the beginning of a mark; what reaches from one mark into the next is none.
+    while place >= 0 and (place - _HEAD_BYTES) % stride:
         place = page.find(digest, place + 1, end)
-    return place
-
-
-def _payload(page: bytes, layout: _Layout, place: int) -> bytes:
-    index: int = (place - _HEAD_BYTES) // layout.stride
-    return _payloads(page, _HEAD_BYTES + layout.stride * marks_in_page(page))[index]
+    if place < 0:
+        return None
+    packed = int.from_bytes(page[place + DIGEST_BYTES : place + stride], "little")
+    offset, time, number = layout.least
+    return (
+        offset + (packed & layout.offset_mask),
+        time + (packed >> layout.time_at & layout.time_mask),
+        number + (packed >> layout.number_at),
+        _payloads(page, end)[(place - _HEAD_BYTES) // stride] if layout.flags & _PAYLOADS else b"",
+    )
 
 
 def _encoded(marks: Marks, bounds: list[int]) -> list[bytes]:
