@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECENT_MARKS = st.sampled_from([1, 2, 3, 1000])
-SLICES = st.integers(1, 50)
+SLICES = st.sampled_from([1, 2, 3, 7, 50])
 
 # --- IDs that are looked up ----------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ def spelled(order: str, origin: int, number: int) -> bytes:
 @st.composite
 def compared(draw: st.DrawFn, order: str) -> list[Record]:
     """A log of one partition with holes, late and repeated IDs, two origins, bad ones, no ID, no source, and idle windows."""
-    numbers = st.integers(1, 14)
+    numbers, size = st.integers(1, 14), draw(st.sampled_from([1, 5, 15, 40]))
     steps = draw(
         st.lists(
             st.tuples(
@@ -133,8 +133,8 @@ def compared(draw: st.DrawFn, order: str) -> list[Record]:
                 st.sampled_from([0] * 9 + [1]),
                 st.sampled_from([0, 0, 0, 1, 1, 5, -LATE_MS, WINDOW_MS - 1, WINDOW_MS, WINDOW_MS + 1, 3 * WINDOW_MS]),
             ),
-            min_size=1,
-            max_size=45,
+            min_size=size,
+            max_size=size + 5,
         )
     )  # fmt: skip
     offset, now_ms, found = draw(st.sampled_from([0, 9])), 1_000, list[Record]()
@@ -215,7 +215,7 @@ def alive_at(spec: LastIdSpec, newest_ms: int) -> Callable[[Kept, int], bool]:
 def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> None:
     """Dead letters or not, all three leave the same sources and looked-up IDs; from each of them the next records get the same verdicts."""
     whole = comparing.log(data)
-    at = data.draw(st.integers(1, len(whole)))
+    at = len(whole) - data.draw(st.integers(0, len(whole) // 2))
     log, tail = whole[:at], whole[at:]
     spec = comparing.spec(data, 4, (WINDOW_MS // 4, WINDOW_MS, 3 * WINDOW_MS, 10**6))
     strategy = spec.strategy
