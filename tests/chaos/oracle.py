@@ -26,6 +26,7 @@ from tests.chaos.history import (
     Sample,
     Skip,
 )
+from tests.support.naive_log import Entry, read_log
 
 _EXAMPLES = 3
 
@@ -153,19 +154,25 @@ def judge(history: History) -> Judgement:
 
 def messages(log: Iterable[LogRecord], window_ms: int, *, everywhere: bool = False) -> dict[Place, Place]:
     """Return each record's message, by its first record; ``everywhere``: in whichever partition."""
+    places = sorted(((record.partition, record.offset), record) for record in log)
+    # The place in this order stands for the offset, so that one reading judges all partitions.
+    entries = [
+        Entry(at, _name(record, everywhere=everywhere), record.timestamp_ms)
+        for at, (_, record) in enumerate(places)
+    ]
+    duplicates = read_log(entries, window_ms, None).duplicates
     found: dict[Place, Place] = {}
-    last: dict[tuple[int, bytes], tuple[Place, int]] = {}
-    for record in sorted(log, key=lambda each: (each.partition, each.offset)):
-        place = (record.partition, record.offset)
-        message = place
-        if record.ident is not None:
-            judged = (-1 if everywhere else record.partition % BEFORE_A_RESTORE, record.ident)
-            seen = last.get(judged)
-            if seen is not None and record.timestamp_ms - seen[1] <= window_ms:
-                message = seen[0]
-            last[judged] = (message, record.timestamp_ms)
-        found[place] = message
+    for at, (place, _) in enumerate(places):
+        seen = duplicates.get(at)
+        found[place] = place if seen is None else found[places[seen.offset][0]]
     return found
+
+
+def _name(record: LogRecord, *, everywhere: bool) -> str | None:
+    """Return the ID of a record together with the partition that it is judged in."""
+    if record.ident is None:
+        return None
+    return f"{-1 if everywhere else record.partition % BEFORE_A_RESTORE}/{record.ident.hex()}"
 
 
 def unhandled(

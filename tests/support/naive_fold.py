@@ -1,14 +1,14 @@
-"""The fold of a log as a loop over a dictionary: what every other fold is compared with."""
+"""The fold of a log, as the naive log reads it, in the terms of a store: digests and marks. Every other fold is compared with it."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from dedup_sdk.decision import Mark, decide
+from dedup_sdk.decision import Mark
 from dedup_sdk.marks import Marks
-from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.pages import decode_items
+from tests.support.naive_log import Entry, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,23 +32,16 @@ def digest_of(name: object) -> bytes:
 
 
 def naive_fold(rows: Iterable[Row], window: Window) -> tuple[dict[bytes, Mark], int]:
-    """Judge the records of one partition in offset order by the rule itself; return all marks and how many were accepted."""
-    marks: dict[bytes, Mark] = {}
-    accepted = 0
-    for row in sorted(rows, key=lambda row: row.offset):
-        if row.digest is None:
-            continue
-        mark = marks.get(row.digest)
-        verdict = decide(
-            row.offset, row.timestamp_ms, mark, keyed=True, low=row.offset, high=row.offset, done=(), covered=True,
-            window=window, accepted=accepted,
-        )  # fmt: skip
-        if verdict is VerdictKind.FRESH:
-            accepted += 1
-            mark = None
-        number = accepted if mark is None else mark.number
-        marks[row.digest] = Mark(row.offset, row.timestamp_ms, number)
-    return marks, accepted
+    """Read the records of one partition in offset order; return all marks and how many IDs were accepted."""
+    log = (
+        Entry(row.offset, None if row.digest is None else row.digest.hex(), row.timestamp_ms) for row in rows
+    )
+    reading = read_log(log, window.time_ms, window.count)
+    marks = {
+        bytes.fromhex(ident): Mark(seen.offset, seen.timestamp_ms, seen.number)
+        for ident, seen in reading.seen.items()
+    }
+    return marks, reading.accepted
 
 
 def live(marks: dict[bytes, Mark], window: Window, newest_ms: int, accepted: int) -> dict[bytes, Mark]:

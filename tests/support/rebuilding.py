@@ -1,4 +1,4 @@
-"""Snapshots of a log written down as rows: planned, packed, folded and written by the backfill's own parts, without Spark."""
+"""Snapshots made by the backfill's own parts, without Spark: of rows of looked-up IDs, and of records that are folded in offset order."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from dedup_sdk.ids import id_spec
+from dedup_sdk.ids import RecordFields, id_spec
 from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk.store.snapshot import read_snapshot
+from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, horizons, plan_joined
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.base_stretch import plan_on_base, resumable
 from spark_backfill.history import History
+from spark_backfill.last_id_writer import writer_of
 from spark_backfill.output import Output
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
 from spark_backfill.slot_writer import SlotWriter
-from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
 from spark_backfill.stretch import Stretch
 from tests.support.naive_fold import Row, as_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dedup_sdk.decision import Mark
-    from dedup_sdk.window import Window
+    from dedup_sdk.record import Record
+    from spark_backfill.last_id_spec import OrderedSpec, Spec
     from spark_backfill.runs import Piece
 
+    Write = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 NOW_MS = 10**9
+_NAMES = [column.split()[0] for column in SHUFFLED_SCHEMA.split(", ")]
+_NO_TIME = 2**63 - 1
 
 
 def plan(
@@ -102,24 +111,108 @@ def write(
     if stretch.base is not None and base is not None:
         pieces += _of_base(base, slots, stretch, ordered=ordered, run_rows=run_rows)
     pieces.sort(key=lambda piece: (piece.slot, piece.tally.first_offset))
-    with Output(folder, overwrite=True) as output:
-        writer = SlotWriter(
-            folder=str(output.attempts),
+    history = History(cluster="c", topic="orders", topic_id="t", stretches=(stretch,))
+
+    def writer(attempts: Path) -> Write:
+        return SlotWriter(
+            folder=str(attempts),
             slots=slots.slots,
             window=window,
             keep_from_ms={0: stretch.keep_from_ms},
             accepted={} if stretch.base is None else {0: stretch.base.accepted},
         )
-        written = list(writer(map(to_batch, pieces)))
+
+    return _published(
+        folder, slots, writer, map(to_batch, pieces), history, id_spec("key"), window, group="billing"
+    )
+
+
+def rebuild_records(
+    records: Sequence[Record],
+    stretch: Stretch,
+    spec: OrderedSpec,
+    folder: Path,
+    *,
+    ranges: int = 1,
+    task_records: int = 7,
+    batch_rows: int = 5,
+    watched: bool = False,
+    now_ms: int = NOW_MS,
+) -> Manifest:
+    """Make the snapshot of one stretch whose records are folded in offset order; return its manifest.
+
+    They are read by tasks of ``task_records`` records, in any order. ``watched``: as an archive in which an offset may come twice.
+    """
+    slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
+    shuffle = SlotShuffle(spec=spec, plan=slots)
+    if watched:
+        shuffle = shuffle.of_archive({stretch.partition: (stretch.begin, stretch.high)}, twins=True)
+    rows = _sorted_rows(
+        [
+            batch
+            for start in range(0, len(records), task_records)
+            for batch in shuffle([rows_of(records[start : start + task_records], spec)])
+        ]
+    )
+    return _published(
+        folder,
+        slots,
+        lambda attempts: writer_of(spec, slots, [stretch], attempts, now_ms=now_ms),
+        [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)],
+        History(cluster="c", topic="t", topic_id="", stretches=(stretch,)),
+        spec,
+        Window.parse(spec.window),
+        group="g",
+    )
+
+
+def rows_of(records: Sequence[Record], spec: OrderedSpec) -> pa.RecordBatch:
+    """Return records, at least one, as the rows of a reader."""
+    return rows_batch(
+        pa.array([each.partition for each in records], pa.int32()),
+        np.asarray([each.offset for each in records], np.int64),
+        np.asarray([each.timestamp_ms for each in records], np.int64),
+        spec.keys.digests(RecordFields(records)).digests,
+    )
+
+
+def _sorted_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return rows as the task of a slot reads them: by slot, fold key, offset and time, any time before none."""
+    table = pa.Table.from_batches(batches)
+    columns = [table.column(name).to_pylist() for name in _NAMES]
+    rows = sorted(
+        zip(*columns, strict=True), key=lambda row: (*row[:3], _NO_TIME if row[3] < 0 else row[3], row[4])
+    )
+    arrays = [
+        pa.array(values, kind)
+        for values, kind in zip(zip(*rows, strict=True), table.schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, _NAMES)
+
+
+def _published(
+    folder: Path,
+    slots: SlotPlan,
+    writer: Callable[[Path], Write],
+    rows: Iterable[pa.RecordBatch],
+    history: History,
+    spec: Spec,
+    window: Window,
+    *,
+    group: str,
+) -> Manifest:
+    """Write the files of all slots, and publish them as a snapshot; ``writer`` gets the folder of its attempts."""
+    with Output(folder, overwrite=True) as output:
+        written = list(writer(output.attempts)(rows))
         outcomes = [SlotOutcome.from_json(text) for batch in written for text in batch.column(0).to_pylist()]
         output.take(slots, outcomes)
         manifest = make_manifest(
-            History(cluster="c", topic="orders", topic_id="t", stretches=(stretch,)),
+            history,
             slots,
             outcomes,
-            spec=id_spec("key"),
+            spec=spec,
             window=window,
-            group="billing",
+            group=group,
             isolation="read_committed",
             created_ms=NOW_MS,
         )

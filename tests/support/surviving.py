@@ -1,4 +1,4 @@
-"""A consumer that crashes, with everything that outlives it: the log, what was committed, and what its handler did.
+"""A consumer, through crashes or without any, with everything that outlives it: the log, what was committed, what its handler did.
 
 The oracle asks, of every verdict, whether a record was lost or doubled, and at the end whether all of them are those that
 follow from the whole log.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
@@ -21,9 +22,10 @@ from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from tests.support.known_marks import newest_marks
 from tests.support.logs import Row
-from tests.support.naive_log import End, Entry, read_log
+from tests.support.naive_log import End, Entry, first_open, read_log
 
 WALL_CLOCK_MS = 10_000
+DELIVERED = {VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED}
 
 
 class Disk(Protocol):
@@ -107,7 +109,11 @@ class Survivor:
         self.low: int | None = None
         self.durable: set[int] = set()
         self.verdicts: dict[int, Verdict] = {}
-        self.may_doubt: set[int] = set()
+        self.doubted: set[int] = set()
+        """Offsets that were told to be unverified."""
+        self.lives = 0
+        self.observed: Counter[int] = Counter()
+        """How often observers heard of a verdict, by offset."""
         self.clock_ms = -1
         self.begin_life(tell_committed=False)
 
@@ -115,6 +121,7 @@ class Survivor:
 
     def begin_life(self, *, tell_committed: bool) -> None:
         """Open the engine; what is not committed comes again."""
+        self.lives += 1
         self.in_flight: list[int] = []
         self.parked: set[int] = set()
         self.engine = Deduplicator(
@@ -122,6 +129,7 @@ class Survivor:
             store=self.disk.store(),
             recent_marks=self.recent_marks,
             clock=lambda: WALL_CLOCK_MS / 1000,
+            observers=[lambda event: self.observed.update([event.offset])],
         )
         if tell_committed and self.committed is not None:
             self.engine.open("t", 0, committed=self.committed, low=self.low)
@@ -203,13 +211,20 @@ class Survivor:
         entry.end = End.HANDLED
         act = self.engine.dead_letter if dead_letter else self.engine.complete
         for settled in act([self.record(entry)]):
-            self._take(self.entry(settled.record.offset), settled.verdict)
+            settles = self.entry(settled.record.offset)
+            assert settles.offset in self.parked
+            assert settled.record == self.record(settles)
+            self._take(settles, settled.verdict)
 
     def release(self, which: int) -> None:
         """Hand one of the records in flight back."""
         entry = self.entry(self.in_flight[which % len(self.in_flight)])
         [again] = self.engine.release([self.record(entry)])
-        assert again.verdict.deliver
+        before = self.verdicts[entry.offset]
+        assert again.record == self.record(entry)
+        assert (again.verdict.kind, again.verdict.deliver) == (before.kind, True)
+        assert again.verdict.attempt == before.attempt + 1
+        self.verdicts[entry.offset] = again.verdict
 
     def commit(self) -> None:
         """Commit what may be committed."""
@@ -220,6 +235,7 @@ class Survivor:
     # --- the oracle -----------------------------------------------------------------------------------------------
 
     def _take(self, entry: Entry, verdict: Verdict) -> None:
+        assert verdict.deliver == (verdict.kind in DELIVERED)
         if verdict.kind is VerdictKind.PARKED:
             self.parked.add(entry.offset)
             return
@@ -229,6 +245,8 @@ class Survivor:
             return
         self.verdicts[entry.offset] = verdict
         entry.doubtful = verdict.kind is VerdictKind.UNVERIFIED
+        if entry.doubtful:
+            self.doubted.add(entry.offset)
         if entry.doubtful and self.window.time_ms:
             assert entry.timestamp_ms < self.clock_ms - self.window.time_ms // 16, "doubted without need"
         if verdict.deliver:
@@ -249,6 +267,12 @@ class Survivor:
         if next_offset is not None:
             over = [entry.end is not End.OPEN for entry in self.log if entry.offset < next_offset]
             assert all(over), "the watermark passed a record that is not over"
+            # What was not read again since the last crash is not known to the engine.
+            limit = min(first_open(self.log), self.position)
+            behind = [entry for entry in self.log if next_offset <= entry.offset < limit]
+            assert not behind, (
+                "only holes may lie between the watermark and the first record that is not over"
+            )
         for offset in self.parked:
             assert any(earlier < offset for earlier in self.in_flight), (
                 "what waits for nothing waits for ever"
@@ -269,3 +293,10 @@ class Survivor:
             elif verdict.kind is not VerdictKind.UNVERIFIED:
                 expected = VerdictKind.FRESH if seen is None else VerdictKind.DUPLICATE
                 assert verdict.kind is expected, entry
+                if seen is not None:
+                    told = verdict.seen_offset, verdict.age_ms
+                    assert told == (seen.offset, entry.timestamp_ms - seen.timestamp_ms)
+        if self.lives == 1:
+            assert self.observed == Counter(entry.offset for entry in self.log)
+            assert self.engine.counters.stale == 0
+        assert self.engine.counters.observer_errors == 0

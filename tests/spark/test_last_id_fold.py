@@ -1,0 +1,156 @@
+"""The fold of compared IDs, without Spark: gaps, rows that come twice, windows, and what it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk import Record
+from dedup_sdk.core.seen import Candidate
+from spark_backfill.errors import BackfillError
+from spark_backfill.last_id_fold import LastIdFold, ShuffledRow
+from spark_backfill.last_id_spec import LastIdSpec
+from spark_backfill.slot_shuffle import SlotShuffle
+from spark_backfill.slots import Slot, SlotPlan
+from spark_backfill.stretch import Stretch
+from tests.support.lives import in_snapshot, stretch_of
+from tests.support.rebuilding import rebuild_records, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WINDOW_MS = 160
+
+
+def spec_of(depth: int, *, source: str | None = None, second_ms: int | None = None) -> LastIdSpec:
+    """Integers in the header ``seq``; a second opinion, where it has a window, looks up ``other``."""
+    return LastIdSpec(
+        id="header:seq",
+        order="integer",
+        source=source,
+        window=f"{WINDOW_MS}ms",
+        reorder_depth=depth,
+        otherwise=None if second_ms is None else "header:other",
+        otherwise_window=None if second_ms is None else f"{second_ms}ms",
+    )
+
+
+def record(
+    offset: int, ident: str, timestamp_ms: int = 1_000, *, source: str = "x", other: str = "a"
+) -> Record:
+    """A record of partition 0."""
+    named = {"source": source, "seq": ident, "other": other}
+    headers = [(name, text.encode()) for name, text in named.items()]
+    return Record("t", 0, offset, timestamp_ms, headers=headers)
+
+
+def looked_up(folder: Path) -> list[tuple[int, int]]:
+    """Offset and timestamp of each ID that is looked up, sorted."""
+    return sorted(mark[:2] for mark in in_snapshot(folder).marks.values() if not mark.payload)
+
+
+def sources(folder: Path) -> list[int]:
+    """The last offset of each source, sorted."""
+    return sorted(mark.offset for mark in in_snapshot(folder).marks.values() if mark.payload)
+
+
+@pytest.mark.parametrize(
+    ("source", "second_ms", "other"),
+    [
+        ("header:source", None, record(0, "6")),
+        ("header:source", None, record(0, "5", source="y")),
+        (None, WINDOW_MS, record(0, "5", other="b")),
+    ],
+    ids=["id", "source", "looked-up"],
+)
+def test_two_records_at_one_offset_are_refused(
+    source: str | None, second_ms: int | None, other: Record, tmp_path: Path
+) -> None:
+    """An archive of two logs ends the run, whatever their records differ in."""
+    spec, first = spec_of(9, source=source, second_ms=second_ms), record(0, "5")
+    with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice with different contents"):
+        rebuild_records([first, other], stretch_of([first], spec.reach), spec, tmp_path / "s", watched=True)
+
+
+@pytest.mark.parametrize("second_ms", [None, WINDOW_MS])
+def test_a_record_that_comes_twice_is_one(second_ms: int | None, tmp_path: Path) -> None:
+    """At the earlier of its times, any before none, wherever its rows lie."""
+    spec = spec_of(9, second_ms=second_ms)
+    rows = [record(at, str(at), when) for at, when in ((3, 1_007), (0, 9), (3, -1), (3, 1_003))]
+    stretch = Stretch(partition=0, low=0, begin=0, high=4, complete=True)
+    rebuild_records(rows, stretch, spec, tmp_path / "s", task_records=1, watched=True)
+    assert {mark[:2] for mark in in_snapshot(tmp_path / "s").marks.values()} == {(3, 1_003)}
+    assert looked_up(tmp_path / "s") == ([] if second_ms is None else [(3, 1_003)])
+
+
+@pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])
+def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
+    """What it remembers is right, and not all: until enough has come that is new, whatever it does not remember is uncovered."""
+    spec = spec_of(2)
+    rule = spec.strategy.rule
+    offsets = [*range(40), *range(60, last + 1)]
+    rows = [
+        ShuffledRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.place(b"%d" % at)))
+        for at in offsets
+    ]
+    high, gaps = (60, ((40, 60),)) if last >= 59 else (40, ())
+    stretch = Stretch(partition=0, low=0, begin=0, high=max(high, last + 1), complete=False, gaps=gaps)
+    [page] = LastIdFold(rule, stretch).pages(rows)
+    assert page.payloads is not None
+    assert rule.restore(page.payloads[0], 0, 0).seen.known == known
+
+
+def test_a_source_of_any_length_takes_no_more_memory() -> None:
+    """All records of a partition may be in one source: its rows stream by, and only what it remembers stays."""
+    spec, count = spec_of(128), 60_000
+    rule = spec.strategy.rule
+
+    def rows() -> Iterator[ShuffledRow]:
+        for number in range(count):
+            text = f"{number:060}".encode()
+            yield ShuffledRow(0, b"l" * 16, number, number, Candidate(text, rule.order.place(text)))
+
+    fold = LastIdFold(rule, Stretch(partition=0, low=0, begin=0, high=count, complete=True))
+    tracemalloc.start()
+    try:
+        [page] = fold.pages(rows())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert page.offsets.tolist() == [count - 1]
+    assert most < 500_000, "60,000 rows are some twenty million bytes"
+
+
+def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
+    """By the longer of the windows, as in the consumer; what is older leaves, and coverage says from when on all is known."""
+    spec, folder = spec_of(9, second_ms=10 * WINDOW_MS), tmp_path / "s"
+    assert spec.reach.time_ms == 10 * WINDOW_MS
+    assert spec_of(9, second_ms=1).reach.time_ms == WINDOW_MS
+    log = [
+        record(0, "5", 1_000, other="a"),
+        record(1, "?", 1_000 + WINDOW_MS, other="b"),
+        record(2, "?", 1_000 + 11 * WINDOW_MS, other="c"),
+    ]
+    manifest = rebuild_records(log, stretch_of(log, spec.reach), spec, folder, ranges=2)
+    assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([], [1, 2])
+    assert manifest.partitions[0].since_ms == 1_001
+    rebuild_records(log[:2], stretch_of(log[:2], spec.reach), spec, folder)
+    assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([0], [0, 1])
+
+
+def test_an_id_on_most_records_is_a_row_a_batch() -> None:
+    """Of what is looked up only the last sighting goes through the shuffle, from where a task read it."""
+    spec = spec_of(9, second_ms=WINDOW_MS)
+    records = [record(at, str(at), 1_000 + at, other="hot" if at % 10 else "cold") for at in range(100)]
+    slots = SlotPlan((Slot(0, 0, 1),))
+    shuffle = SlotShuffle(spec=spec, plan=slots)
+    rows = [
+        (row["offset"], row["timestamp_ms"])
+        for batch in shuffle([rows_of(records[:50], spec), rows_of(records[50:], spec)])
+        for row in batch.to_pylist()
+        if row["id"] is None
+    ]
+    assert sorted(rows) == [(at, 1_000 + at) for at in (40, 49, 90, 99)]
