@@ -1,14 +1,15 @@
 """How long the way of one record is: calls of this package's functions, and modules that they lie in.
 
     python benchmarks/path.py
-    python benchmarks/path.py --trace
+    python benchmarks/path.py --trace assignment
 
 record
     one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next ``poll()``
 housekeeping
     a ``poll()`` that brings nothing, when all that is on a timer is due
 assignment
-    from ``subscribe()`` up to the first message
+    from the client's callback up to the first message, with a store that an orderly ``close()`` of a consumer with the
+    same settings left, whose last commit the group has
 
 A comprehension, a generator's step and a lambda count as calls. Runs on librdkafka's mock cluster. The result goes to stdout.
 """
@@ -51,6 +52,12 @@ class Trail:
 
     calls: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
+
+    def begin_with(self, call: str) -> None:
+        """Leave out what came before a call."""
+        first = [line.strip() for line in self.trace].index(call)
+        self.trace = self.trace[first:]
+        self.calls = Counter(line.strip().partition(":")[0] for line in self.trace)
 
     def count(self, part: str = "") -> int:
         """Return the number of calls, of modules whose name begins with ``part``."""
@@ -125,21 +132,42 @@ def housekeeping_path() -> Trail:
 
 
 def assignment_path() -> Trail:
-    """Return the way from the subscription to the first message."""
-    trails = []
-    for _ in range(_TRIES):
-        trails.append(trail := Trail())
-        with _consumer(subscribed=False) as (consumer, send):
+    """Return the way of an assignment with an existing store, from the client's callback to the first message."""
+    return min((_one_assignment() for _ in range(_TRIES)), key=Trail.count)
+
+
+def _one_assignment() -> Trail:
+    trail = Trail()
+    with _topic() as (make, send):
+        with make() as before:
+            before.subscribe(["orders"])
             send()
+            _poll(before)
+        send()
+        with make() as consumer:
+            consumer.subscribe(["orders"])
             with traced(trail):
-                consumer.subscribe(["orders"])
                 _poll(consumer)
-    return min(trails, key=Trail.count)
+    # The rounds in which the group was joined are no part of it.
+    trail.begin_with("kafka/assignment_api:AssignmentApi.subscribe.<locals>.assign")
+    return trail
 
 
 @contextmanager
-def _consumer(*, subscribed: bool = True) -> Iterator[tuple[DedupConsumer, Callable[[], None]]]:
-    config = {"group.id": "path", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, "log_level": 0}
+def _consumer() -> Iterator[tuple[DedupConsumer, Callable[[], None]]]:
+    with _topic() as (make, send), make() as consumer:
+        consumer.subscribe(["orders"])
+        yield consumer, send
+
+
+@contextmanager
+def _topic() -> Iterator[tuple[Callable[[], DedupConsumer], Callable[[], None]]]:
+    """Have a topic of one partition; yield what makes a consumer of it, with one store, and what sends it a record."""
+    config = {
+        "group.id": "path", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, "log_level": 0,
+        # The mock cluster's later rebalances take as long, but for a second.
+        "session.timeout.ms": 1_200, "heartbeat.interval.ms": 100,
+    }  # fmt: skip
     with MockKafka() as kafka, tempfile.TemporaryDirectory(prefix="dedup-path-") as folder:
         kafka.create_topic("orders")
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
@@ -149,13 +177,13 @@ def _consumer(*, subscribed: bool = True) -> Iterator[tuple[DedupConsumer, Calla
             producer.produce("orders", b"", headers={"dedup-id": str(next(numbers))})
             producer.flush()
 
-        strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
-        with DedupConsumer(
-            {**config, "bootstrap.servers": kafka.bootstrap}, dedup=strategy, store=folder
-        ) as consumer:
-            if subscribed:
-                consumer.subscribe(["orders"])
-            yield consumer, send
+        def make() -> DedupConsumer:
+            strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
+            return DedupConsumer(
+                {**config, "bootstrap.servers": kafka.bootstrap}, dedup=strategy, store=folder
+            )
+
+        yield make, send
 
 
 def _poll(consumer: DedupConsumer) -> Any:
@@ -167,13 +195,20 @@ def _poll(consumer: DedupConsumer) -> Any:
     raise TimeoutError(f"no message came in {_PATIENCE_S:g} s")
 
 
+_PATHS: Final[dict[str, Callable[[], Trail]]] = {
+    "record": record_path,
+    "housekeeping": housekeeping_path,
+    "assignment": assignment_path,
+}
+
+
 def main() -> int:
     """Measure, print, and return the exit status."""
     parser = argparse.ArgumentParser(description="How long the way of one record is.")
-    parser.add_argument("--trace", action="store_true", help="print the record's calls, one a line")
+    parser.add_argument("--trace", choices=_PATHS, help="print the calls of one of them, one a line")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
-    trails = {"record": record_path(), "housekeeping": housekeeping_path(), "assignment": assignment_path()}
+    trails = {name: measure() for name, measure in _PATHS.items()}
     if arguments.json:
         print(
             json.dumps(
@@ -185,14 +220,15 @@ def main() -> int:
         )
         return 0
     if arguments.trace:
-        print("\n".join(trails["record"].trace))
+        print("\n".join(trails[arguments.trace].trace))
     for name, trail in trails.items():
         kafka = trail.count("kafka/")
         rest = trail.count() - kafka
         print(
             f"{name:<12} {trail.count():4} calls in {trail.modules} modules; kafka/ {kafka}, the rest {rest}"
         )
-    print("\n".join(f"{calls:5} {module}" for module, calls in trails["record"].calls.most_common()))
+    listed = trails[arguments.trace or "record"].calls
+    print("\n".join(f"{calls:5} {module}" for module, calls in listed.most_common()))
     return 0
 
 

@@ -184,7 +184,8 @@ def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
 
 def cut_digests(digests: bytes) -> list[bytes]:
     """Return the digests that stand one after the other."""
-    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+    each: list[bytes] = np.frombuffer(digests, f"V{DIGEST_BYTES}").tolist()
+    return each
 
 
 def take_payloads(payloads: Sequence[bytes] | None, where: NDArray[Any]) -> list[bytes] | None:

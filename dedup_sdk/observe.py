@@ -115,11 +115,12 @@ class Counters:
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
-        reasons = dict(self.reasons.items())
-        return {
-            **self.verdicts, **reasons, "released": self.released, "retried": self.retried,
+        totals = {
+            **self.verdicts, **self.reasons, "released": self.released, "retried": self.retried,
             "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned, "left_out": self.left_out,
             "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
-            **{f"event.{name}": total for name, total in self.events.items()},
-            **{f"shared.{name}": total for name, total in self.shared.items()},
         }  # fmt: skip
+        for kind, named in (("event", self.events), ("shared", self.shared)):
+            for name, total in dict(named).items():
+                totals[f"{kind}.{name}"] = total
+        return totals

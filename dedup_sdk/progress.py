@@ -75,7 +75,8 @@ class Progress:
     @property
     def completed_end(self) -> int:
         """The offset after the last one that is completed; only of a whole progress."""
-        return max([self.high, *(end for _, end in self.done)])
+        # Ascending and apart: the last one ends last.
+        return max(self.high, self.done[-1][1]) if self.done else self.high
 
     @property
     def begun(self) -> bool:
@@ -93,7 +94,8 @@ def latest(steps: Iterable[Progress]) -> Progress | None:
         ranges += last.done
     if last is None:
         return None
-    return replace(last, delta=False, done=merged(each for each in ranges if each[1] > last.high))
+    done = merged(each for each in ranges if each[1] > last.high) if ranges else ()
+    return replace(last, delta=False, done=done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,10 +40,10 @@ def log_name(cluster: str, topic_id: str) -> str:
     the store on disk, which another machine does not have, and which belongs to the new topic as soon as the old store
     was set aside.
     """
-    names = [cluster, f"{cluster}/{topic_id}"] if topic_id else [cluster]
-    return "".join(
-        sha256(name.encode()).hexdigest()[:_LOG_DIGITS] for name in names if known_cluster(cluster)
-    )
+    if cluster in _NAMELESS:
+        return ""
+    digits = sha256(cluster.encode()).hexdigest()[:_LOG_DIGITS]
+    return digits + sha256(f"{cluster}/{topic_id}".encode()).hexdigest()[:_LOG_DIGITS] if topic_id else digits
 
 
 def known_cluster(cluster: str) -> str:
@@ -56,8 +56,10 @@ def rule_digits(keys: object, window: Window, *, digest: str, isolation: str) ->
     kind = "count" if window.count is not None else "time"
     judged = str(window) if isinstance(keys, UnitKeys) and keys.mode == "all-or-nothing" else kind
     parts = [str(keys), digest, isolation.lower(), kind, judged]
-    encoded = b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)
-    return sha256(encoded).hexdigest()[:_RULE_DIGITS]
+    digest_of = sha256()
+    for part in map(str.encode, parts):
+        digest_of.update(len(part).to_bytes(4) + part)
+    return digest_of.hexdigest()[:_RULE_DIGITS]
 
 
 def is_one_log(one: str, other: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dedup_sdk.checks import choice, flag, whole
 from dedup_sdk.core.last import open_last
@@ -16,6 +16,7 @@ from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.marks import NO_MARKS, Marks
 from dedup_sdk.orders import Order, order_of
 from dedup_sdk.progress import Progress
+from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
 from dedup_sdk.window import Window, Windows, window_of
@@ -30,6 +31,28 @@ REORDER_DEPTH: Final = 128
 MOST_REORDER_DEPTH: Final = 1_000_000
 IDLE_DAYS: Final = 30
 """The default of `LastId`'s window."""
+
+
+class Terms(NamedTuple):
+    """What a strategy means for partitions with one window."""
+
+    keys: Keys
+    """The keys to read from records."""
+    id_spec: str
+    """Their canonical text."""
+    window: Window
+    rule: str
+    """By which rule marks are made (`dedup_sdk.rule_fingerprint.rule_digits`)."""
+    forgets: bool = False
+    """Whether partitions start without marks whenever they are opened, and store none.
+
+    Nothing is missing there: no replay, no snapshot, no doubt. A window that is off needs no verdict of its own: it
+    holds no sighting, and then the rule says fresh.
+    """
+    tells_of_singles: bool = False
+    """Whether a mark says of each record with its ID what became of it, up to its offset; false where it is that of a source, or a unit."""
+    hangs_on_order: bool = True
+    """Whether marks are more than last sightings, so that a fold of them begins where the history does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,31 +94,24 @@ class Lookup:
         """Return the window of a topic."""
         return self.window.of(topic) if isinstance(self.window, Windows) else self.window
 
-    def forgets(self, topic: str) -> bool:
-        """Whether partitions of the topic start without marks whenever they are opened, and store none.
-
-        Nothing is missing there: no replay, no snapshot, no doubt. A window that is off needs no verdict of its own: it
-        holds no sighting, and then the rule says fresh.
-        """
-        return not self.persist or self.window_of(topic).is_off
-
-    def tells_of_singles(self, topic: str) -> bool:
-        """Whether a mark says of each record with its ID what became of it, up to its offset."""
-        return self.unit is None or self.window_of(topic).is_off
-
-    def hangs_on_order(self, topic: str) -> bool:
-        """Whether marks are more than last sightings, so that a fold of them begins where the history does."""
-        return not self.tells_of_singles(topic) or self.window_of(topic).count is not None
-
-    def open(self, topic: str, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
-        """Return the state of a partition of the topic: its progress, and the recent marks beside it."""
+    def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
+        """Return what this means for partitions with a window; ``digest`` and ``isolation`` as in `rule_digits`."""
         keys = self.keys
-        if isinstance(keys, UnitKeys) and not self.tells_of_singles(topic):
+        singles = self.unit is None or window.is_off
+        return Terms(
+            keys, str(keys), window, rule_digits(keys, window, digest=digest, isolation=isolation),
+            forgets=not self.persist or window.is_off, tells_of_singles=singles,
+            hangs_on_order=not singles or window.count is not None,
+        )  # fmt: skip
+
+    def open(self, terms: Terms, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
+        """Return the state of a partition on these terms: its progress, and the recent marks beside it."""
+        if isinstance(terms.keys, UnitKeys) and not terms.tells_of_singles:
             # Where there are units only.
             from dedup_sdk.units.memory import open_units
 
-            return open_units(self.window_of(topic), keys, progress, recent)
-        return open_lookup(self.window_of(topic), progress, recent)
+            return open_units(terms.window, terms.keys, progress, recent)
+        return open_lookup(terms.window, progress, recent)
 
     def gates(self, state: PartitionState) -> list[Gate]:
         """Return the gates that records of a partition in this state pass."""
@@ -179,19 +195,12 @@ class LastId:
         """Return the window of a topic, which all have in common."""
         return self.window
 
-    def forgets(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
-        """Return False: sources are always stored."""
-        return False
+    def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
+        """Return what this means for partitions with its window, as `Lookup.terms`: sources are always stored, and depend on the order."""
+        keys = self.keys
+        return Terms(keys, str(keys), window, rule_digits(keys, window, digest=digest, isolation=isolation))
 
-    def tells_of_singles(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
-        """Return False: a mark is that of a source."""
-        return False
-
-    def hangs_on_order(self, topic: str) -> bool:  # noqa: ARG002 (as `Lookup` has it)
-        """Return True: what a source remembers is more than a last sighting."""
-        return True
-
-    def open(self, topic: str, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:  # noqa: ARG002 (as `Lookup` has it)
+    def open(self, terms: Terms, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:  # noqa: ARG002 (as `Lookup` has it)
         """Return the state of a partition: its progress, and the recent marks beside it."""
         return open_last(self.rule, self.keys, progress, recent, second=self.second_window)
 

@@ -118,14 +118,14 @@ class Window:
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
-        if self.is_off:
+        if self.count == 0:
             return "off"
         parts = []
         if self.time_ms is not None:
-            unit, size = next(
-                (unit, _MS[name]) for unit, name in _SUFFIXES.items() if self.time_ms % _MS[name] == 0
-            )
-            parts.append(f"{self.time_ms // size}{unit}")
+            for unit, name in _SUFFIXES.items():
+                if self.time_ms % _MS[name] == 0:
+                    parts.append(f"{self.time_ms // _MS[name]}{unit}")
+                    break
         if self.count is not None:
             parts.append(f"{self.count}n")
         return "+".join(parts)

@@ -216,7 +216,7 @@ class Flight:
         self.epoch = progress.epoch
         self.in_order = in_order
         self.reveals = False
-        self.restored = merged(progress.done)
+        self.restored = merged(progress.done) if progress.done else ()
         self.settled: list[Place] = []
         self.waiting: dict[Hashable, deque[Any]] = {}
         self.chunks: list[Chunk] = []
@@ -228,11 +228,12 @@ class Flight:
         self._witness = progress.witness
         self._last_passed: tuple[int, int, bytes | None] | None = None
         self._epochs_below: list[tuple[int, int]] = []
+        if progress.epoch is not None:
+            self._epochs_below.append((progress.completed_end, progress.epoch))
         self.told_ranges: tuple[Range, ...] = ()
         self._told_waiting: set[int] = set()
         self._passing: Callable[[list[Chunk], int], None] | None = None
         self._bound: Callable[[int], int] | None = None
-        self.note_completed_in(progress.completed_end, progress.epoch)
 
     def watch(
         self,

@@ -206,7 +206,7 @@ class RecentMarks:
             return
         self.timeline.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
         known = self.offsets
-        if all(known[digest] < offsets[0] for digest in known.keys() & set(digests)):
+        if not known or all(known[digest] < offsets[0] for digest in known.keys() & set(digests)):
             known.update(zip(digests, offsets, strict=True))
             return
         for digest, offset in zip(digests, offsets, strict=True):
@@ -280,13 +280,12 @@ class LookupMemory:
         self._journaled: dict[bytes, Mark] = {}
         if self.ring is not None:
             self.flight.watch(passing=self._number)
-        if recent.count:
+        if len(recent.offsets):
             self._load(recent)
 
     def _load(self, recent: Marks) -> None:
         order = np.argsort(recent.offsets, kind="stable")
-        unordered = cut_digests(recent.digests)
-        digests = [unordered[index] for index in order.tolist()]
+        digests = cut_digests(take_digests(recent.digests, order))
         offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
         below = bisect_left(offsets, self.flight.high)
         self.recent.fold(digests[:below], offsets[:below], timestamps[:below])

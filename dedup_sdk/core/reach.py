@@ -83,11 +83,10 @@ class Reach:
 
     def covers(self, timestamp_ms: int) -> bool:
         """Whether the marks know everything that the window of a record with this timestamp could hold."""
-        if self.covers_by_count() or self.window.is_off:
+        time_ms = self.window.time_ms
+        if time_ms is not None and (self.since_ms is None or self.since_ms <= timestamp_ms - time_ms):
             return True
-        if self.window.time_ms is None:
-            return False
-        return self.since_ms is None or self.since_ms <= timestamp_ms - self.window.time_ms
+        return self.covers_by_count() or self.window.is_off
 
     def covers_by_count(self) -> bool:
         """Whether they do because so many were accepted since, where the window counts."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from types import TracebackType
 from typing import Self
 
@@ -29,10 +30,13 @@ from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.strategy import Strategy
+from dedup_sdk.store.protocol import DIGEST_NAME, Identity, KeyStore, PartitionStore
+from dedup_sdk.strategy import Strategy, Terms
+from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
+
+_choked, _recent = attrgetter("writer.choked"), attrgetter("writer.recent")
 
 RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
@@ -99,6 +103,10 @@ class Deduplicator:
         self.claims: Gatekeeper | None = None
         """See `share`."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
+        self._terms: dict[Window, Terms] = {}
+        if isinstance(strategy.window, Window):
+            # One for all topics, whatever their names are: it is not worked out while a partition waits.
+            self.terms_of("")
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +120,15 @@ class Deduplicator:
     def lock_wait_s(self) -> float:
         """See `dedup_sdk.store.protocol.KeyStore.lock_wait_s`."""
         return self._store.lock_wait_s
+
+    def terms_of(self, topic: str) -> Terms:
+        """Return what the strategy means for a topic: the same object for all that have one window."""
+        window = self.strategy.window_of(topic)
+        terms = self._terms.get(window)
+        if terms is None:
+            terms = self.strategy.terms(window, digest=DIGEST_NAME, isolation=self._isolation)
+            self._terms[window] = terms
+        return terms
 
     def share(self, gatekeeper: Gatekeeper) -> None:
         """Have partitions pass what they hand out by this gatekeeper; only before anything is opened."""
@@ -137,12 +154,13 @@ class Deduplicator:
         """
         if (topic, partition) in self.partitions:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
-        identity = self._identity(topic, partition, topic_id, cluster)
+        terms = self.terms_of(topic)
+        window = terms.window
+        identity = self._identity(topic, partition, topic_id, cluster, terms)
         left = self._opened.get((topic, partition))
         if left is not None:
             # Its closing was interrupted: nobody else lets it go.
             left.close()
-        window = self.strategy.window_of(topic)
         gate: Gate | None = None
         if self.claims is not None:
             gate = self.claims.gate(
@@ -154,8 +172,9 @@ class Deduplicator:
             held = Partition(
                 topic,
                 partition,
-                ForgetfulStore(store, identity, window) if self.strategy.forgets(topic) else store,
+                ForgetfulStore(store, identity, window) if terms.forgets else store,
                 self.strategy,
+                terms,
                 counters=self.counters,
                 observers=self._observers,
                 clock=self._clock,
@@ -175,14 +194,17 @@ class Deduplicator:
         The next `open` begins with an empty one: tell it ``low`` and ``committed``, so that what is missing is known to be.
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.set_aside`.
         """
-        kept = self._store.set_aside(self._identity(topic, partition, topic_id, cluster))
+        identity = self._identity(topic, partition, topic_id, cluster, self.terms_of(topic))
+        kept = self._store.set_aside(identity)
         self.counters.stores_set_aside += 1
         return kept
 
-    def _identity(self, topic: str, partition: int, topic_id: str, cluster: str | None) -> Identity:
+    def _identity(
+        self, topic: str, partition: int, topic_id: str, cluster: str | None, terms: Terms
+    ) -> Identity:
         return Identity(
             cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
-            id_spec=str(self.strategy.keys), isolation=self._isolation,
+            id_spec=terms.id_spec, isolation=self._isolation,
         )  # fmt: skip
 
     def open(
@@ -417,8 +439,8 @@ class Deduplicator:
         for held in self.partitions.values():
             if held.started and held.writer.flush_due(self._recent_marks):
                 held.flush()
-        while sum(held.writer.recent for held in self.partitions.values()) > self._recent_marks:
-            fullest = max(self.partitions.values(), key=lambda held: held.writer.recent)
+        while sum(map(_recent, self.partitions.values())) > self._recent_marks:
+            fullest = max(self.partitions.values(), key=_recent)
             before = fullest.writer.recent
             fullest.flush()
             if fullest.writer.recent == before:
@@ -430,7 +452,8 @@ class Deduplicator:
                 and held.writer.unwritten_weight > 4 * self._recent_marks
             ):
                 held.writer.forget_unwritten()
-        self._relieve()
+        if self._store.excess_bytes():
+            self._relieve()
 
     def _relieve(self) -> None:
         """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest.
@@ -446,7 +469,7 @@ class Deduplicator:
     @property
     def choked(self) -> bool:
         """Whether some partition's disk is full, so that what is completed is in memory only."""
-        return any(held.writer.choked for held in self.partitions.values())
+        return any(map(_choked, self.partitions.values()))
 
     def write_again(self) -> bool:
         """Try to write what full disks refused; True when everything is written.

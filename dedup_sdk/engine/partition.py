@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,11 +35,13 @@ from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.progress import Coverage, Progress
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
-from dedup_sdk.strategy import Strategy
+from dedup_sdk.strategy import Strategy, Terms
 
 G = TypeVar("G", bound=Gate)
 
 logger = logging.getLogger("dedup_sdk")
+
+_stands_still = attrgetter("stands_still")
 
 
 class Partition:
@@ -59,6 +62,7 @@ class Partition:
         partition: int,
         store: PartitionStore,
         strategy: Strategy,
+        terms: Terms,
         *,
         counters: Counters,
         observers: Sequence[Observer],
@@ -71,11 +75,9 @@ class Partition:
         self.partition = partition
         self.store = store
         self.strategy = strategy
-        self.keys = strategy.keys
-        self.window = strategy.window_of(topic)
-        self.forgets = strategy.forgets(topic)
-        self.hangs_on_order = strategy.hangs_on_order(topic)
-        self.tells_of_singles = strategy.tells_of_singles(topic)
+        self.terms = terms
+        self.keys, self.window, self.forgets = terms.keys, terms.window, terms.forgets
+        self.hangs_on_order, self.tells_of_singles = terms.hangs_on_order, terms.tells_of_singles
         self.gates: list[Gate] = list(gates)
         self.writer = Writer(
             store, self.window, counters, where=f"{topic}[{partition}]", gates=self.gates, bears_full_disk=bears_full_disk,
@@ -127,7 +129,7 @@ class Partition:
         self.memory.reach.note_dropped(self.flight.high)
 
     def _begin(self, progress: Progress, recent: Marks = NO_MARKS) -> None:
-        self.state = self.strategy.open(self.topic, progress, recent)
+        self.state = self.strategy.open(self.terms, progress, recent)
         self.flight, self.memory = self.state.flight, self.state.memory
         self.gates[:] = [*self._own_gates, *self.strategy.gates(self.state)]
         for gate in self.gates:
@@ -458,7 +460,7 @@ class Partition:
     @property
     def stands_still(self) -> bool:
         """Whether nothing that comes now may be handed out, because of what a gate holds back."""
-        return any(gate.stands_still for gate in self.gates)
+        return any(map(_stands_still, self.gates))
 
     def resumes_at(self, offset: int, queued: int | None) -> int:
         """Return where to read on instead of ``offset``; see `Gate.resumes_at`."""

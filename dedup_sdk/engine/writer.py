@@ -79,7 +79,8 @@ class Writer:
         """Write for this state from here on; ``journaled``: the marks of the store's journal. What was owed before does not belong to it."""
         self._begun = state
         self._forget_steps()
-        self._note_journaled(journaled)
+        if len(journaled.offsets):
+            self._note_journaled(journaled)
         # The store has files of which only this is known: all of their marks are of completed records.
         self._flushes.clear()
         if self.window.time_ms is not None:
@@ -123,7 +124,7 @@ class Writer:
         self._note_journaled(marks)
 
     def _note_journaled(self, marks: Marks) -> None:
-        self._journaled += marks.count
+        self._journaled += len(marks.offsets)
         self._journaled_weight += weight_of(marks)
 
     def _choke(self, error: StoreUnavailableError) -> None:
@@ -209,8 +210,9 @@ class Writer:
         return min(self._state.memory.reach.newest_ms, self._state.clock_ms)
 
     def _note_flush(self) -> None:
-        ring = self._state.memory.reach.ring
-        self._flushed_ms, self._flushed_number = self._state.clock_ms, 0 if ring is None else ring.accepted
+        state = self._state
+        ring = state.memory.reach.ring
+        self._flushed_ms, self._flushed_number = state.clock_ms, 0 if ring is None else ring.accepted
 
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
@@ -292,6 +294,7 @@ class Writer:
 
 def weight_of(marks: Marks) -> int:
     """Return what marks take of memory, in marks without a payload."""
+    count = len(marks.offsets)
     if not marks.payloads:
-        return marks.count
-    return marks.count + max(0, marks.payload_bytes - _SLIM_BYTES * marks.count) // _PAYLOAD_BYTES
+        return count
+    return count + max(0, marks.payload_bytes - _SLIM_BYTES * count) // _PAYLOAD_BYTES

@@ -293,10 +293,11 @@ def parse_parts(text: str) -> tuple[Part, ...]:
 
 def format_parts(parts: Sequence[Part]) -> str:
     """Return the canonical text, which `parse_parts` reads back."""
-    return "+".join(
-        f"{part.name}:{quote(part.argument, safe=_STANDS_FOR_ITSELF)}" if part.argument else part.name
-        for part in parts
-    )
+    texts = []
+    for part in parts:
+        argument = quote(part.argument, safe=_STANDS_FOR_ITSELF)
+        texts.append(f"{part.name}:{argument}" if argument else part.name)
+    return "+".join(texts)
 
 
 def _parse_part(part: str, text: str) -> Part:

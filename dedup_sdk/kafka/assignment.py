@@ -221,8 +221,6 @@ class Assigned:
 
     log: str = ""
     """Which log its offsets are of (`dedup_sdk.rule_fingerprint.log_name`); empty until recovery has asked."""
-    rule: str = ""
-    """By which rule its marks are made (`dedup_sdk.rule_fingerprint.rule_digits`); empty until recovery has begun."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
     told: CompletedAbove | None = None
@@ -231,7 +229,7 @@ class Assigned:
     def __post_init__(self) -> None:
         """Go on at once where it is known where it starts."""
         if self.start is not None and self.state is State.ASKING:
-            self.enter(State.OPENING)
+            self.state = State.OPENING
 
     @property
     def coordinates(self) -> Coordinates:
@@ -310,10 +308,9 @@ class Assigned:
 
     # --- what its recovery finds -----------------------------------------------------------------------------------
 
-    def identify(self, *, log: str | None = None, rule: str | None = None) -> None:
-        """Take note of which log its offsets are, and by which rule its marks are made."""
-        self.log = self.log if log is None else log
-        self.rule = self.rule if rule is None else rule
+    def identify(self, log: str) -> None:
+        """Take note of which log its offsets are."""
+        self.log = log
 
     def begin_at(self, start: Start) -> None:
         """Start elsewhere than the group's commit says: offsets that were asked for lie behind it, and must be committed again."""
@@ -380,7 +377,7 @@ class Assigned:
             complete=self.complete and not memory.torn,
             epoch=flight.epoch,
             log=self.log,
-            rule=self.rule,
+            rule=held.terms.rule,
         )
         ranges = held.completed_above(offset) if self.commits.has_room_for_done else ()
         return metadata.with_done(ranges, offset, partial(self._witness, flight)) if ranges else metadata
@@ -478,14 +475,6 @@ class Starts:
 
     def __init__(self, client: Client, reset: Reset) -> None:
         self._client, self._reset = client, reset
-
-    def stand(
-        self, partitions: list[TopicPartition], timeout_s: float
-    ) -> list[tuple[TopicPartition, TopicPartition]]:
-        """Return each partition with its committed offset."""
-        asked = self._client.committed([TopicPartition(p.topic, p.partition) for p in partitions], timeout_s)
-        committed = {(p.topic, p.partition): p for p in asked}
-        return [(tp, committed[tp.topic, tp.partition]) for tp in partitions]
 
     def start(self, wanted: TopicPartition, committed: TopicPartition) -> Start:
         """Return where a partition starts; raises `KafkaException` or `DedupError`."""

@@ -143,11 +143,12 @@ class AssignmentApi:
         finally:
             self._assigning = None
         with self._lock.lock:
-            if not self._settings.incremental:
+            if self._session.assigned and not self._settings.incremental:
                 # The client drops what was assigned by hand for what the group assigns.
                 self._give_all_back()
             self._session.take(chosen)
-            self._session.note_pause(self._pausing, paused=True)
+            if self._pausing:
+                self._session.note_pause(self._pausing, paused=True)
             self._interruption.look_soon()
 
     def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -303,9 +304,8 @@ class AssignmentApi:
             self._by_callback -= coordinates_in(partitions)
 
     def _give_all_back(self) -> None:
-        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
-        if held:
-            self.give_back(held)
+        if self._session.assigned:
+            self.give_back([TopicPartition(*coordinates) for coordinates in self._session.assigned])
 
     # --- seek and position ---------------------------------------------------------------------------------------
 

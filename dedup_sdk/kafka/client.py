@@ -103,9 +103,11 @@ class Client:
         answers after it (``fetch.wait.max.ms``, half a second), so that this is for leaders that nothing is fetched from. The
         time must not be shorter than that: a question that is overdue has the client disconnect.
         """
-        asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
+        for tp in partitions:
+            # The time that is asked for.
+            tp.offset = 0
         with suppress(KafkaException):
-            Consumer.offsets_for_times(self._consumer, asked, timeout=_WAKE_S)
+            Consumer.offsets_for_times(self._consumer, partitions, timeout=_WAKE_S)
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop a partition from delivering."""
@@ -113,12 +115,17 @@ class Client:
 
     def committed(
         self, partitions: list[TopicPartition], timeout_s: float | None = None
-    ) -> list[TopicPartition]:
-        """Return what the group has committed, with metadata (no text of ours that is of another group or partition); offset -1001 where nothing is."""
-        found = Consumer.committed(
-            self._consumer, partitions, timeout=ASK_S if timeout_s is None else timeout_s
-        )
-        return [tp if tp.error is not None else self._with_text(tp, unsealed) for tp in found]
+    ) -> dict[tuple[str, int], TopicPartition]:
+        """Return what the group has committed of each partition, with metadata (no text of ours that is of another group or partition).
+
+        The offset is -1001 where nothing is.
+        """
+        asked = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
+        found = Consumer.committed(self._consumer, asked, timeout=ASK_S if timeout_s is None else timeout_s)
+        stand = {}
+        for tp in found:
+            stand[tp.topic, tp.partition] = tp if tp.error is not None else self._with_text(tp, unsealed)
+        return stand
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
         """Commit exactly these offsets and their metadata, ours with its seal."""
@@ -144,7 +151,7 @@ class Client:
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
-        self.committed([TopicPartition(tp.topic, tp.partition) for tp in offsets], min(left_s, _ONE_DAY_S))
+        self.committed(offsets, min(left_s, _ONE_DAY_S))
         return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
@@ -207,7 +214,7 @@ class Client:
 
         Raises `KafkaException` when it is not known yet which cluster this is.
         """
-        unknown = {each for each in topics if each not in self._topic_ids and each not in self._described}
+        unknown = {*topics} - self._topic_ids.keys() - self._described.keys()
         if unknown and self.cluster_id().startswith("mockCluster"):
             self._topic_ids |= dict.fromkeys(unknown, "")
         elif unknown:

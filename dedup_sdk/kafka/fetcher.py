@@ -218,9 +218,11 @@ class Fetcher:
 
     def drop(self, gone: Collection[Coordinates]) -> None:
         """Drop what was fetched of these partitions, and what the fetch under way brings of them."""
-        self.note_stops()
-        self._void(gone)
-        self.messages = self._without(self.messages, gone)
+        self._generation += 1
+        self._generations |= dict.fromkeys(gone, self._generation)
+        if self.messages:
+            self.note_stops()
+            self.messages = self._without(self.messages, gone)
 
     def forget(self, gone: Collection[Coordinates]) -> None:
         """Drop what was fetched of partitions that go, or begin elsewhere, and the news that the client stopped reading them."""
@@ -252,9 +254,10 @@ class Fetcher:
     def drop_moved(self) -> None:
         """Drop what was fetched of partitions that the client reads from elsewhere since."""
         if moved := self._session.reading.take_moved():
-            # Others that stopped wait for their own turn.
-            still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
-            self._drop_stops(moved - still)
+            if self.messages:
+                # Others that stopped wait for their own turn.
+                still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
+                self._drop_stops(moved - still)
             self.drop(moved)
 
     def _catch_up(self) -> None:
@@ -282,10 +285,6 @@ class Fetcher:
         for coordinates in untold & self._session.assigned.keys():
             paused = self._session.assigned[coordinates].pauses
             (self.pause if paused else self.resume)([TopicPartition(*coordinates)])
-
-    def _void(self, partitions: Collection[Coordinates]) -> None:
-        self._generation += 1
-        self._generations |= dict.fromkeys(partitions, self._generation)
 
     def _drop_stops(self, moved: Collection[Coordinates]) -> None:
         """Drop the news that the client stopped reading these partitions: it is about where they were read before."""

@@ -37,14 +37,14 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.kafka.assignment import Assigned, LogChange, Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commit_text import Void
+from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, PartitionEvent
-from dedup_sdk.rule_fingerprint import log_name, rule_digits
+from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
-from dedup_sdk.store.protocol import DIGEST_NAME, Identity
+from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
 from dedup_sdk.window import Window
 
@@ -153,14 +153,10 @@ def recover(
         assigned, engine, client, settings, chosen,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
     )  # fmt: skip
-    assigned.identify(log=log_name(at.cluster, at.topic_id))
+    assigned.identify(log_name(at.cluster, at.topic_id))
     at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
     held = yield from _open_store(at)
-    start = _without_another_log(assigned, start)
-    start = _without_another_rule(assigned, start, held, settings)
-    _tell_why_void(assigned, start, chosen)
-    start = yield from start_in_the_log(start, held, engine, client, settings, until=at.until)
-    start, told_epoch = yield from _checked(start, held, engine, client)
+    start, told_epoch = yield from _as_far_as_believed(at, start, held)
     while True:
         plan = _plan(held, start, client, chosen)
         cut: LogChange | None = None
@@ -186,7 +182,7 @@ def recover(
         held.tell_completed(done.ranges, told_epoch)
     held.read_from(start.offset)
     if start.metadata is not None and held.flight.high == start.offset:
-        held.flight.learn_epoch(start.leader_epoch)
+        held.flight.learn_epoch(start.metadata.epoch)
     new = start.new and plan.progress.since_ms is None
     note, seconds = ", ".join(at.notes), time.monotonic() - began
     complete = new if start.metadata is None else start.metadata.complete
@@ -264,11 +260,27 @@ def _tell_of_the_lock(at: Recovery, error: StoreLockedError, waited_s: float, be
 # --- the second rung: whether history is of this log and this rule (see also log_check) ----------------------------------
 
 
-def _without_another_log(assigned: Assigned, start: Start) -> Start:
+def _as_far_as_believed(at: Recovery, start: Start, held: Partition) -> Steps[tuple[Start, int | None]]:
+    """Return where to start, with as much of the group's history as is of this log and this rule.
+
+    Also the leader epoch of the last record that the commit's text calls completed above its offset; None without one.
+    """
+    assigned = at.assigned
+    if start.metadata is not None and not start.metadata.is_of(assigned.log):
+        start = _without_another_log(assigned, start, start.metadata)
+    if start.rule not in (None, held.terms.rule):
+        start = _without_another_rule(assigned, start, held)
+    if start.void is not None:
+        _tell_why_void(assigned, start, start.void, at.chosen)
+    start = yield from start_in_the_log(start, held, at.engine, at.client, at.settings, until=at.until)
+    if start.metadata is None or start.metadata.done is None:
+        return start, None
+    return (yield from _checked(start, start.metadata, start.metadata.done, held, at.engine, at.client))
+
+
+def _without_another_log(assigned: Assigned, start: Start, metadata: CommitMetadata) -> Start:
     """Leave out a commit's text about another log: a tool that copies groups translates offsets, not the text beside them."""
-    if start.metadata is None or start.metadata.is_of(assigned.log):
-        return start
-    if start.metadata.is_of_one_before(assigned.log):
+    if metadata.is_of_one_before(assigned.log):
         # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
         return replace(
             start,
@@ -280,7 +292,7 @@ def _without_another_log(assigned: Assigned, start: Start) -> Start:
         )
     logger.warning(
         "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
-        "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, start.metadata.log, assigned.log,
+        "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log,
     )  # fmt: skip
     # The broker's answer about its epochs compares this log with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
@@ -289,9 +301,7 @@ def _without_another_log(assigned: Assigned, start: Start) -> Start:
     )
 
 
-def _without_another_rule(
-    assigned: Assigned, start: Start, held: Partition, settings: ClientSettings
-) -> Start:
+def _without_another_rule(assigned: Assigned, start: Start, held: Partition) -> Start:
     """Let the history begin where the group stands, where marks were made by another rule than now.
 
     Records that another ID spec or strategy hid were never handled: folded by this one, they would count as handled. Marks that are there stay: they
@@ -300,43 +310,40 @@ def _without_another_rule(
     During a rolling deploy members with the old rule and with the new one void each other's texts at each hand-over:
     more is delivered as unverified, nothing is lost.
     """
-    assigned.identify(
-        rule=rule_digits(held.keys, held.window, digest=DIGEST_NAME, isolation=settings.isolation)
-    )
-    if start.rule in (None, assigned.rule):
-        return start
     logger.warning(
         "%s[%d]: up to offset %d the group went by another rule (%s, now %s): was the ID spec, the strategy, the kind of window or "
         "isolation.level changed? Nothing before it counts as handled; what depends on it is unverified until the window has filled",
-        assigned.topic, assigned.partition, start.offset, start.rule, assigned.rule,
+        assigned.topic, assigned.partition, start.offset, start.rule, held.terms.rule,
     )  # fmt: skip
     # Nor may the user vouch for it: what the other rule hid was handled by nobody.
     return replace(start, metadata=None, void=Void.OTHER_RULE, at_once=True)
 
 
-def _tell_why_void(assigned: Assigned, start: Start, chosen: RecoverySettings) -> None:
+def _tell_why_void(assigned: Assigned, start: Start, void: Void, chosen: RecoverySettings) -> None:
     """Say why nothing is known of the group's history; another log, or another rule, was told by then."""
-    if start.void in (None, Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
+    if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
         return
     vouched = chosen.history == "assume-processed"
     logger.log(
-        logging.INFO if vouched or start.void is Void.NO_TEXT else logging.WARNING,
+        logging.INFO if vouched or void is Void.NO_TEXT else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",
-        assigned.topic, assigned.partition, start.offset, start.void.value,
+        assigned.topic, assigned.partition, start.offset, void.value,
         "history='assume-processed' vouches for what came before" if vouched else "what came before is unverified until the window has filled",
     )  # fmt: skip
 
 
 def _checked(
-    start: Start, held: Partition, engine: Deduplicator, client: Client
+    start: Start,
+    metadata: CommitMetadata,
+    done: CompletedAbove,
+    held: Partition,
+    engine: Deduplicator,
+    client: Client,
 ) -> Steps[tuple[Start, int | None]]:
     """Believe a commit's text about offsets completed above it only where the log has the last of these records.
 
     Return its leader epoch, too: the log may be cut before the partition has read up to there.
     """
-    done = None if start.metadata is None else start.metadata.done
-    if start.metadata is None or done is None:
-        return start, None
     there = yield from bears_witness(done.witness, held, engine, client)
     if there.same:
         return start, there.epoch
@@ -344,7 +351,7 @@ def _checked(
         "%s[%d]: the text beside offset %d names a record at %d as completed which the log does not have: what is completed above "
         "that offset is not known, and is handed out again", held.topic, held.partition, start.offset, done.witness.offset,
     )  # fmt: skip
-    return replace(start, metadata=replace(start.metadata, done=None), at_once=True), None
+    return replace(start, metadata=replace(metadata, done=None), at_once=True), None
 
 
 def _cut_before(start: Start, held: Partition, client: Client) -> Steps[LogChange | None]:
@@ -415,7 +422,7 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
     if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
         identity = Identity(
             cluster=at.cluster, group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=at.topic_id, id_spec=str(held.keys), isolation=at.settings.isolation,
+            topic_id=at.topic_id, id_spec=held.terms.id_spec, isolation=at.settings.isolation,
         )  # fmt: skip
         with at.reader() as reader:
             plan, note = yield from start_from_snapshot(

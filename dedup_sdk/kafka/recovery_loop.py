@@ -65,11 +65,12 @@ class RecoveryLoop:
     def work(self) -> list[Assigned]:
         """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now."""
         until = time.monotonic() + SLICE_S
-        waiting = [each for each in self._assigned.values() if each.state in RECOVERING]
         while True:
             now = time.monotonic()
             # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [each for each in waiting if each.state in CATCHING_UP and each.ask_at <= now]
+            busy = [
+                each for each in self._assigned.values() if each.state in CATCHING_UP and each.ask_at <= now
+            ]
             self.hurried = bool(busy) and not self._backoff.rests
             if now >= until or not self.hurried:
                 break
@@ -78,7 +79,7 @@ class RecoveryLoop:
                 self._step(assigned)
                 if time.monotonic() >= until:
                     break
-        finished = [each for each in waiting if each.state is State.ANNOUNCING]
+        finished = [each for each in self._assigned.values() if each.state is State.ANNOUNCING]
         return self._together(self._announced(finished)) if finished else []
 
     def _together(self, begun: list[Assigned]) -> list[Assigned]:
@@ -100,7 +101,7 @@ class RecoveryLoop:
                 self._find_start(assigned)
                 return
             if assigned.recovery is None:
-                if not self._is_described(assigned):
+                if not self._client.is_described(assigned.topic) and not self._describe(assigned):
                     return
                 steps = recover(assigned, self._engine, self._client, self._settings, self._chosen)
                 assigned.begin_recovery(steps)
@@ -146,12 +147,9 @@ class RecoveryLoop:
         else:
             self._guard.keep(error)
 
-    def _is_described(self, assigned: Assigned) -> bool:
-        """Whether it is known which topic this is; all that recover are asked about in one request."""
-        if self._client.is_described(assigned.topic):
-            return True
-        recovering = {each.topic for each in self._assigned.values() if each.recovers}
-        self._client.describe(recovering)
+    def _describe(self, assigned: Assigned) -> bool:
+        """Ask which topic this is, and about all that recover in one request; return whether it is known at once."""
+        self._client.describe({each.topic for each in self._assigned.values() if each.state in RECOVERING})
         if self._client.is_described(assigned.topic):
             return True
         assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
@@ -161,7 +159,7 @@ class RecoveryLoop:
         """Ask where the group stands; a broker that does not answer now is asked again later."""
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
-            [(_, committed)] = self._starts.stand([wanted], self._client.readers.answer_s)
+            [committed] = self._client.committed([wanted], self._client.readers.answer_s).values()
             assigned.starts_at(self._starts.start(wanted, committed))
             assigned.note_answer()
         except KafkaException as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from operator import attrgetter
 from threading import RLock
@@ -42,7 +42,7 @@ from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.recovery_loop import RecoveryLoop
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import note_uncompleted, status_of
+from dedup_sdk.kafka.status import hindrances_of, note_uncompleted
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
@@ -67,7 +67,9 @@ _REBALANCING: Final = frozenset({
 """The group's answers to a commit of a member that must join again first."""
 
 _MOST_OFFSET: Final = 2**63 - 1
-_state = attrgetter("state")
+_coordinates: Callable[[TopicPartition], Coordinates] = attrgetter("topic", "partition")
+_DELIVERING: Final = frozenset(State) - RECOVERING - {State.FAILED}
+_state, _is_fetched = attrgetter("state"), attrgetter("is_fetched")
 
 
 class Session:
@@ -158,14 +160,16 @@ class Session:
                 if start is not None:
                     assigned.starts_at(start)
                 self.assigned[tp.topic, tp.partition] = assigned
-        self.log.came([(tp.topic, tp.partition) for tp in partitions])
+        self.log.came(partitions)
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
         """Fill in where partitions start, as far as brokers say it at once: a rebalance waits for us."""
         if not partitions:
             return
         until = 0.0 if self._backoff.is_active else time.monotonic() + TAKE_S
-        for row, (tp, committed) in enumerate(self._starts.stand(partitions, ANSWER_S)):
+        stand = self._client.committed(partitions, ANSWER_S)
+        for row, tp in enumerate(partitions):
+            committed = stand[tp.topic, tp.partition]
             if time.monotonic() < until or not hangs_on_the_log(tp, committed):
                 try:
                     starts[row] = self._starts.start(tp, committed)
@@ -509,21 +513,22 @@ class Session:
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
-        fetching = any(each.is_fetched for each in self.assigned.values())
+        fetching = any(map(_is_fetched, self.assigned.values()))
         for assigned in finished:
             start = assigned.start
             if start is None:
                 raise AssertionError(f"{assigned.topic}[{assigned.partition}] recovered without a start")
             assigned.enter(State.ACTIVE)
-            if start.offset != assigned.reads_from or assigned.stopped or start.leader_epoch is not None:
+            epoch = start.leader_epoch
+            if start.offset != assigned.reads_from or assigned.stopped or epoch is not None:
                 # With the epoch the client asks the broker whether the log still has the records before.
-                self.reading.begin(assigned, start.offset, start.leader_epoch)
+                self.reading.begin(assigned, start.offset, epoch)
             if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
             if not fetching:
-                self.wake_soon(*assigned.coordinates)
-        behind = [each for each in self.assigned.values() if each.recovers]
+                self.wake_soon(assigned.topic, assigned.partition)
+        behind = [each for each in self.assigned.values() if each.state not in _DELIVERING]
         self.log.ready(finished, behind)
 
     def wake_soon(self, topic: str, partition: int) -> None:
@@ -614,10 +619,10 @@ class RebalanceLog:
         self._engine = engine
         self._counted: Counter[str] = Counter()
 
-    def came(self, partitions: Iterable[Coordinates]) -> None:
+    def came(self, partitions: list[TopicPartition]) -> None:
         """Partitions were assigned; each delivers when it is up to date."""
-        names = sorted(partitions)
-        self._write("assigned", len(names), ", ".join(_in_short(names)))
+        names = _in_short(sorted(map(_coordinates, partitions)))
+        self._write("assigned", len(partitions), ", ".join(names))
 
     def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
         """Partitions begin to deliver, while those ``behind`` still recover."""
@@ -645,7 +650,7 @@ class RebalanceLog:
         if assigned.start is not None:
             name += f"@{assigned.start.offset}"
         notes = [assigned.note] if assigned.note else []
-        notes += status_of(assigned, self._engine).hindrances
+        notes += hindrances_of(assigned, self._engine)
         if assigned.held is None:
             notes.append("not up to date")
         else:
@@ -655,13 +660,14 @@ class RebalanceLog:
 
 def _in_short(partitions: list[Coordinates]) -> list[str]:
     """Name partitions, in ascending order, by topic and ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
-    ranges: dict[str, list[list[int]]] = {}
+    texts: dict[str, list[str]] = {}
+    first, last = "", -2
     for topic, number in partitions:
-        known = ranges.setdefault(topic, [])
-        if known and known[-1][-1] == number - 1:
-            known[-1] = [known[-1][0], number]
+        known = texts.setdefault(topic, [])
+        if known and number == last + 1:
+            known[-1] = f"{first}-{number}"
         else:
-            known.append([number])
-    return [
-        f"{topic}[{','.join('-'.join(map(str, each)) for each in known)}]" for topic, known in ranges.items()
-    ]
+            first = str(number)
+            known.append(first)
+        last = number
+    return list(map("{}[{}]".format, texts, map(",".join, texts.values())))

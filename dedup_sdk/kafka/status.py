@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 from dedup_sdk.core.flight import Flight
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
 from dedup_sdk.observe import Hindrance, PartitionStatus
 
@@ -40,7 +38,7 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
         topic=assigned.topic,
         partition=assigned.partition,
         state="recovering" if assigned.recovers else assigned.state.value,
-        hindrances=tuple(_hindrances(assigned, held)),
+        hindrances=hindrances_of(assigned, engine),
         position=None if begun is None else begun.flight.position,
         in_flight=0 if begun is None else begun.flight.in_flight,
         effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
@@ -48,30 +46,33 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
     )
 
 
-def _hindrances(assigned: Assigned, held: Partition | None) -> Iterator[Hindrance]:
-    if assigned.recovers:
-        yield from _waits_for(assigned)
-    choked = held is not None and held.writer.choked
-    if choked or assigned.waits_for == "store":
-        yield "store"
-    if Pause.BACKLOG in assigned.pauses:
-        yield "backlog"
-    for gate in () if held is None else held.gates:
-        yield from gate.hindrances()
-    if assigned.state is State.FAILED:
-        yield "failed"
-    if assigned.uncompleted:
-        yield "uncompleted"
-    if Pause.USER in assigned.pauses:
-        yield "paused"
-    if held is not None and held.started and assigned.held is not None and not held.covered:
-        yield "uncovered"
-
-
-def _waits_for(assigned: Assigned) -> Iterator[Hindrance]:
+def _of_its_recovery(assigned: Assigned) -> list[Hindrance]:
+    found: list[Hindrance] = []
     if assigned.start is None:
-        yield "offsets"
+        found.append("offsets")
     if assigned.waits_for is not None and assigned.waits_for != "store":
-        yield assigned.waits_for
+        found.append(assigned.waits_for)
     if assigned.held is not None:
-        yield "beginning"
+        found.append("beginning")
+    return found
+
+
+def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, ...]:
+    """Return what stands in a partition's way, as `PartitionStatus.hindrances` names it."""
+    held = engine.partitions.get((assigned.topic, assigned.partition))
+    found = _of_its_recovery(assigned) if assigned.recovers else []
+    if (held is not None and held.writer.choked) or assigned.waits_for == "store":
+        found.append("store")
+    if Pause.BACKLOG in assigned.pauses:
+        found.append("backlog")
+    for gate in () if held is None else held.gates:
+        found += gate.hindrances()
+    if assigned.state is State.FAILED:
+        found.append("failed")
+    if assigned.uncompleted:
+        found.append("uncompleted")
+    if Pause.USER in assigned.pauses:
+        found.append("paused")
+    if held is not None and held.started and assigned.held is not None and not held.covered:
+        found.append("uncovered")
+    return tuple(found)

@@ -169,7 +169,7 @@ def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -
         raise StoreCorruptError(message)
     _refuse_reused_logs(folder)
     options = database_options(memory, open_files)
-    database = Rdict(str(folder), options, column_families=_families(names, memory))
+    database = Rdict(str(folder), options, column_families=_families(names, memory, options))
     MERGE_THREADS.opened()
     return database, names
 
@@ -206,7 +206,8 @@ def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:
     options = database_options(None)
     options.create_if_missing(False)
     access = AccessType.read_only(error_if_log_file_exist=False)
-    return Rdict(str(folder), options, column_families=_families(names, None), access_type=access), names
+    families = _families(names, None, options)
+    return Rdict(str(folder), options, column_families=families, access_type=access), names
 
 
 def close_database(database: Rdict, *, merges: bool = True) -> None:
@@ -284,9 +285,13 @@ def families_with_bloom(folder: Path) -> set[str]:
     return {name for name, body in sections if "filter_policy=bloomfilter" in body}
 
 
-def _families(names: list[str], memory: SharedMemory | None) -> dict[str, Options]:
-    options = {name: generation_options(memory) for name in names}
-    return {**options, DEFAULT: database_options(memory), JOURNAL: journal_options(memory)}
+def _families(names: list[str], memory: SharedMemory | None, own: Options) -> dict[str, Options]:
+    """Return the options of each column family; ``own``: those of the database."""
+    options = {DEFAULT: own, JOURNAL: journal_options(None) if memory is None else memory.journal}
+    for name in names:
+        if name not in options:
+            options[name] = generation_options(memory)
+    return options
 
 
 PART_MARKS: Final = 50_000
@@ -314,7 +319,8 @@ def read_journal(
             raise StoreCorruptError(message)
         progress, step = decode_step(record)
         steps.append(progress)
-        marks.append(step)
+        if step is not NO_MARKS:
+            marks.append(step)
         following = sequence + 1
     return latest(steps), marks, first or 0, following or 0
 

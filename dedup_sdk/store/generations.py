@@ -23,6 +23,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Self
 
@@ -132,6 +133,9 @@ class Generation:
         return too_old or (up_to_number is not None and self.newest_number <= up_to_number)
 
 
+_marks, _number = attrgetter("marks"), attrgetter("number")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The generations of a partition, oldest first; one that was folded has a later number than some that are younger.
@@ -153,7 +157,7 @@ class State:
     @property
     def marks(self) -> int:
         """How many marks came into the generations."""
-        return sum(generation.marks for generation in self.generations)
+        return sum(map(_marks, self.generations))
 
     def changed(self, generation: Generation) -> State:
         """Return it with a generation in place of the one of its number, or as the newest."""
@@ -193,8 +197,8 @@ class State:
         )
         if read.integer("format") != FORMAT:
             raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
-        generations = tuple(_generation(entry) for entry in read.objects("generations"))
-        numbers = [generation.number for generation in generations]
+        generations = tuple(map(_generation, read.objects("generations")))
+        numbers = list(map(_number, generations))
         following = read.integer("next", least=1)
         if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
             raise read.wrong(
@@ -260,6 +264,8 @@ class RocksGenerations:
                 raise StoreCorruptError(message)
             self._families[generation.number] = database.get_column_family(generation.name)
         self.clean(names)
+        if not state.generations:
+            return
         if not self._restore_filters():
             for generation in state.generations:
                 self._load_filter(generation)
@@ -415,14 +421,14 @@ class RocksGenerations:
         self._fold = None
         for path in self.incoming.iterdir():
             path.unlink()
-        numbers = {generation.number for generation in self.state.generations}
-        names = {generation.name for generation in self.state.generations}
-        self._families = {number: family for number, family in self._families.items() if number in numbers}
+        named = {generation.name: generation.number for generation in self.state.generations}
+        for number in self._families.keys() - named.values():
+            del self._families[number]
         for name in families if families is not None else Rdict.list_cf(str(self._folder)):
-            if name not in names and name not in (DEFAULT, JOURNAL):
+            if name not in named and name not in (DEFAULT, JOURNAL):
                 self._database.drop_column_family(name)
-        stray = [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in names]
-        self.filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
+        if stray := [path.stem for path in (self._folder / _FILTERS).iterdir() if path.stem not in named]:
+            self.filters.drop(int(stem[1:]) for stem in stray if stem[1:].isdecimal())
 
     def close(self) -> bool:
         """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.

@@ -25,11 +25,12 @@ the interpreter's lock, so that many puts would stop all threads.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from itertools import starmap
+from typing import Final
 from zlib import crc32
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import Marks
+from dedup_sdk.marks import NO_MARKS, Marks
 from dedup_sdk.progress import Progress, Witness
 from dedup_sdk.store.pages import decode_page, encode_page
 
@@ -40,6 +41,8 @@ _HEADER: Final = struct.Struct("<2sBBIII10q2q8s")
 _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _WITNESS = 2, 4, 8, 16, 32, 128
+_EMPTY_PAGE: Final = encode_page(NO_MARKS)
+"""Many steps have no marks: a commit, or the start of a partition, writes one."""
 _FLAGS: Final = _COMMITTED | _SINCE_MS | _SINCE_NUMBER | _DELTA | _EPOCH | _WITNESS
 
 
@@ -48,7 +51,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
 
     Raises `StoreError` when a number does not fit in 64 bits, or as `encode_page` does.
     """
-    page = encode_page(marks)
+    page = encode_page(marks) if marks.digests or len(marks.offsets) else _EMPTY_PAGE
     era, witness = progress.era.encode(), progress.witness
     flags = (
         (_COMMITTED if progress.committed is not None else 0)
@@ -70,7 +73,7 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
                 progress.since_ms or 0, progress.accepted, progress.since_number or 0, progress.newest_ms, progress.floor_number,
                 progress.dropped_to, progress.epoch or 0, *seen,
             ),
-            *[_RANGE.pack(start, end) for start, end in progress.done],
+            *starmap(_RANGE.pack, progress.done),
             era,
             page,
         ]  # fmt: skip
@@ -98,12 +101,6 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         raise _corrupt(record, f"its header (flags {flags}) wants {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
         raise _corrupt(record, "its checksum differs")
-    done = tuple(_RANGE.iter_unpack(record[_HEADER.size : era_at]))
-    progress = _progress(flags, words, done, record[era_at:page_at].decode())
-    return progress, decode_page(record[page_at : page_at + page_size])
-
-
-def _progress(flags: int, words: list[Any], done: tuple[tuple[int, int], ...], era: str) -> Progress:
     (
         low,
         high,
@@ -119,12 +116,12 @@ def _progress(flags: int, words: list[Any], done: tuple[tuple[int, int], ...], e
         timestamp_ms,
         check,
     ) = words
-    return Progress(
+    progress = Progress(
         low=low,
         high=high,
-        done=done,
+        done=tuple(_RANGE.iter_unpack(record[_HEADER.size : era_at])),
         committed=committed if flags & _COMMITTED else None,
-        era=era,
+        era=record[era_at:page_at].decode(),
         since_ms=since_ms if flags & _SINCE_MS else None,
         accepted=accepted,
         since_number=since_number if flags & _SINCE_NUMBER else None,
@@ -135,6 +132,8 @@ def _progress(flags: int, words: list[Any], done: tuple[tuple[int, int], ...], e
         floor_number=floor,
         dropped_to=dropped_to,
     )
+    page = record[page_at : page_at + page_size]
+    return progress, NO_MARKS if page == _EMPTY_PAGE else decode_page(page)
 
 
 def _corrupt(record: bytes, why: str) -> StoreCorruptError:

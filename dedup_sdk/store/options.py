@@ -129,7 +129,6 @@ def table_options(cache: Cache | None) -> BlockBasedOptions:
     table.set_format_version(_TABLE_FORMAT)
     if cache is not None:
         table.set_block_cache(cache)
-
     return table
 
 
@@ -151,7 +150,9 @@ class SharedMemory:
     def __init__(self, block_cache_bytes: int, buffers: WriteBufferManager) -> None:
         # Of RocksDB's caches the one that finds a page quicker, by a tenth; its table is made for blocks of this size.
         self.cache = Cache.new_hyper_clock_cache(block_cache_bytes, 2 * BLOCK_BYTES)
+        self.table = table_options(self.cache)
         self.buffers = buffers
+        self.journal = journal_options(self)
 
 
 _LOCK: Final = Lock()
@@ -220,6 +221,6 @@ def generation_options(memory: SharedMemory | None) -> Options:
 
 def _base(memory: SharedMemory | None) -> Options:
     options = Options(raw_mode=True)
-    options.set_block_based_table_factory(table_options(None if memory is None else memory.cache))
+    options.set_block_based_table_factory(table_options(None) if memory is None else memory.table)
     options.set_write_buffer_size(SMALL_BUFFER_BYTES)
     return options

@@ -94,9 +94,7 @@ class _Layout:
         self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
 
 
-@lru_cache(maxsize=1024)
-def _layout(head: bytes) -> _Layout:
-    return _Layout(head)
+_layout: Final = lru_cache(maxsize=1024)(_Layout)
 
 
 def page_key(extent: int, rank: int) -> bytes:
@@ -158,7 +156,9 @@ def decode_page(page: bytes) -> Marks:
 
     Raises `StoreCorruptError` when the bytes do not fit together.
     """
-    return decode_pages([page])
+    if len(page) < _HEAD_BYTES:
+        raise _corrupt(page, f"a page has {_HEAD_BYTES} bytes at least")
+    return _alike(_layout(page[_COUNT_BYTES:_HEAD_BYTES]), [page])
 
 
 def decode_pages(pages: Sequence[bytes]) -> Marks:
@@ -181,24 +181,20 @@ def _alike(layout: _Layout, pages: list[bytes]) -> Marks:
     """Return the marks of pages that have one layout."""
     bodies, payloads = [], []
     for page in pages:
-        end = _HEAD_BYTES + layout.stride * marks_in_page(page)
+        end = _HEAD_BYTES + layout.stride * int.from_bytes(page[:_COUNT_BYTES], "little")
         bodies.append(page[_HEAD_BYTES:end])
         if layout.flags & _PAYLOADS:
             payloads += _payloads(page, end)
         elif len(page) != end:
             raise _corrupt(page, f"its head wants {end} bytes")
     table = np.frombuffer(b"".join(bodies), np.uint8).reshape(-1, layout.stride)
-    ends = DIGEST_BYTES + np.cumsum(layout.widths)
-    offsets, timestamps, numbers = (
-        _column(table[:, end - width : end], least)
-        for end, width, least in zip(ends.tolist(), layout.widths, layout.least, strict=True)
-    )
-    digests = table[:, :DIGEST_BYTES].tobytes()
+    (first, second, third), (offset, time, number) = layout.widths, layout.least
+    times_at, numbers_at = DIGEST_BYTES + first, DIGEST_BYTES + first + second
     return Marks(
-        digests,
-        offsets,
-        timestamps,
-        numbers if layout.flags & _NUMBERS else None,
+        table[:, :DIGEST_BYTES].tobytes(),
+        _column(table[:, DIGEST_BYTES:times_at], offset),
+        _column(table[:, times_at:numbers_at], time),
+        _column(table[:, numbers_at : numbers_at + third], number) if layout.flags & _NUMBERS else None,
         payloads if layout.flags & _PAYLOADS else None,
     )
 

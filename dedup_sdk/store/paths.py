@@ -17,6 +17,7 @@ import glob
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -118,13 +119,17 @@ def make_private(root: Path, folder: Path) -> None:
 
 def make_files_private(folder: Path) -> None:
     """Take all rights of others from the files in ``folder`` and below: RocksDB makes them as the process's umask says."""
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    make_files_private(Path(entry.path))
-                elif entry.stat(follow_symlinks=False).st_mode & 0o077 and not entry.is_symlink():
-                    Path(entry.path).chmod(_PRIVATE_FILE)
+    left: list[Path] = []
+    with suppress(FileNotFoundError):
+        left += folder.iterdir()
+    while left:
+        place = left.pop()
+        with suppress(FileNotFoundError):
+            mode = place.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                left += place.iterdir()
+            elif mode & 0o077 and not stat.S_ISLNK(mode):
+                place.chmod(_PRIVATE_FILE)
 
 
 def list_partitions(path: str | Path) -> list[PartitionFolder]:

@@ -22,6 +22,8 @@ import shutil
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from itertools import filterfalse
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from traceback import clear_frames
@@ -132,37 +134,29 @@ def recognise(
     """
     where = f"store {folder}"
     identity_bytes, state_bytes = database.get(IDENTITY), database.get(STATE)
+    own = encode_identity(identity, window)
     if identity_bytes is None and state_bytes is None and is_new:
         batch = WriteBatch(raw_mode=True)
-        batch.put(IDENTITY, encode_identity(identity, window))
+        batch.put(IDENTITY, own)
         batch.put(STATE, State().encode())
         database.write(batch, write_options)
         return State()
     if identity_bytes is None or state_bytes is None:
         message = f"{where} has lost its identity or its state; move it away and rebuild it from a snapshot or the topic"
         raise StoreCorruptError(message)
-    stored, numbered = decode_identity(identity_bytes, folder)
-    check_identity(stored, identity, where)
-    check_numbered(stored=numbered, window=window, where=where)
-    current = encode_identity(identity, window, numbered=numbered)
-    if current != identity_bytes:
-        database.put(IDENTITY, current, write_options)
+    if identity_bytes != own:
+        stored, numbered = decode_identity(identity_bytes, folder)
+        check_identity(stored, identity, where)
+        check_numbered(stored=numbered, window=window, where=where)
+        current = encode_identity(identity, window, numbered=numbered)
+        if current != identity_bytes:
+            database.put(IDENTITY, current, write_options)
     return State.decode(state_bytes, where)
 
 
 _LEAST_ROOM_BYTES: Final = 2**20
 _PROBE: Final = "writable"
 _PROBE_BYTES: Final = 4096
-
-
-def live_bytes(folder: Path, database: Rdict) -> int:
-    """Return the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
-    size = sum(int(entry["size"]) for entry in database.live_files())
-    for pattern in ("*.log", "filters/*"):
-        for path in folder.glob(pattern):
-            with suppress(FileNotFoundError):
-                size += path.stat().st_size
-    return size
 
 
 def is_writable(folder: Path) -> bool:
@@ -382,17 +376,17 @@ class RocksPartition:
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
-        with self._translating():
+        with translating(self._folder, self._report_damage):
             stored = self._database.get(PROGRESS)
             progress, marks, self._first, self._next = read_journal(
-                self._open_journal(),
-                self._open_generations().state.first_step,
+                self._journal or self._open_journal(),
+                (self._generations or self._open_generations()).state.first_step,
                 None if stored is None else decode_step(stored)[0],
             )
         if progress is None:
             return None
         recent = join_marks(marks)
-        self._recent = recent.count
+        self._recent = len(recent.offsets)
         return Loaded(progress=progress, recent=recent)
 
     def append(self, progress: Progress, marks: Marks) -> None:
@@ -408,7 +402,7 @@ class RocksPartition:
                 raise
             raise self._failure(error) from error
         self._next += 1
-        self._recent += marks.count
+        self._recent += len(marks.offsets)
 
     def find(self, digests: bytes, count: int) -> Found:
         """See `PartitionStore.find`."""
@@ -515,7 +509,12 @@ class RocksPartition:
 
     def _measure(self) -> None:
         """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
-        self.disk_bytes = live_bytes(self._folder, self._database)
+        size = sum(map(int, map(itemgetter("size"), self._database.live_files())))
+        for pattern in ("*.log", "filters/*"):
+            for path in self._folder.glob(pattern):
+                with suppress(FileNotFoundError):
+                    size += path.stat().st_size
+        self.disk_bytes = size
 
     def install(
         self,
@@ -682,9 +681,10 @@ class RocksStore:
     def open(self, identity: Identity, window: Window) -> RocksPartition:
         """See `KeyStore.open`."""
         folder = partition_folder(self._root, identity)
-        self._refuse_damaged(folder)
+        if folder in self._damaged:
+            self._refuse_damaged(folder)
         make_private(self._root, folder)
-        self._open = [other for other in self._open if not other.closed]
+        self._open = list(filterfalse(attrgetter("closed"), self._open))
         partition = RocksPartition(
             folder,
             identity,
@@ -717,9 +717,7 @@ class RocksStore:
 
     def _refuse_damaged(self, folder: Path) -> None:
         """Raise what was found when it was open: RocksDB would open it again, and find the damage only when it reads there."""
-        inode, text = self._damaged.get(folder, (None, ""))
-        if inode is None:
-            return
+        inode, text = self._damaged[folder]
         if folder.exists() and folder.stat().st_ino == inode:
             raise StoreCorruptError(text)
         del self._damaged[folder]

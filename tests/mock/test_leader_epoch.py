@@ -57,9 +57,9 @@ def test_a_log_that_has_grown_again_is_noticed(
     kafka.set_leader("orders", 0, 1)
     send("x", "y", "a", "z")
 
-    def committed_before(*_: object) -> list[TopicPartition]:
+    def committed_before(*_: object) -> dict[tuple[str, int], TopicPartition]:
         # The group had read three records more in epoch 0, which the new leader never had.
-        return [TopicPartition("orders", 0, 6, commit_text(6, epoch=0))]
+        return {("orders", 0): TopicPartition("orders", 0, 6, commit_text(6, epoch=0))}
 
     monkeypatch.setattr(Client, "committed", committed_before)
     consumer = make("orders", config={"auto.offset.reset": "latest"})
@@ -85,8 +85,8 @@ def test_a_machine_without_a_store_goes_on_where_the_log_parts(
     kafka.set_leader("orders", 0, 1)
     send("x", "a", *(["y", "z"] if grown else []))
 
-    def committed_before(*_: object) -> list[TopicPartition]:
-        return [TopicPartition("orders", 0, 6, commit_text(6, low=1, epoch=0))]
+    def committed_before(*_: object) -> dict[tuple[str, int], TopicPartition]:
+        return {("orders", 0): TopicPartition("orders", 0, 6, commit_text(6, low=1, epoch=0))}
 
     monkeypatch.setattr(Client, "committed", committed_before)
     consumer = make("orders", config={"auto.offset.reset": "latest"})

@@ -23,8 +23,9 @@ def test_what_is_on_a_timer_is_a_short_way() -> None:
 
 
 def test_an_assignment_is_a_way_of_limited_length() -> None:
-    """From the subscription to the first message; rounds in which a broker did not answer yet are among it."""
+    """From the client's callback to the first message, with the store that an orderly end left."""
     trail = assignment_path()
 
-    assert trail.count() <= 750, "\n".join(trail.trace)
-    assert trail.modules <= 65, sorted(trail.calls)
+    assert trail.count() <= 258, "\n".join(trail.trace)
+    assert trail.modules <= 43, sorted(trail.calls)
+    assert trail.count("kafka/") <= 112, "\n".join(trail.trace)

@@ -155,9 +155,9 @@ def test_commits_that_expired_do_not_make_the_history_complete(
 
     def nothing(
         _: Client, partitions: list[TopicPartition], timeout_s: float | None = None
-    ) -> list[TopicPartition]:
+    ) -> dict[tuple[str, int], TopicPartition]:
         assert timeout_s is None or timeout_s > 0
-        return [TopicPartition(p.topic, p.partition, -1001) for p in partitions]
+        return {(p.topic, p.partition): TopicPartition(p.topic, p.partition, -1001) for p in partitions}
 
     monkeypatch.setattr(Client, "committed", nothing)
     consumer = make("orders")
@@ -246,7 +246,9 @@ def test_a_partition_that_does_not_exist_is_an_error(make: Make, monkeypatch: py
     """It is not waited for for ever, and the line names it."""
     monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
     # A real broker has no word for it here: nothing is committed.
-    monkeypatch.setattr(Client, "committed", lambda _, partitions, __=None: partitions)
+    monkeypatch.setattr(
+        Client, "committed", lambda _, asked, __=None: {(tp.topic, tp.partition): tp for tp in asked}
+    )
     consumer = make()
     consumer.assign([TopicPartition("orders", 7)])
     with pytest.raises(

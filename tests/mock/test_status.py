@@ -153,7 +153,7 @@ def test_a_group_that_does_not_answer_is_said(
     """While nobody tells the group's offsets the partition waits for them."""
     send("a")
 
-    def silent(*_: object) -> list[TopicPartition]:
+    def silent(*_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     with monkeypatch.context() as patch:

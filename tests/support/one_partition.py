@@ -148,11 +148,14 @@ class ListClient(UndescribedClient):
 
     def committed(
         self, partitions: list[TopicPartition], timeout_s: float | None = None
-    ) -> list[TopicPartition]:
+    ) -> dict[tuple[str, int], TopicPartition]:
         """See `Client`."""
         del timeout_s
         held = self._world.committed
-        return [held or TopicPartition(tp.topic, tp.partition, -1001) for tp in partitions]
+        return {
+            (tp.topic, tp.partition): held or TopicPartition(tp.topic, tp.partition, -1001)
+            for tp in partitions
+        }
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
         """See `Client`."""

@@ -119,7 +119,11 @@ def test_a_topic_has_its_own_window_or_the_default() -> None:
     assert windows.of("orders.eu") == Window(days=7)
     lookup = Lookup(id=key(), window=windows)
     assert (lookup.window_of("orders"), lookup.window_of("else")) == (Window(count=20_000), Window(days=7))
-    assert (lookup.forgets("orders"), lookup.forgets("audit")) == (False, True)
+    forgets = [
+        lookup.terms(lookup.window_of(topic), digest="", isolation="").forgets
+        for topic in ("orders", "audit")
+    ]
+    assert forgets == [False, True]
     assert hash(lookup) == hash(Lookup(id=key(), window=windows))
 
 
@@ -176,4 +180,5 @@ def test_settings_that_a_strategy_refuses() -> None:
     for window in (Window.off(), Windows(default=Window(days=1))):
         with pytest.raises(ConfigurationError, match="window="):
             LastId(id=key(), order=integer(), window=window)  # type: ignore[arg-type]
-    assert not LastId(id=key(), order=integer()).forgets("orders")
+    last = LastId(id=key(), order=integer())
+    assert not last.terms(last.window, digest="", isolation="").forgets

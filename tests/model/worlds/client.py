@@ -182,14 +182,16 @@ class ModelClient(UndescribedClient):
 
     def committed(
         self, partitions: list[TopicPartition], timeout_s: float | None = None
-    ) -> list[TopicPartition]:
+    ) -> dict[tuple[str, int], TopicPartition]:
         """See `Client`."""
         del timeout_s
         held = self._broker.committed
-        return [
-            held.get((self._group, tp.partition), TopicPartition(tp.topic, tp.partition, -1001))
+        return {
+            (tp.topic, tp.partition): held.get(
+                (self._group, tp.partition), TopicPartition(tp.topic, tp.partition, -1001)
+            )
             for tp in partitions
-        ]
+        }
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
         """See `Client`."""
