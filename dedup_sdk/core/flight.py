@@ -40,7 +40,7 @@ OFFERED: Final = 1
 """With the application (or on its way to it)."""
 PARKED: Final = 2
 """Held back."""
-APART: Final = 3
+INDIVIDUAL: Final = 3
 """With the application (or on its way to it), and ended one by one: never together with its chunk."""
 
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
@@ -50,7 +50,7 @@ _COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
 class Chunk:
     """Columns of ``n`` records, ascending by offset.
 
-    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `APART`; ``saved[i]`` is 1 when the
+    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `INDIVIDUAL`; ``saved[i]`` is 1 when the
     completion of record ``i`` is in the key store. ``column`` is ``offsets`` as an array. ``items`` are the caller's own objects (records or messages),
     parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
     an ID that the policy keeps from the application. ``notes`` belongs to the memory that judges: what it keeps with its records.
@@ -91,7 +91,7 @@ class Chunk:
     def free(self, row: int) -> None:
         """Offer a record, by itself if it was held back."""
         if self.states[row] == PARKED:
-            self.states[row] = APART
+            self.states[row] = INDIVIDUAL
 
     def leave_unkeyed(self, missing: dict[int, str], *, discard: bool) -> None:
         """Give records without an ID, by row with the reason, their verdict; they leave no mark. ``discard``: complete them."""
@@ -177,7 +177,7 @@ class Chunk:
         )
 
 
-class Place(NamedTuple):
+class RecordRef(NamedTuple):
     """One record: its chunk and its row there."""
 
     chunk: Chunk
@@ -204,7 +204,7 @@ class Flight:
     were held back and got their verdict; the owner takes them out (`take_settled`). ``waiting``: by what is waited on, who waits, in the
     order in which they are judged.
 
-    ``in_order``: what is completed above the watermark becomes durable only when that passes it. ``reveals``: nothing is hidden
+    ``in_order``: what is completed above the watermark becomes durable only when that passes it. ``shows_duplicates``: nothing is hidden
     nor held back, duplicates are offered too, and only the application completes.
     """
 
@@ -215,9 +215,9 @@ class Flight:
         self.era = progress.era
         self.epoch = progress.epoch
         self.in_order = in_order
-        self.reveals = False
+        self.shows_duplicates = False
         self.restored = merged(progress.done) if progress.done else ()
-        self.settled: list[Place] = []
+        self.settled: list[RecordRef] = []
         self.waiting: dict[Hashable, deque[Any]] = {}
         self.chunks: list[Chunk] = []
         self._firsts: list[int] = []
@@ -250,8 +250,8 @@ class Flight:
         self._bound = bound or self._bound
 
     def show_duplicates(self, *, shown: bool = True) -> None:
-        """Hide nothing from here on (``reveals``)."""
-        self.reveals = shown
+        """Hide nothing from here on (``shows_duplicates``)."""
+        self.shows_duplicates = shown
 
     # --- what is known -------------------------------------------------------------------------------------
 
@@ -270,13 +270,13 @@ class Flight:
         """The offset of the first record that is not completed, None where all are."""
         return next((chunk.first_open() for chunk in self.chunks if chunk.open), None)
 
-    def place(self, offset: int) -> Place | None:
+    def place(self, offset: int) -> RecordRef | None:
         """Find a record that is not settled yet, or whose chunk is not."""
         at = bisect_right(self._firsts, offset) - 1
         if at < 0:
             return None
         row = self.chunks[at].row_of(offset)
-        return None if row is None else Place(self.chunks[at], row)
+        return None if row is None else RecordRef(self.chunks[at], row)
 
     def chunks_from(self, offset: int) -> list[Chunk]:
         """Return the chunks that reach to an offset, or behind it."""
@@ -428,7 +428,7 @@ class Flight:
         """Whether records that were told have come, and wait for a record in flight with the same ID."""
         return bool(self._told_waiting)
 
-    def was_told(self, places: Iterable[Place]) -> bool:
+    def was_told(self, places: Iterable[RecordRef]) -> bool:
         """Whether all of these records were told and have come."""
         return all(place.offset in self._told_waiting for place in places)
 
@@ -450,10 +450,10 @@ class Flight:
                 chunk.finish(row, REDELIVERED)
                 chunk.unmarked.add(row)
 
-    def take_in(self, chunk: Chunk, *, reveals: bool = False) -> None:
+    def take_in(self, chunk: Chunk, *, shows_duplicates: bool = False) -> None:
         """Note that records have come; what was completed of them in an earlier life is told by the chunk now.
 
-        ``reveals``: nothing is hidden from here on.
+        ``shows_duplicates``: nothing is hidden from here on.
         """
         position = chunk.offsets[-1] + 1
         if self.restored:
@@ -461,7 +461,7 @@ class Flight:
             known = self.high if self.in_order else position
             self.restored = tuple(r for r in self.restored if r[1] > known)
         self.position = position
-        self.reveals = self.reveals or reveals
+        self.shows_duplicates = self.shows_duplicates or shows_duplicates
         self.chunks.append(chunk)
         self._firsts.append(chunk.offsets[0])
 
@@ -469,21 +469,21 @@ class Flight:
         """Have somebody wait, last in line."""
         self.waiting.setdefault(on, deque()).append(waiter)
 
-    def release(self, place: Place) -> list[Place]:
+    def release(self, place: RecordRef) -> list[RecordRef]:
         """Offer a record again: its handler failed. Its twins are held back still, promoting one would double the message."""
         chunk, row = place
-        if chunk.states[row] not in (OFFERED, APART):
+        if chunk.states[row] not in (OFFERED, INDIVIDUAL):
             return []
-        chunk.states[row] = APART
+        chunk.states[row] = INDIVIDUAL
         chunk.attempts[row] = chunk.attempts.get(row, 1) + 1
         return [place]
 
-    def take_settled(self) -> list[Place]:
+    def take_settled(self) -> list[RecordRef]:
         """Return the records that were held back and got their verdict, ascending by offset, and forget them."""
         settled, self.settled = self.settled, []
         return settled
 
-    def settle(self, places: Iterable[Place]) -> None:
+    def settle(self, places: Iterable[RecordRef]) -> None:
         """Note that records which were held back have their verdict, in this order, after all others."""
         self.settled += places
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dedup_sdk.core.compared import Compared
-from dedup_sdk.core.flight import APART, OFFERED, Chunk, Flight, Place
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_judge import COMPLETED_TWIN, LastJudge, Waiter
 from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
@@ -75,7 +75,7 @@ class LastMemory:
             self.forget_all()
 
     @property
-    def told_low(self) -> int:
+    def committed_low(self) -> int:
         """See `Memory`."""
         return self.flight.low
 
@@ -187,25 +187,25 @@ class LastMemory:
 
     # --- records that end ----------------------------------------------------------------------------------
 
-    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
         ended: list[int] = []
         if rows is None:
             chunk.finish_offered()
             ended = chunk.offsets
         for row in rows or ():
-            if chunk.states[row] in (OFFERED, APART):
+            if chunk.states[row] in (OFFERED, INDIVIDUAL):
                 chunk.finish(row)
                 ended.append(chunk.offsets[row])
         flight = self.flight
-        offered: list[Place] = []
+        offered: list[RecordRef] = []
         if flight.waiting:
             # Judged by what is below them, so before the watermark passes it by.
             awaited = [offset for offset in ended if offset in flight.waiting]
             over = deque(sorted(offset for offset in awaited if not flight.is_open(offset)))
             while over:
                 for place in self._settle(over.popleft()):
-                    if place.chunk.states[place.row] == APART:
+                    if place.chunk.states[place.row] == INDIVIDUAL:
                         offered.append(place)
                     elif place.offset in flight.waiting:
                         over.append(place.offset)
@@ -213,9 +213,9 @@ class LastMemory:
         flight.settled.sort(key=lambda place: place.offset)
         return sorted(offered, key=lambda place: place.offset)
 
-    def _settle(self, leader: int) -> list[Place]:
+    def _settle(self, leader: int) -> list[RecordRef]:
         """Judge what waited for a record that is over, and return that of it which waits for no other one."""
-        settled: list[Place] = []
+        settled: list[RecordRef] = []
         judge, seen = self._judge, self._judge.sighting(leader)
         for place, token in self.flight.waiting.pop(leader):
             chunk, row = place
@@ -232,12 +232,12 @@ class LastMemory:
                 self.flight.wait(blocker, Waiter(place, None))
                 continue
             settled.append(place)
-            if chunk.states[row] != APART:
+            if chunk.states[row] != INDIVIDUAL:
                 self.flight.note_dirty(chunk)
         self.flight.settled += settled
         return settled
 
-    def together(self, place: Place) -> list[Place]:
+    def together(self, place: RecordRef) -> list[RecordRef]:
         """See `Memory`."""
         return [place]
 

@@ -8,7 +8,7 @@ from itertools import compress, repeat
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.core.compared import Compared, late_rows
-from dedup_sdk.core.flight import DONE, DUPLICATE, KINDS, Chunk, Flight, Place
+from dedup_sdk.core.flight import DONE, DUPLICATE, KINDS, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_rule import Judgement, SourceState
 from dedup_sdk.core.reach import Reach
 from dedup_sdk.core.seen import Candidate, Standing, token_of
@@ -16,7 +16,7 @@ from dedup_sdk.core.sightings import Sightings
 from dedup_sdk.core.source import NONE_IN_FLIGHT, ActiveSource, LastNotes, Run, notes_of
 from dedup_sdk.core.sources import Sources
 from dedup_sdk.decision import decide
-from dedup_sdk.orders import Place as IdPlace
+from dedup_sdk.orders import Place
 from dedup_sdk.orders.place import ONLY_ORIGIN
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
@@ -28,7 +28,7 @@ COMPLETED_TWIN: Final = Judgement(VerdictKind.DUPLICATE)
 class Waiter(NamedTuple):
     """A record that waits for another one; ``token`` is that of its ID where the other bears the same, else None."""
 
-    place: Place
+    place: RecordRef
     token: Any
 
 
@@ -111,7 +111,7 @@ class LastJudge:
     def _is_twin(self, chunk: Chunk, row: int, leader: int) -> bool:
         """Whether a record of the same ID, which is in flight, hides this one."""
         leading = chunk.row_of(leader)
-        place = self._flight.place(leader) if leading is None else Place(chunk, leading)
+        place = self._flight.place(leader) if leading is None else RecordRef(chunk, leading)
         if place is None or place.chunk.states[place.row] == DONE:
             return False
         return self._window.holds(int(chunk.timestamps[row] - notes_of(place.chunk).sighted[place.row]), 0)
@@ -334,9 +334,9 @@ class LastJudge:
 
     def _wait(self, chunk: Chunk, row: int, leader: int, token: Any = None) -> None:
         """Have a record wait on one in flight, where it bears the same ID with its token; where nothing is hidden, call it a duplicate of that."""
-        if not self._flight.reveals:
+        if not self._flight.shows_duplicates:
             chunk.hold(row, "in-flight")
-            self._flight.wait(leader, Waiter(Place(chunk, row), token))
+            self._flight.wait(leader, Waiter(RecordRef(chunk, row), token))
             return
         chunk.kinds[row] = DUPLICATE
         chunk.reasons[row] = "in-flight"
@@ -400,14 +400,14 @@ class LastJudge:
             return
         if seen is not None:
             chunk.seen[row] = seen
-        if not self._flight.reveals:
+        if not self._flight.shows_duplicates:
             chunk.finish(row)
 
     def _repeat(self, chunk: Chunk, row: int, seen: tuple[int, int]) -> None:
         """Call a record a duplicate of what its source remembers, whose last record had this offset and timestamp (ms)."""
         chunk.kinds[row] = DUPLICATE
         chunk.seen[row] = seen
-        if not self._flight.reveals:
+        if not self._flight.shows_duplicates:
             chunk.finish(row)
 
 
@@ -425,4 +425,4 @@ def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:
 
 
 def _numbered(id_bytes: bytes, number: int) -> Candidate:
-    return Candidate(id_bytes, IdPlace(ONLY_ORIGIN, number))
+    return Candidate(id_bytes, Place(ONLY_ORIGIN, number))

@@ -17,22 +17,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.flight import (
-    APART,
     DUPLICATE,
+    INDIVIDUAL,
     KINDS,
     OFFERED,
     UNVERIFIED,
     Chunk,
     Flight,
-    Place,
+    RecordRef,
     Rows,
     digest_of,
 )
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.core.reach import Reach
-from dedup_sdk.core.ring import Ring
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk.marks import (
@@ -54,7 +54,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 _FEWEST: Final = 1_024
 
 
-class Timeline:
+class TimestampIndex:
     """Offsets, ascending, and their timestamps in ms; ``strays`` are offsets that came from outside the log that passes by."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class RecentMarks:
 
     Whether that record is completed (then the entry is a mark) or in flight is told by the watermark. So completing a record changes
     nothing here, and one dictionary operation a record answers three questions: is it a twin in this batch, is it in flight, was it seen
-    lately. An entry keeps only an offset (a Python integer that exists anyway); the timestamps of offsets stay in columns (`Timeline`). That
+    lately. An entry keeps only an offset (a Python integer that exists anyway); the timestamps of offsets stay in columns (`TimestampIndex`). That
     is a third of the memory that a pair per mark would take, and many are looked up in one call.
 
     ``behind`` keeps the completed mark that an ID in flight stands in front of: it has to outlive a crash before the record
@@ -148,7 +148,7 @@ class RecentMarks:
         self.offsets: dict[bytes, int] = {}
         self.behind: dict[bytes, Mark] = {}
         self.beneath: dict[bytes, list[int]] = {}
-        self.timeline = Timeline()
+        self.timeline = TimestampIndex()
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -268,17 +268,17 @@ class LookupMemory:
         progress: Progress,
         recent: Marks = NO_MARKS,
         *,
-        make_ring: Callable[[int, int, int], Ring] = Ring,
+        make_count_window: Callable[[int, int, int], CountWindow] = CountWindow,
     ) -> None:
         self.window = window
         self.flight = Flight(progress, in_order=bool(window.count))
-        self.reach = Reach(window, progress, make_ring=make_ring)
-        self.ring = self.reach.ring
+        self.reach = Reach(window, progress, make_count_window=make_count_window)
+        self.count_window = self.reach.count_window
         self.recent = RecentMarks()
         self.undecided: set[bytes] = set()
         self._is_off = window.is_off
         self._journaled: dict[bytes, Mark] = {}
-        if self.ring is not None:
+        if self.count_window is not None:
             self.flight.watch(passing=self._number)
         if len(recent.offsets):
             self._load(recent)
@@ -293,12 +293,12 @@ class LookupMemory:
         above = zip(digests[below:], offsets[below:], timestamps[below:].tolist(), strict=True)
         for digest, offset, timestamp_ms in above:
             self.recent.restore(digest, Mark(offset, timestamp_ms))
-        if self.ring and recent.numbers is not None:
-            self.ring.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
+        if self.count_window and recent.numbers is not None:
+            self.count_window.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
             self.note_journaled(recent)
 
     @property
-    def told_low(self) -> int:
+    def committed_low(self) -> int:
         """See `Memory`."""
         return self.flight.low
 
@@ -368,10 +368,10 @@ class LookupMemory:
         before = list(map(self.recent.offsets.setdefault, digests, offsets))
         if self.reach.since_ms is not None or self.reach.since_number is not None:
             self._doubt(chunk, range(len(chunk.offsets)) if keyed is None else keyed)
-        if before == offsets and not found.indexes and self.ring is None:
+        if before == offsets and not found.indexes and self.count_window is None:
             return
         stored = _as_marks(found)
-        if self.ring is not None:
+        if self.count_window is not None:
             met: Iterable[int] = range(len(offsets))
         else:
             met = list(compress(range(len(offsets)), map(is_not, before, offsets)))
@@ -400,11 +400,11 @@ class LookupMemory:
         if not duplicates.all():
             others = sorted([*others, *indexes[~duplicates].tolist()])
             rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
-        reveals = self.flight.reveals
-        chunk.find_duplicates(rows, seen, seen_ms, completed=not reveals)
+        shows_duplicates = self.flight.shows_duplicates
+        chunk.find_duplicates(rows, seen, seen_ms, completed=not shows_duplicates)
         hits = rows.tolist()
         known: list[Any] = chunk.digests
-        if reveals:
+        if shows_duplicates:
             for row in hits:
                 self.recent.begin(known[row], chunk.offsets[row])
             return others
@@ -443,12 +443,12 @@ class LookupMemory:
 
     def _meet(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
         """Judge one record whose ID may be known."""
-        if self.ring is not None:
-            self.ring.consider(chunk.offsets[row])
+        if self.count_window is not None:
+            self.count_window.consider(chunk.offsets[row])
         digest = digest_of(chunk, row)
         if digest not in self.flight.waiting and self.settle_one(chunk, row, stored):
             return
-        if self.flight.reveals:
+        if self.flight.shows_duplicates:
             self.undecided.discard(digest)
             self._reveal(chunk, row)
         else:
@@ -467,8 +467,8 @@ class LookupMemory:
             self.recent.cover(digest, offset)
         else:
             self.recent.begin(digest, offset)
-        if self.ring is not None:
-            self.ring.forget(offset)
+        if self.count_window is not None:
+            self.count_window.forget(offset)
 
     def settle_one(self, chunk: Chunk, row: int, stored: Mark | None) -> bool:
         """Give a record its verdict and return True, or False while that hangs on what is in flight."""
@@ -490,8 +490,8 @@ class LookupMemory:
             chunk.reasons[row] = "uncovered"
         chunk.free(row)
         self.recent.begin(digest_of(chunk, row), offset)
-        if self.ring is not None:
-            self.ring.offer(digest_of(chunk, row), offset)
+        if self.count_window is not None:
+            self.count_window.offer(digest_of(chunk, row), offset)
         return True
 
     def last_sighting(self, digest: bytes, offset: int, stored: Mark | None) -> tuple[bool, Mark | None]:
@@ -506,8 +506,10 @@ class LookupMemory:
                 return False, None
             if mark is None or leader > mark.offset:
                 mark = Mark(leader, self.recent.timeline.at(leader))
-        if self.ring is not None and mark is not None:
-            after = self.ring.accepted_after(digest, self.ring.numbers.get(digest, mark.number), offset)
+        if self.count_window is not None and mark is not None:
+            after = self.count_window.accepted_after(
+                digest, self.count_window.numbers.get(digest, mark.number), offset
+            )
             if after is None:
                 self.undecided.add(digest)
                 return False, None
@@ -517,15 +519,15 @@ class LookupMemory:
     def _repeat(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
         """Move the mark of an ID to its duplicate, which is completed by itself, unless duplicates are shown."""
         digest, offset = digest_of(chunk, row), chunk.offsets[row]
-        if self.flight.reveals:
+        if self.flight.shows_duplicates:
             self.recent.begin(digest, offset)
         else:
             chunk.finish(row)
             self.recent.offsets[digest] = offset
-        if self.ring is not None:
-            self.ring.forget(offset)
+        if self.count_window is not None:
+            self.count_window.forget(offset)
             if stored is not None:
-                self.ring.numbers.setdefault(digest, stored.number)
+                self.count_window.numbers.setdefault(digest, stored.number)
 
     def contradiction(
         self,
@@ -538,7 +540,7 @@ class LookupMemory:
     ) -> int | None:
         """See `Memory`. Of a window by count nothing is known: a mark may be gone for its number."""
         window_ms = self.window.time_ms
-        if window_ms is None or self.ring is not None:
+        if window_ms is None or self.count_window is not None:
             return None
         flight, reach = self.flight, self.reach
         # A time from the future counts as now, as where marks are dropped for their age.
@@ -576,7 +578,7 @@ class LookupMemory:
 
     # --- records that end ----------------------------------------------------------------------------------
 
-    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
         ended, flight = self.end(chunk, rows), self.flight
         if self.recent.behind or self.recent.beneath:
@@ -593,7 +595,7 @@ class LookupMemory:
         ended: list[bytes | None] = []
         for row in rows:
             # Asked of each when its turn comes: one that is named twice ends once.
-            if chunk.states[row] in (OFFERED, APART):
+            if chunk.states[row] in (OFFERED, INDIVIDUAL):
                 chunk.finish(row)
                 ended.append(chunk.digests[row])
         return ended
@@ -609,12 +611,12 @@ class LookupMemory:
             if offset is not None and not self.flight.is_open(offset):
                 self.recent.complete(digest, offset)
 
-    def _settle(self, ended: Iterable[bytes | None]) -> list[Place]:
+    def _settle(self, ended: Iterable[bytes | None]) -> list[RecordRef]:
         """Judge the records that are held back and whose turn has come; return those to deliver, ascending by offset.
 
         That is those with the ID of a record that is over, and those that wait for numbers: any end may bring these.
         """
-        flight, offered = self.flight, list[Place]()
+        flight, offered = self.flight, list[RecordRef]()
         ready: set[Any] = {*ended, *self.undecided}
         while ready:
             progressed = False
@@ -624,9 +626,9 @@ class LookupMemory:
                 while queue and self.settle_one(*queue[0]):
                     chunk, row, _ = queue.popleft()
                     progressed = True
-                    flight.settled.append(Place(chunk, row))
-                    if chunk.states[row] == APART:
-                        offered.append(Place(chunk, row))
+                    flight.settled.append(RecordRef(chunk, row))
+                    if chunk.states[row] == INDIVIDUAL:
+                        offered.append(RecordRef(chunk, row))
                     else:
                         flight.note_dirty(chunk)
                 if not queue:
@@ -637,27 +639,27 @@ class LookupMemory:
         flight.settled.sort(key=lambda place: place.offset)
         return sorted(offered, key=lambda place: place.offset)
 
-    def together(self, place: Place) -> list[Place]:
+    def together(self, place: RecordRef) -> list[RecordRef]:
         """See `Memory`."""
         return [place]
 
     def _number(self, chunks: list[Chunk], high: int) -> None:
         """Number the accepted records that the watermark passes."""
-        for chunk in chunks if self.ring is not None else ():
+        for chunk in chunks if self.count_window is not None else ():
             rows = range(bisect_left(chunk.offsets, self.flight.high), bisect_left(chunk.offsets, high))
             for row in rows:
                 if row not in chunk.unmarked:
-                    self.ring.number(digest_of(chunk, row), chunk.offsets[row])  # type: ignore[union-attr]
+                    self.count_window.number(digest_of(chunk, row), chunk.offsets[row])  # type: ignore[union-attr]
 
     # --- what is kept --------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
         """See `Memory`."""
-        ring, flight, reach = self.ring, self.flight, self.reach
+        count_window, flight, reach = self.count_window, self.flight, self.reach
         parts: list[Marks] = []
         done: list[Range] = []
         for chunk in flight.take_dirty():
-            whole = None if ring is not None else chunk.take_whole()
+            whole = None if count_window is not None else chunk.take_whole()
             if whole is not None:
                 reach.note_completed(int(chunk.timestamps.max()))
                 parts.append(whole)
@@ -665,7 +667,7 @@ class LookupMemory:
                     done += chunk.done_ranges(flight.high)
                 continue
             rows = chunk.unsaved()
-            if ring is not None:
+            if count_window is not None:
                 numbered = int(np.searchsorted(chunk.column[rows], flight.high))
                 if numbered < len(rows):
                     # The rest is written when the watermark has passed it.
@@ -675,7 +677,7 @@ class LookupMemory:
                 continue
             reach.note_completed(int(chunk.timestamps[rows].max()))
             parts.append(self._columns(chunk, rows))
-            if ring is None:
+            if count_window is None:
                 done += chunk.ranges_of(rows, flight.high)
             np.frombuffer(chunk.saved, np.uint8)[rows] = 1
         if not parts:
@@ -689,7 +691,7 @@ class LookupMemory:
             chunk.joined is not None
             and len(rows) == len(chunk.offsets)
             and not chunk.unmarked
-            and self.ring is None
+            and self.count_window is None
         ):
             return Marks(chunk.joined, chunk.column, chunk.timestamps)
         marked = [row for row in rows.tolist() if row not in chunk.unmarked]
@@ -700,13 +702,13 @@ class LookupMemory:
 
     def numbers_of(self, digests: Sequence[bytes]) -> Int64s | None:
         """Return the acceptance numbers of IDs, None without a count window."""
-        if self.ring is None:
+        if self.count_window is None:
             return None
-        return np.asarray([self.ring.numbers.get(digest, 0) for digest in digests], np.int64)
+        return np.asarray([self.count_window.numbers.get(digest, 0) for digest in digests], np.int64)
 
     def note_journaled(self, marks: Marks) -> None:
         """Note marks that are in the journal, with their numbers: a flush takes them from here."""
-        if self.ring is None or marks.numbers is None:
+        if self.count_window is None or marks.numbers is None:
             return
         columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), marks.numbers.tolist(), strict=True)
         for digest, mark in zip(cut_digests(marks.digests), map(Mark._make, columns), strict=True):
@@ -716,12 +718,16 @@ class LookupMemory:
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """See `Memory`. What has left a window by count is left out as well."""
         flight, reach = self.flight, self.reach
-        marks = self.recent.take(flight.open_of) if self.ring is None else self._take_numbered(self.ring)
+        marks = (
+            self.recent.take(flight.open_of)
+            if self.count_window is None
+            else self._take_numbered(self.count_window)
+        )
         for chunk in flight.chunks:
             self.recent.timeline.extend(chunk.column, chunk.timestamps)
         live = np.ones(marks.count, np.bool_)
-        if self.ring is not None and marks.numbers is not None:
-            live &= marks.numbers > self.ring.accepted - self.ring.size
+        if self.count_window is not None and marks.numbers is not None:
+            live &= marks.numbers > self.count_window.accepted - self.count_window.size
         if self.window.time_ms is not None:
             horizon = reach.horizon_ms(clock_ms)
             old = marks.timestamps < horizon
@@ -743,7 +749,7 @@ class LookupMemory:
             return marks
         return select_marks(marks, live)
 
-    def _take_numbered(self, ring: Ring) -> Marks:
+    def _take_numbered(self, count_window: CountWindow) -> Marks:
         """Return the marks that are in the journal, and keep in memory what lies above the watermark.
 
         Above it nothing has a number yet, and a crash forgets it: the mark below it has to outlive that.
@@ -757,7 +763,9 @@ class LookupMemory:
         for digest, mark in waited_for.items():
             if mark is not None and digest not in self.recent.offsets:
                 self.recent.restore(digest, mark)
-        ring.numbers = {digest: n for digest, n in ring.numbers.items() if digest in self.recent.offsets}
+        count_window.numbers = {
+            digest: n for digest, n in count_window.numbers.items() if digest in self.recent.offsets
+        }
         self._journaled = {}
         return marks
 
@@ -778,8 +786,10 @@ class LookupMemory:
         for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
             # What is in flight stays in front of its mark.
             self.recent.offsets.setdefault(digest, offset)
-        if self.ring is not None and marks.numbers is not None:
-            self.ring.numbers = dict(zip(digests, marks.numbers.tolist(), strict=True)) | self.ring.numbers
+        if self.count_window is not None and marks.numbers is not None:
+            self.count_window.numbers = (
+                dict(zip(digests, marks.numbers.tolist(), strict=True)) | self.count_window.numbers
+            )
 
     # --- what others completed -----------------------------------------------------------------------------
 
@@ -788,7 +798,7 @@ class LookupMemory:
         del find, end, now_ms
         offsets, timestamps, digests = chunk.offsets, chunk.timestamps, chunk.digests
         chunk.unmarked.update(row for row, digest in enumerate(digests) if digest is None)
-        if self.ring is not None:
+        if self.count_window is not None:
             # One record after the other: a ring depends on the order.
             for row, (offset, digest) in enumerate(zip(offsets, digests, strict=True)):
                 if digest is None:

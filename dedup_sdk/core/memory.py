@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dedup_sdk.core.flight import Chunk, Flight, Place
+from dedup_sdk.core.flight import Chunk, Flight, RecordRef
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.core.reach import Reach
 from dedup_sdk.marks import Found, Int64s, Marks
@@ -82,10 +82,10 @@ class Memory(Protocol):
 
     # --- records that end ----------------------------------------------------------------------------------
 
-    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """Complete rows of a chunk that are offered (None: all that were offered with it); return what is to be delivered next."""
 
-    def together(self, place: Place) -> list[Place]:
+    def together(self, place: RecordRef) -> list[RecordRef]:
         """Return the records that a record is completed with: itself as a rule."""
 
     # --- what is kept --------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Memory(Protocol):
     # --- what a commit tells -------------------------------------------------------------------------------
 
     @property
-    def told_low(self) -> int:
+    def committed_low(self) -> int:
         """Where the history begins, as a commit of the watermark tells it: a fold of the log from there gives these marks."""
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.plan import NOTHING_KNOWN
-from dedup_sdk.core.ring import Ring
 from dedup_sdk.marks import Int64s
 from dedup_sdk.progress import Progress
 from dedup_sdk.window import Window
@@ -19,7 +19,7 @@ class Reach:
     """What the marks of a partition cover.
 
     ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of what is completed, ``dropped_to``: some marks of
-    offsets below it are gone for their age. ``ring`` numbers what is accepted, where the window counts. ``longest_ms`` is how long anything
+    offsets below it are gone for their age. ``count_window`` numbers what is accepted, where the window counts. ``longest_ms`` is how long anything
     is remembered: the window's, or that of a second opinion.
     """
 
@@ -29,25 +29,25 @@ class Reach:
         progress: Progress,
         *,
         longest_ms: int | None = None,
-        make_ring: Callable[[int, int, int], Ring] = Ring,
+        make_count_window: Callable[[int, int, int], CountWindow] = CountWindow,
     ) -> None:
         self.window = window
         self.since_ms = progress.since_ms
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
         self.dropped_to = progress.dropped_to
-        self.ring: Ring | None = None
+        self.count_window: CountWindow | None = None
         self._longest_ms = longest_ms or window.time_ms or 0
         self._accepted = progress.accepted
         self._floor_number = progress.floor_number
         if window.count:
-            floor = self._leave_ring(window.count)
-            self.ring = make_ring(window.count, progress.accepted, floor)
+            floor = self._leave_count_window(window.count)
+            self.count_window = make_count_window(window.count, progress.accepted, floor)
         elif self._floor_number:
             # No number keeps anything out any more, and nobody knows how old that was.
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
 
-    def _leave_ring(self, size: int) -> int:
+    def _leave_count_window(self, size: int) -> int:
         """Have what was outside of a smaller window stay outside, and what is outside now; return up to which number."""
         accepted = self._accepted
         floor = max(self._floor_number, accepted - size)
@@ -61,7 +61,7 @@ class Reach:
     @property
     def accepted(self) -> int:
         """The rank of the last accepted record below the watermark."""
-        return self._accepted if self.ring is None else self.ring.accepted
+        return self._accepted if self.count_window is None else self.count_window.accepted
 
     @property
     def floor_number(self) -> int:
@@ -72,9 +72,9 @@ class Reach:
         is written even where the present window misses nothing, because a longer one, or one by time, may open the
         store later.
         """
-        if self.ring is None:
+        if self.count_window is None:
             return self._floor_number
-        return max(self.ring.floor, self.ring.accepted - self.ring.size)
+        return max(self.count_window.floor, self.count_window.accepted - self.count_window.size)
 
     @property
     def is_complete(self) -> bool:
@@ -90,9 +90,12 @@ class Reach:
 
     def covers_by_count(self) -> bool:
         """Whether they do because so many were accepted since, where the window counts."""
-        if self.ring is None:
+        if self.count_window is None:
             return False
-        return self.since_number is None or self.ring.accepted - self.since_number >= self.ring.size
+        return (
+            self.since_number is None
+            or self.count_window.accepted - self.since_number >= self.count_window.size
+        )
 
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late.
@@ -108,8 +111,8 @@ class Reach:
     def forgot_before(self, timestamp_ms: int) -> None:
         """Note that sightings before this timestamp are no longer known, whatever their numbers."""
         self.since_ms = timestamp_ms if self.since_ms is None else max(self.since_ms, timestamp_ms)
-        if self.ring is not None:
-            self.since_number = self.ring.accepted
+        if self.count_window is not None:
+            self.since_number = self.count_window.accepted
 
     def forget_all(self, number: int | None = None) -> None:
         """Note that nothing is known before the next record; ``number`` takes the place of the last accepted one's."""
@@ -150,5 +153,5 @@ class Reach:
 
         A window by count takes them all for it, so that the marks below seem to be longer ago: else one that has left it hides a message.
         """
-        if self.ring is not None and self.ring.accepted > 0:
-            self.ring.pass_uncounted(max(0, count))
+        if self.count_window is not None and self.count_window.accepted > 0:
+            self.count_window.pass_uncounted(max(0, count))

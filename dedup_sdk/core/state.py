@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dedup_sdk.core.flight import Chunk, Flight, Place
+from dedup_sdk.core.flight import Chunk, Flight, RecordRef
 from dedup_sdk.core.memory import Find, Memory, Step
 from dedup_sdk.core.plan import NOTHING_KNOWN
 from dedup_sdk.core.ranges import Range, merged
@@ -73,13 +73,13 @@ class PartitionState:
         *,
         items: Sequence[Any] = (),
         discard_unkeyed: bool = False,
-        reveals: bool = False,
+        shows_duplicates: bool = False,
         now_ms: int = NOTHING_KNOWN,
     ) -> Chunk:
         """Judge records at or above the position, ascending by offset; the chunk holds their verdicts.
 
         ``missing`` has, for every index without a digest, the reason; what is later than ``now_ms`` lies in the future. What is judged a
-        duplicate is completed already, unless the flight ``reveals``. When ``find`` raises, nothing has changed.
+        duplicate is completed already, unless the flight ``shows_duplicates``. When ``find`` raises, nothing has changed.
         """
         flight, memory = self.flight, self.memory
         self._note_times(timestamps, now_ms)
@@ -87,17 +87,17 @@ class PartitionState:
         if flight.restored:
             flight.hide_restored(chunk)
         known = memory.look_up(chunk, missing, find, discard=discard_unkeyed, now_ms=now_ms)
-        flight.take_in(chunk, reveals=reveals)
+        flight.take_in(chunk, shows_duplicates=shows_duplicates)
         memory.judge(chunk, known)
         if chunk.open < len(offsets):
             flight.advance(chunk)
         return chunk
 
-    def complete_chunk(self, chunk: Chunk) -> list[Place]:
+    def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
         """Complete every record that was offered with its chunk; return what is to be delivered next."""
         return self.memory.complete(chunk, None) if chunk.open else []
 
-    def complete(self, chunk: Chunk, rows: Iterable[int]) -> list[Place]:
+    def complete(self, chunk: Chunk, rows: Iterable[int]) -> list[RecordRef]:
         """Complete some records of a chunk; return what is to be delivered next. What is held back stays so."""
         return self.memory.complete(chunk, rows)
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from dedup_sdk.checks import callables, flag, whole
-from dedup_sdk.core.flight import Place
+from dedup_sdk.core.flight import RecordRef
 from dedup_sdk.core.memory import Find
 from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.gates import Gate, Gatekeeper
@@ -36,7 +36,7 @@ from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
-_choked, _recent = attrgetter("writer.choked"), attrgetter("writer.recent")
+_disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
 
 RECENT_MARKS = 500_000
 """Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
@@ -60,7 +60,7 @@ class Deduplicator:
         bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
             it) instead of raising `StoreUnavailableError`; then what `complete` was told outlives the process only once it is written.
         forgets_unwritten: bound the memory that takes: above four times ``recent_marks`` they are given up, and what hangs on them is
-            unverified. False for an owner that admits no more while the engine is `choked`.
+            unverified. False for an owner that admits no more while the engine is `disk_full`.
 
     Not thread-safe.
     """
@@ -308,7 +308,7 @@ class Deduplicator:
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _ready(self, batch: list[Record], ids: Ids) -> tuple[Partition, Find]:
-        """Do what may fail before anything is admitted: open, write what is owed, look up."""
+        """Run every step that can fail (open the store, write pending marks, look up) before a record is admitted."""
         coordinates = batch[0].topic, batch[0].partition
         if coordinates not in self.partitions:
             self.open(*coordinates)
@@ -401,7 +401,7 @@ class Deduplicator:
         return self._end(records, partial(Partition.complete, dead_lettered=True))
 
     def _end(
-        self, records: Iterable[Record], end: Callable[[Partition, list[int]], list[Place]]
+        self, records: Iterable[Record], end: Callable[[Partition, list[int]], list[RecordRef]]
     ) -> list[Settled]:
         offsets: dict[tuple[str, int], list[int]] = {}
         for record in records:
@@ -447,7 +447,7 @@ class Deduplicator:
                 break
         for held in self.partitions.values():
             if (
-                held.writer.choked
+                held.writer.disk_full
                 and self._forgets_unwritten
                 and held.writer.unwritten_weight > 4 * self._recent_marks
             ):
@@ -463,13 +463,13 @@ class Deduplicator:
         """
         while self._store.excess_bytes():
             held = max(self.partitions.values(), key=lambda held: held.writer.reach_ms, default=None)
-            if held is None or not held.writer.shed():
+            if held is None or not held.writer.evict():
                 return
 
     @property
-    def choked(self) -> bool:
+    def disk_full(self) -> bool:
         """Whether some partition's disk is full, so that what is completed is in memory only."""
-        return any(map(_choked, self.partitions.values()))
+        return any(map(_disk_full, self.partitions.values()))
 
     def write_again(self) -> bool:
         """Try to write what full disks refused; True when everything is written.
@@ -477,7 +477,7 @@ class Deduplicator:
         Raises `StoreError` when a store cannot be opened again.
         """
         # All of them are tried: one that is still full says nothing of another's disk.
-        written = [held.writer.write_again() for held in self.partitions.values() if held.writer.choked]
+        written = [held.writer.write_again() for held in self.partitions.values() if held.writer.disk_full]
         return all(written)
 
     @property

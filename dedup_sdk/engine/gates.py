@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from dedup_sdk.core.flight import Chunk, Place
+from dedup_sdk.core.flight import Chunk, RecordRef
 from dedup_sdk.marks import Marks
 from dedup_sdk.observe import Hindrance, PartitionEvent
 from dedup_sdk.window import Window
@@ -16,7 +16,7 @@ from dedup_sdk.window import Window
 if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
 
-Unseen = Callable[[Callable[["Partition", Place], bool]], list[tuple["Partition", Place]]]
+Unseen = Callable[[Callable[["Partition", RecordRef], bool]], list[tuple["Partition", RecordRef]]]
 """Takes what the application has not been given yet out of the queues, as far as the function says so of it."""
 
 
@@ -36,7 +36,7 @@ class Gate:
         del chunk
         return False
 
-    def before_offer(self, offered: list[Place]) -> list[Place]:
+    def before_offer(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Return the records among those whose turn has come that may be offered now."""
         return offered
 
@@ -109,7 +109,7 @@ class Gatekeeper(Protocol):
     def keep(self, unseen: Unseen) -> None:
         """Keep what was let through; what others may have by now, and nobody was given here, is asked for again."""
 
-    def holds(self, partition: Partition, place: Place) -> bool:
+    def holds(self, partition: Partition, place: RecordRef) -> bool:
         """Whether nobody else can have a message that was given out; else it is asked for again."""
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dedup_sdk.core.flight import (
-    APART,
     DONE,
+    INDIVIDUAL,
     KINDS,
     OFFERED,
     PARKED,
@@ -21,7 +21,7 @@ from dedup_sdk.core.flight import (
     UNVERIFIED,
     Chunk,
     Flight,
-    Place,
+    RecordRef,
 )
 from dedup_sdk.core.memory import Find, Memory
 from dedup_sdk.core.plan import StartPlan
@@ -87,8 +87,8 @@ class Partition:
         self.started = False
         self.begun = True
         self.has_failed = False
-        self.judged: list[Place] = []
-        self.due: list[Place] = []
+        self.judged: list[RecordRef] = []
+        self.due: list[RecordRef] = []
         self._counters = counters
         self._clock = clock
         self._own_gates = list(self.gates)
@@ -209,12 +209,12 @@ class Partition:
         items: Sequence[Any],
         *,
         discard_unkeyed: bool,
-        reveals: bool = False,
+        shows_duplicates: bool = False,
         find: Find | None = None,
     ) -> list[Chunk]:
         """Judge records, ascending by offset; return their chunks in the same order.
 
-        ``reveals``: nothing is hidden from here on. ``find`` takes the place of the store's own. When a look-up raises, nothing was admitted.
+        ``shows_duplicates``: nothing is hidden from here on. ``find`` takes the place of the store's own. When a look-up raises, nothing was admitted.
         """
         if not self.begun:
             self.begin(offsets[0])
@@ -231,7 +231,7 @@ class Partition:
             ids = Ids(ids.digests[cut:], missing)
         chunk = self.state.admit(
             offsets, timestamps, ids.digests, ids.missing, self.store.find if find is None else find,
-            items=items, discard_unkeyed=discard_unkeyed, reveals=reveals, now_ms=now_ms,
+            items=items, discard_unkeyed=discard_unkeyed, shows_duplicates=shows_duplicates, now_ms=now_ms,
         )  # fmt: skip
         self._read_to = offsets[-1] + 1
         if flight.told_ranges:
@@ -262,7 +262,7 @@ class Partition:
         self.verdicts.count(chunk)
         return chunk
 
-    def take_due(self) -> list[Place]:
+    def take_due(self) -> list[RecordRef]:
         """Return what got its verdict later than it came, ascending by offset; those offered are to be delivered."""
         due, self.due = self.due, []
         return sorted(due, key=lambda place: place.offset)
@@ -302,14 +302,14 @@ class Partition:
 
     def _hide_told(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete the records of a chunk that the group completed elsewhere, instead of delivering them."""
-        self._hide([Place(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
+        self._hide([RecordRef(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
         self.flight.told_is_over(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
 
-    def _hide(self, offered: Iterable[Place], admitted: Chunk | None) -> None:
+    def _hide(self, offered: Iterable[RecordRef], admitted: Chunk | None) -> None:
         """Complete those of the records in hand now that the group completed elsewhere: of a chunk that is admitted, and settled ones."""
         flight = self.flight
         earlier = flight.take_settled()
-        apart = [place for place in earlier if place.chunk.states[place.row] == APART]
+        apart = [place for place in earlier if place.chunk.states[place.row] == INDIVIDUAL]
         hidden = [place for place in [*offered, *apart] if flight.was_told(self.memory.together(place))]
         if hidden:
             released = self._complete_as_redelivered(hidden)
@@ -320,7 +320,7 @@ class Partition:
         flight.take_settled()
         flight.settle(earlier)
 
-    def _complete_as_redelivered(self, places: Iterable[Place]) -> list[Place]:
+    def _complete_as_redelivered(self, places: Iterable[RecordRef]) -> list[RecordRef]:
         """Complete records that were offered, and that nobody was given; return what waited for them."""
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for chunk, row in places:
@@ -329,9 +329,9 @@ class Partition:
             rows.setdefault(id(chunk), (chunk, []))[1].append(row)
         return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
 
-    def _without_told(self, offered: list[Place]) -> list[Place]:
+    def _without_told(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Complete those of the records that the group completed elsewhere; return the others, and what waited for these."""
-        left: list[Place] = []
+        left: list[RecordRef] = []
         while offered:
             place = offered.pop(0)
             if self.flight.was_told(self.memory.together(place)):
@@ -343,7 +343,7 @@ class Partition:
 
     # --- records that end ----------------------------------------------------------------------------------------
 
-    def complete_chunk(self, chunk: Chunk) -> list[Place]:
+    def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
         """Complete all of a chunk that the application has; return what is to be delivered next."""
         if self._fenced:
             self._counters.stale += chunk.open
@@ -361,10 +361,10 @@ class Partition:
         self,
         offsets: Iterable[int],
         *,
-        states: tuple[int, ...] = (OFFERED, APART),
+        states: tuple[int, ...] = (OFFERED, INDIVIDUAL),
         quietly: bool = False,
         dead_lettered: bool = False,
-    ) -> list[Place]:
+    ) -> list[RecordRef]:
         """Complete single records that are in one of ``states``; return what is to be delivered next.
 
         ``quietly``: a record that is not in flight any more is no news. ``dead_lettered``: count them as such; they are completed like any
@@ -381,7 +381,7 @@ class Partition:
             if place.chunk.states[place.row] not in states:
                 continue
             rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
-        offered: list[Place] = []
+        offered: list[RecordRef] = []
         for chunk, indexes in rows.values():
             # One that is named twice ends once.
             self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
@@ -389,10 +389,10 @@ class Partition:
             offered += self.state.complete(chunk, indexes)
         return self._settled(offered)
 
-    def release(self, offsets: Iterable[int]) -> list[Place]:
+    def release(self, offsets: Iterable[int]) -> list[RecordRef]:
         """Hand records back: each is to be delivered again, its attempt counted up."""
         self.judged = []
-        offered: list[Place] = []
+        offered: list[RecordRef] = []
         for offset in dict.fromkeys(offsets):
             if self._refuses(1):
                 continue
@@ -403,7 +403,7 @@ class Partition:
             offered += again
         return offered
 
-    def _settled(self, offered: list[Place]) -> list[Place]:
+    def _settled(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Count what got its verdict; return what of ``offered`` may be offered now."""
         if self.flight.waits_to_hide:
             offered = self._without_told(offered)
@@ -415,7 +415,7 @@ class Partition:
         self.verdicts.count_settled(self.judged)
         return offered
 
-    def settle(self, place: Place, *, due: bool) -> None:
+    def settle(self, place: RecordRef, *, due: bool) -> None:
         """Count a record that a gate held back, and that has its verdict; ``due``: it is to be delivered."""
         self.flight.settle([place])
         self._settled([])
@@ -545,7 +545,7 @@ class VerdictCounter:
                 if code != PARKED_KIND:
                     self._tell(chunk, row)
 
-    def count_settled(self, settled: Iterable[Place]) -> None:
+    def count_settled(self, settled: Iterable[RecordRef]) -> None:
         """Count records that were held back and have their verdicts."""
         for chunk, row in settled:
             self._counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
@@ -554,7 +554,7 @@ class VerdictCounter:
             if self._observers:
                 self._tell(chunk, row)
 
-    def uncount(self, place: Place) -> None:
+    def uncount(self, place: RecordRef) -> None:
         """Count a record no more that is held back again."""
         chunk, row = place
         self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1

@@ -1,6 +1,6 @@
 """What of a partition survives: steps in the store's journal, and marks in its sorted files.
 
-choked
+disk_full
     the store's disk is full: what is completed stays in memory, and is written when there is room (`Writer.write_again`). Commits
     may go on meanwhile, because what a store lacks up to the committed offset is read from the topic again.
 """
@@ -36,7 +36,7 @@ _PAYLOAD_BYTES = 50
 class Writer:
     """Writes what a partition completes to its store, and keeps memory and disk in bounds.
 
-    ``bears_full_disk``: no room is no error, but makes it `choked`. ``unwritten_weight`` is what a full disk refused, in marks without a
+    ``bears_full_disk``: no room is no error, but makes it `disk_full`. ``unwritten_weight`` is what a full disk refused, in marks without a
     payload. ``gates`` are told what is completed before it is written.
     """
 
@@ -52,7 +52,7 @@ class Writer:
     ) -> None:
         self.store = store
         self.window = window
-        self.choked = False
+        self.disk_full = False
         self.unwritten_weight = 0
         # A quota may refuse again what the free space promised: that is no news.
         self._told = False
@@ -67,7 +67,7 @@ class Writer:
         """Of each flush whose marks may be in the store: their newest timestamp (ms), and the offset after their last one."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
-        self._owed: list[Marks] = []
+        self._unwritten: list[Marks] = []
 
     @property
     def _state(self) -> PartitionState:
@@ -76,7 +76,7 @@ class Writer:
         return self._begun
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
-        """Write for this state from here on; ``journaled``: the marks of the store's journal. What was owed before does not belong to it."""
+        """Write for this state from here on; ``journaled``: the marks of the store's journal. Steps that were refused before do not belong to it."""
         self._begun = state
         self._forget_steps()
         if len(journaled.offsets):
@@ -101,25 +101,25 @@ class Writer:
                 # First the others, then here: what is known here is asked of nobody any more.
                 gate.before_persist(step.marks)
             self.append(step.progress, step.marks)
-        elif self._owed and not self.choked:
+        elif self._unwritten and not self.disk_full:
             self.append(self._state.progress, NO_MARKS)
 
     def append(self, progress: Progress, marks: Marks) -> None:
-        """Write a step; where a full disk refuses it, it is owed."""
-        # What the store refused is owed: a progress must not be written without the marks that belong to it.
-        self._owed.append(marks)
+        """Write a step; one that a full disk refuses is kept, and written later."""
+        # A progress must not be written without the marks that belong to it, so that refused ones go with the next.
+        self._unwritten.append(marks)
         self.unwritten_weight += weight_of(marks)
-        if self.choked:
+        if self.disk_full:
             return
-        if len(self._owed) > 1:
+        if len(self._unwritten) > 1:
             # What a step that was refused says of completed offsets is missing in the store.
-            progress, marks = self._state.progress, join_marks(self._owed)
+            progress, marks = self._state.progress, join_marks(self._unwritten)
         try:
             self.store.append(progress, marks)
         except StoreUnavailableError as error:
-            self._choke(error)
+            self._note_disk_full(error)
             return
-        self._owed, self.unwritten_weight = [], 0
+        self._unwritten, self.unwritten_weight = [], 0
         self._steps += 1
         self._note_journaled(marks)
 
@@ -127,7 +127,7 @@ class Writer:
         self._journaled += len(marks.offsets)
         self._journaled_weight += weight_of(marks)
 
-    def _choke(self, error: StoreUnavailableError) -> None:
+    def _note_disk_full(self, error: StoreUnavailableError) -> None:
         """Go on without writing where that is wanted, else raise."""
         if not self._bears_full_disk:
             raise error
@@ -135,24 +135,24 @@ class Writer:
             logger.error(
                 "%s: what is completed stays in memory until the store can be written: %s", self._where, error
             )
-        self.choked = self._told = True
+        self.disk_full = self._told = True
 
     def write_again(self) -> bool:
         """Try to write what the store refused; False when it still cannot be written. Raises `StoreError` for anything else."""
-        if not self.store.revive():
+        if not self.store.reopen():
             return False
-        self.choked = False
-        self._owed.append(NO_MARKS)
+        self.disk_full = False
+        self._unwritten.append(NO_MARKS)
         self.persist()
-        if not self.choked:
+        if not self.disk_full:
             self._told = False
             logger.warning("%s: the store can be written again, and everything is", self._where)
-        return not self.choked
+        return not self.disk_full
 
     @property
     def unwritten(self) -> int:
         """How many marks a full disk refused, which are in memory only."""
-        return sum(marks.count for marks in self._owed)
+        return sum(marks.count for marks in self._unwritten)
 
     def forget_unwritten(self) -> None:
         """Give up the recent marks that a full disk keeps from being written; coverage begins anew."""
@@ -162,7 +162,7 @@ class Writer:
         )  # fmt: skip
         self._state.memory.take_recent(self._state.clock_ms, self.store.find)
         self._state.memory.forget_all()
-        self._owed, self.unwritten_weight = [NO_MARKS], 0
+        self._unwritten, self.unwritten_weight = [NO_MARKS], 0
 
     @property
     def recent(self) -> int:
@@ -185,7 +185,7 @@ class Writer:
         return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()
 
     def _spans_a_share(self) -> bool:
-        window, ring = self.window, self._state.memory.reach.ring
+        window, count_window = self.window, self._state.memory.reach.count_window
         if self._flushed_ms < 0:
             # Nothing had come yet when the partition started.
             self._note_flush()
@@ -194,12 +194,15 @@ class Writer:
             and _SHARE_OF_WINDOW * (self._state.clock_ms - self._flushed_ms) > window.time_ms
         ):
             return True
-        return ring is not None and _SHARE_OF_WINDOW * (ring.accepted - self._flushed_number) > ring.size
+        return (
+            count_window is not None
+            and _SHARE_OF_WINDOW * (count_window.accepted - self._flushed_number) > count_window.size
+        )
 
     def _forget_steps(self) -> None:
-        """Note that the journal is empty, and nothing is owed to it."""
+        """Note that the journal is empty, and that nothing is to be written to it."""
         self._steps = self._journaled = self._journaled_weight = 0
-        self._owed, self.unwritten_weight = [], 0
+        self._unwritten, self.unwritten_weight = [], 0
 
     @property
     def _completed_ms(self) -> int:
@@ -211,13 +214,16 @@ class Writer:
 
     def _note_flush(self) -> None:
         state = self._state
-        ring = state.memory.reach.ring
-        self._flushed_ms, self._flushed_number = state.clock_ms, 0 if ring is None else ring.accepted
+        count_window = state.memory.reach.count_window
+        self._flushed_ms, self._flushed_number = (
+            state.clock_ms,
+            0 if count_window is None else count_window.accepted,
+        )
 
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
         self.persist()
-        if self.choked:
+        if self.disk_full:
             return
         state = self._state
         memory, reach = state.memory, state.memory.reach
@@ -226,7 +232,7 @@ class Writer:
             self.store.flush(state.progress, marks)
         except StoreUnavailableError as error:
             memory.put_back(marks)
-            self._choke(error)
+            self._note_disk_full(error)
             return
         except BaseException:
             memory.put_back(marks)
@@ -236,9 +242,9 @@ class Writer:
         if marks.count and self.window.time_ms is not None:
             self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
         before = reach.since_ms, reach.since_number
-        if reach.ring is not None:
+        if reach.count_window is not None:
             # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
-            self.store.expire(None, reach.ring.accepted - reach.ring.size)
+            self.store.expire(None, reach.count_window.accepted - reach.count_window.size)
         if self.window.time_ms is not None:
             horizon_ms = reach.horizon_ms(self._completed_ms)
             dropped_ms = self.store.expire(horizon_ms)
@@ -256,17 +262,17 @@ class Writer:
     @property
     def reach_ms(self) -> int:
         """How far its oldest sorted file lies behind its own newest records, in ms; -1 when it has none that could be dropped."""
-        if self._begun is None or self.choked:
+        if self._begun is None or self.disk_full:
             return -1
         oldest_ms = self.store.oldest_ms
         return -1 if oldest_ms is None else max(0, self._state.clock_ms - oldest_ms)
 
-    def shed(self) -> bool:
+    def evict(self) -> bool:
         """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
         if self._begun is not None:
             # A progress must not be written without the marks that belong to it.
             self.persist()
-        dropped_ms = self.store.shed() if self.reach_ms >= 0 else None
+        dropped_ms = self.store.evict() if self.reach_ms >= 0 else None
         if dropped_ms is None:
             return False
         # A record from the future counts as now: it must not make everything to come look unknown.

@@ -372,7 +372,7 @@ class Assigned:
         """Return the metadata of a commit of an offset."""
         flight, memory = held.flight, held.memory
         metadata = CommitMetadata(
-            low=min(memory.told_low, offset),
+            low=min(memory.committed_low, offset),
             era=flight.era,
             complete=self.complete and not memory.torn,
             epoch=flight.epoch,

@@ -15,7 +15,7 @@ from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import Delivery
-from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.failures import CallbackErrors, Interruption
 from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
 from dedup_sdk.kafka.session import Session, commit_in_group
 from dedup_sdk.kafka.settings import ClientSettings
@@ -44,7 +44,7 @@ class AssignmentApi:
         session: Session,
         client: Client,
         settings: ClientSettings,
-        guard: Guard,
+        callback_errors: CallbackErrors,
         lock: ClientLock,
         interruption: Interruption,
         fetcher: Fetcher,
@@ -52,7 +52,7 @@ class AssignmentApi:
     ) -> None:
         self._consumer = consumer
         self._session, self._client, self._settings = session, client, settings
-        self._guard, self._lock, self._interruption = guard, lock, interruption
+        self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
         self._assigning: list[TopicPartition] | None = None
@@ -77,27 +77,31 @@ class AssignmentApi:
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock.calling_back():
-                self._guard.run(self._interruption.whole, self._assign_by_group, partitions, on_assign)
+                self._callback_errors.run(
+                    self._interruption.whole, self._assign_by_group, partitions, on_assign
+                )
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock.calling_back():
                 self._by_callback.clear()
                 if on_revoke is not None:
-                    self._guard.run(on_revoke, self._consumer, partitions)
+                    self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
-                    self._guard.run(self._interruption.whole, self.give_back, self._going(partitions))
+                    self._callback_errors.run(
+                        self._interruption.whole, self.give_back, self._going(partitions)
+                    )
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
             with self._lock.calling_back():
                 self._by_callback.clear()
                 with self._lock.lock:
-                    self._guard.run(self._interruption.whole, self._write_completed, partitions)
-                    self._session.condemn(partitions)
+                    self._callback_errors.run(self._interruption.whole, self._write_completed, partitions)
+                    self._session.mark_lost(partitions)
                 if callback is not None:
-                    self._guard.run(callback, self._consumer, partitions)
+                    self._callback_errors.run(callback, self._consumer, partitions)
                 with self._lock.lock:
-                    self._guard.run(self._interruption.whole, self._lose_with_the_rest, partitions)
+                    self._callback_errors.run(self._interruption.whole, self._lose_with_the_rest, partitions)
 
         Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -138,7 +142,7 @@ class AssignmentApi:
         self._pausing.clear()
         try:
             if callback is not None:
-                self._guard.run(callback, self._consumer, partitions)
+                self._callback_errors.run(callback, self._consumer, partitions)
             chosen = self._assigning
         finally:
             self._assigning = None
@@ -390,7 +394,7 @@ class AssignmentApi:
         while self.noted_seeks:
             coordinates, target = self.noted_seeks.popitem()
             if coordinates in self._session.assigned:
-                self._guard.run(self._seek, target)
+                self._callback_errors.run(self._seek, target)
 
     def hold_back(self, *, hold: bool) -> None:
         """Have the client fetch nothing while handlers have enough, or go on; what has other reasons to pause stays so. With the lock."""

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commit_text import sealed, unsealed
-from dedup_sdk.kafka.questions import Asked, Knock, Questions, topic_id_of
+from dedup_sdk.kafka.questions import Asked, EndProbe, Questions, topic_id_of
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset
 
@@ -168,9 +168,9 @@ class Client:
         """Return the offset up to which all was handed over that may be; below zero where nothing was since it was placed."""
         return int(Consumer.position(self._consumer, [TopicPartition(topic, partition)])[0].offset)
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """Ask the leader for the end of what may be read; nobody waits for the answer."""
-        return self.questions.knock(topic, partition)
+        return self.questions.probe(topic, partition)
 
     def log_end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record of the log; see `TailReader.log_end`."""

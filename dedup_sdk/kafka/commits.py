@@ -79,8 +79,8 @@ class Commits:
         self._by_transactions = False
         """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
-        self.owed: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
-        """Commits that wait for the answer to an earlier one; see `pay`."""
+        self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        """Commits that wait for the answer to an earlier one; see `flush`."""
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
@@ -105,18 +105,18 @@ class Commits:
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
-    def pay(self, *, asynchronous: bool = True, until: float | None = None) -> None:
+    def flush(self, *, asynchronous: bool = True, until: float | None = None) -> None:
         """Send the commits that had to wait for the answer to an earlier one; raises `KafkaException`.
 
         Asynchronously those that have that answer by now, else all of them.
         """
-        if not self.owed:
+        if not self.pending:
             return
-        ready = [c for c in self.owed if not (asynchronous and c in self._unanswered)]
-        owed = [self.owed.pop(coordinates) for coordinates in ready]
+        ready = [c for c in self.pending if not (asynchronous and c in self._unanswered)]
+        pending = [self.pending.pop(coordinates) for coordinates in ready]
         due = [
             tp
-            for assigned, tp in owed
+            for assigned, tp in pending
             if self._assigned.get((tp.topic, tp.partition)) is assigned
             and assigned.is_ours
             and self._says_more(tp, asynchronous=asynchronous)
@@ -127,9 +127,9 @@ class Commits:
     def hand_on(self, before: Assigned, after: Assigned) -> None:
         """Keep the pending commit of a partition that was moved: as with the plain client, a seek takes no commit back."""
         coordinates = before.topic, before.partition
-        held, owed = self.owed.get(coordinates, (None, None))
-        if held is before and owed is not None:
-            self.owed[coordinates] = after, owed
+        held, pending = self.pending.get(coordinates, (None, None))
+        if held is before and pending is not None:
+            self.pending[coordinates] = after, pending
 
     def begin_transactions(self) -> bool:
         """Take note that transactions may commit; return whether that is new."""
@@ -202,23 +202,26 @@ class Commits:
 
     def _owed_up_to(self, assigned: Assigned) -> int:
         """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
-        held, owed = self.owed.get((assigned.topic, assigned.partition), (None, None))
-        return -1 if owed is None or held is not assigned else owed.offset
+        held, pending = self.pending.get((assigned.topic, assigned.partition), (None, None))
+        return -1 if pending is None or held is not assigned else pending.offset
 
     def note(self, offsets: Iterable[TopicPartition]) -> None:
-        """Remember commits that cannot be sent now; `pay` sends them. Of two of one partition the further one stays."""
+        """Remember commits that cannot be sent now; `flush` sends them. Of two of one partition the further one stays."""
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
-            held, owed = self.owed.get(coordinates, (None, tp))
-            self.owed[coordinates] = assigned, owed if held is assigned and owed.offset > tp.offset else tp
+            held, pending = self.pending.get(coordinates, (None, tp))
+            self.pending[coordinates] = (
+                assigned,
+                pending if held is assigned and pending.offset > tp.offset else tp,
+            )
 
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
     ) -> list[TopicPartition] | None:
         """Commit these offsets, which carry metadata; None when the answer comes later.
 
-        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`pay`).
+        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`flush`).
         """
         if asynchronous:
             offsets = self._put_off(offsets)
@@ -248,7 +251,7 @@ class Commits:
         return answer
 
     def _put_off(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
-        """Note those whose partition waits for an answer, to be sent after it (`pay`); return the others."""
+        """Note those whose partition waits for an answer, to be sent after it (`flush`); return the others."""
         ready = []
         for tp in offsets:
             coordinates = tp.topic, tp.partition
@@ -323,7 +326,7 @@ class Commits:
         if assigned.held is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
             again = assigned.commit_of(assigned.held, committed)
-            self.owed.setdefault(where, (assigned, again))
+            self.pending.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
         assigned = self._assigned.get((tp.topic, tp.partition))
@@ -343,7 +346,7 @@ def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the end of the hidden records directly behind the committed offset, with metadata; None where there are none."""
     start, held, confirmed = assigned.start, assigned.held, assigned.commits.confirmed
     # The user jumped over the records before a start that is not committed. In observe mode the application sees every record.
-    if start is None or held is None or start.offset > confirmed or held.flight.reveals:
+    if start is None or held is None or start.offset > confirmed or held.flight.shows_duplicates:
         return None
     handled = held.handled_since(confirmed)
     if held.committable <= confirmed or handled == confirmed:

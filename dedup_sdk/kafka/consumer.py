@@ -7,7 +7,7 @@
     `Fetcher`         what was fetched and not judged yet
     `Delivery`        what the application has, and what it gets next
     `Session`         partitions in hand: recovery, commits
-    `ClientLock`      which thread may do what; `Interruption`: what went wrong half way; `Guard`: what callbacks raised
+    `ClientLock`      which thread may do what; `Interruption`: what went wrong half way; `CallbackErrors`: what callbacks raised
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import handle_error
 from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_group
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
-from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.failures import CallbackErrors, Interruption
 from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
@@ -173,8 +173,8 @@ class DedupConsumer(Consumer):
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
         keys = _key_store(store)
         sharing = _sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
-        self._settings, self._guard = settings, Guard()
-        super().__init__({**self._guard.around(settings.client), "on_commit": self._on_commit})
+        self._settings, self._callback_errors = settings, CallbackErrors()
+        super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
             dedup,
             keys,
@@ -194,7 +194,7 @@ class DedupConsumer(Consumer):
             on_full_disk=on_full_disk,
             timeout_s=timeout_s,
         )
-        self._session = Session(self._engine, self._client, settings, chosen, self._guard)
+        self._session = Session(self._engine, self._client, settings, chosen, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
@@ -206,7 +206,7 @@ class DedupConsumer(Consumer):
             session=self._session,
             client=self._client,
             settings=settings,
-            guard=self._guard,
+            callback_errors=self._callback_errors,
             lock=self._access,
             interruption=self._interruption,
             fetcher=self._fetcher,
@@ -216,7 +216,7 @@ class DedupConsumer(Consumer):
             engine=self._engine,
             session=self._session,
             client=self._client,
-            guard=self._guard,
+            callback_errors=self._callback_errors,
             lock=self._access,
             interruption=self._interruption,
             fetcher=self._fetcher,
@@ -499,7 +499,7 @@ class DedupConsumer(Consumer):
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         theirs = self._session.commits.answered(error, partitions)
         if self._settings.on_commit is not None and (theirs or not partitions):
-            self._guard.run(self._settings.on_commit, error, theirs)
+            self._callback_errors.run(self._settings.on_commit, error, theirs)
 
     # --- which partitions are read -------------------------------------------------------------------------------
 
@@ -597,9 +597,9 @@ class DedupConsumer(Consumer):
             if self._access.closed:
                 return
             by_hand = self._session.assigned.keys() - self._session.of_group
-            self._guard.run(self._assignment.part)
+            self._callback_errors.run(self._assignment.part)
         if self._session.of_group:
-            self._guard.run(self._assignment.commit_in_group)
+            self._callback_errors.run(self._assignment.commit_in_group)
         try:
             self._access.call_client(self._close_client, by_hand)
         finally:
@@ -609,10 +609,10 @@ class DedupConsumer(Consumer):
                 self._client.questions.renew()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
-                    self._guard.run(self._engine.close, topic, partition)
+                    self._callback_errors.run(self._engine.close, topic, partition)
                 if self._engine.claims is not None:
-                    self._guard.run(self._engine.claims.close)
-        self._guard.raise_kept()
+                    self._callback_errors.run(self._engine.claims.close)
+        self._callback_errors.raise_kept()
 
     def _close_client(self, by_hand: Collection[tuple[str, int]]) -> None:
         within_s = self._settings.revoke_deadline_s
@@ -621,7 +621,7 @@ class DedupConsumer(Consumer):
             # A static member's, and those of a group that could not be left: the client gives them back inside its `close`, where no
             # question is answered, so that nothing there could be bounded.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
-            self._guard.run(self._assignment.give_back, left)
+            self._callback_errors.run(self._assignment.give_back, left)
             self._session.commit_no_more()
         close_client(self, within_s=within_s)
 
@@ -643,7 +643,7 @@ class DedupConsumer(Consumer):
         if error is None:
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
-                    self._guard.run(self._loop.complete_below, None)
+                    self._callback_errors.run(self._loop.complete_below, None)
             self.close()
             return
         try:

@@ -8,7 +8,7 @@ apart
 aside
     messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
 
-A row that was promoted, released, or taken out by the application is ended by itself (its state is `APART`). The end of
+A row that was promoted, released, or taken out by the application is ended by itself (its state is `INDIVIDUAL`). The end of
 a batch completes only the rows that were offered with it (`OFFERED`): else a promoted record that waits in a queue
 would be completed, unseen, at the end of its old batch. A message that was ready and never given out gets that state
 when it is withdrawn: a commit of everything that was given out, as in the usual ``on_revoke``, must not end it.
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from confluent_kafka import Message
 
-from dedup_sdk.core.flight import APART, OFFERED, Chunk, Place
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
@@ -114,7 +114,7 @@ class BatchClassifier:
             try:
                 chunks = _guarded(
                     held, held.admit, part.offsets, part.timestamps, part.ids, part.messages,
-                    discard_unkeyed=self._discard and not self._observing, reveals=self._observing,
+                    discard_unkeyed=self._discard and not self._observing, shows_duplicates=self._observing,
                 )  # fmt: skip
             except DedupError as refusal:
                 error, rest = refusal, batch[run.rows.start :]
@@ -287,7 +287,7 @@ class Delivery:
             self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
         return out
 
-    def offer(self, places: Iterable[Place]) -> None:
+    def offer(self, places: Iterable[RecordRef]) -> None:
         """Queue messages apart: promoted, or released by their handler."""
         self._queue(place.chunk.items[place.row] for place in places)
 
@@ -331,13 +331,13 @@ class Delivery:
             partition = self.partition_of(*coordinates)
             place = partition.flight.place(message.offset()) if partition is not None else None
             if place is not None and place.chunk.states[place.row] == OFFERED:
-                place.chunk.states[place.row] = APART
+                place.chunk.states[place.row] = INDIVIDUAL
             self._aside[coordinates].append(message)
         self.ready.extend(kept)
 
-    def take_back(self, chosen: Callable[[Partition, Place], bool]) -> list[tuple[Partition, Place]]:
+    def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
         """Take out what was not given out yet, as far as ``chosen`` says so of it; return it."""
-        taken: list[tuple[Partition, Place]] = []
+        taken: list[tuple[Partition, RecordRef]] = []
 
         def kept(messages: Iterable[Any]) -> list[Any]:
             left = []
@@ -382,7 +382,7 @@ class Delivery:
         touched: dict[int, Partition] = {}
         if self._apart_handed:
             handed, self._apart_handed = self._apart_handed, []
-            self._finish_each(handed, touched, (OFFERED, APART))
+            self._finish_each(handed, touched, (OFFERED, INDIVIDUAL))
         handed_to = len(self._batch) - len(self.ready)
         if handed_to < len(self._batch):
             self._finish_each(self._batch[self._finished : handed_to], touched, (OFFERED,))
@@ -417,7 +417,9 @@ class Delivery:
         last = set(map(id, self._last_given()))
         touched: dict[int, Partition] = {}
         self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
-        self._finish_each([m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, APART))
+        self._finish_each(
+            [m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, INDIVIDUAL)
+        )
         return list(touched.values())
 
     def _last_given(self) -> Sequence[Any]:
@@ -468,7 +470,7 @@ class Delivery:
             stop = min(stop, end)
         due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
         self._apart_handed = [m for m in self._apart_handed if m not in due]
-        self._finish_each(due, {}, (OFFERED, APART))
+        self._finish_each(due, {}, (OFFERED, INDIVIDUAL))
         self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
@@ -482,7 +484,7 @@ class Delivery:
 
         apart = [message for message in self._apart_handed if due(message)]
         self._apart_handed = [message for message in self._apart_handed if not due(message)]
-        self._finish_each(apart, touched, (OFFERED, APART))
+        self._finish_each(apart, touched, (OFFERED, INDIVIDUAL))
         batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
         self._finish_each(batch, touched, (OFFERED,))
         return list(touched.values())
@@ -493,7 +495,7 @@ class Delivery:
         self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
         if place is None:
             return False
-        place.chunk.states[place.row] = APART
+        place.chunk.states[place.row] = INDIVIDUAL
         return True
 
     def waits(self, message: Any) -> bool:
@@ -502,12 +504,12 @@ class Delivery:
             _same(each, message) for each in chain(self.apart, self._aside.get(_coordinates(message), ()))
         )
 
-    def _in_flight(self, message: Any) -> Place | None:
+    def _in_flight(self, message: Any) -> RecordRef | None:
         partition = self.partition_of(message.topic(), message.partition())
         place = (
             partition.flight.place(message.offset()) if partition is not None and partition.started else None
         )
-        return None if place is None or place.chunk.states[place.row] not in (OFFERED, APART) else place
+        return None if place is None or place.chunk.states[place.row] not in (OFFERED, INDIVIDUAL) else place
 
     # --- forgetting ----------------------------------------------------------------------------------------------
 
@@ -568,13 +570,13 @@ class Delivery:
         self.apart.extend(queued)
         return dropped
 
-    def place(self, message: Any) -> Place | None:
+    def place(self, message: Any) -> RecordRef | None:
         """Return where a message of the current batch lies, None where it is not of that."""
         coordinates, offset = _coordinates(message), message.offset()
         for partition, chunk in self._chunks:
             row = chunk.row_of(offset) if (partition.topic, partition.partition) == coordinates else None
             if row is not None:
-                return Place(chunk, row)
+                return RecordRef(chunk, row)
         return None
 
 

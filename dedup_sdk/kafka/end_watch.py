@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from weakref import ref
 
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.questions import Knock
+from dedup_sdk.kafka.questions import EndProbe
 
 HOLES_S: Final = 5.0
 """Seconds in which nothing comes of a partition, though more is asked for, after which it seems to be at its end; and how far behind it may be."""
@@ -31,7 +31,7 @@ class Ends(Protocol):
     def known_end(self, topic: str, partition: int) -> int:
         """Return the end of the log as of the last fetch, below zero before the first."""
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """Ask the leader for the end of what may be read."""
 
 
@@ -39,7 +39,7 @@ class Ends(Protocol):
 class _Look:
     """What was seen of a partition: where it stood when it was looked at last, since when, and since when the client has had nothing ready besides.
 
-    ``knock`` is what its leader is asked before the units ``overdue`` fail; ``stands``: where it stood then and what the answer was, since ``stood``,
+    ``probe`` is what its leader is asked before the units ``overdue`` fail; ``stands``: where it stood then and what the answer was, since ``stood``,
     and whether it was asked ``again``. ``mark`` is what the leader is asked to see whether it keeps up, at ``marked``; ``kept_up``: when that was asked
     which it has reached last.
     """
@@ -51,12 +51,12 @@ class _Look:
     looked: float = 0.0
     since: float = 0.0
     dry_since: float = 0.0
-    knock: Knock | None = None
+    probe: EndProbe | None = None
     overdue: frozenset[bytes] = frozenset()
     stands: tuple[int, int] = (-1, -1)
     stood: float = 0.0
     again: bool = False
-    mark: Knock | None = None
+    mark: EndProbe | None = None
     marked: float = float("-inf")
     kept_up: float = float("-inf")
 
@@ -101,14 +101,14 @@ class EndWatch:
         ``position``: as of `is_reached`.
         """
         look = self._look(assigned)
-        if look.knock is None or look.overdue.isdisjoint(overdue):
-            look.knock, look.overdue = self._ask(look), frozenset(overdue)
-        if not look.knock.is_over:
+        if look.probe is None or look.overdue.isdisjoint(overdue):
+            look.probe, look.overdue = self._ask(look), frozenset(overdue)
+        if not look.probe.is_over:
             return set()
-        end = look.knock.end
+        end = look.probe.end
         if end is not None and position < end and not self._are_holes(look, position, end):
             return set()
-        look.knock = None
+        look.probe = None
         return set() if end is None else set(look.overdue.intersection(overdue))
 
     def _are_holes(self, look: _Look, position: int, end: int) -> bool:
@@ -122,11 +122,11 @@ class EndWatch:
         elif look.again:
             return True
         elif now - look.stood >= COMPACTED_S:
-            look.knock, look.again = self._ask(look), True
+            look.probe, look.again = self._ask(look), True
         return False
 
-    def _ask(self, look: _Look) -> Knock:
-        return self._client.knock(*look.coordinates)
+    def _ask(self, look: _Look) -> EndProbe:
+        return self._client.probe(*look.coordinates)
 
     def _look(self, assigned: Assigned) -> _Look:
         coordinates = assigned.topic, assigned.partition

@@ -1,6 +1,6 @@
 """What went wrong, and what the next call for messages has to see to first.
 
-An exception that leaves a rebalance callback inside the client's ``poll`` makes it lose the message that it had fetched. So it is kept (`Guard`), and
+An exception that leaves a rebalance callback inside the client's ``poll`` makes it lose the message that it had fetched. So it is kept (`CallbackErrors`), and
 raised where the application called, after what was fetched is safe.
 
 An interruption is a crash (`Interruption`). An exception that leaves a step half way (Ctrl-C, a timeout's signal, a damaged store, a bug) sets one flag.
@@ -25,7 +25,7 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """The client's callbacks whose answer nobody waits for, and that run inside ``poll``."""
 
 
-class Guard:
+class CallbackErrors:
     """Runs callbacks and keeps the first exception (``kept``) until it can be raised."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.core.flight import APART, OFFERED
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.engine.partition import Partition
@@ -32,7 +32,7 @@ from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.kafka.end_watch import EndWatch
-from dedup_sdk.kafka.failures import Guard, Interruption
+from dedup_sdk.kafka.failures import CallbackErrors, Interruption
 from dedup_sdk.kafka.fetcher import ClientLock, Collector, Fetcher
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.record import Verdict
@@ -69,7 +69,7 @@ class FetchLoop:
         engine: Deduplicator,
         session: Session,
         client: Client,
-        guard: Guard,
+        callback_errors: CallbackErrors,
         lock: ClientLock,
         interruption: Interruption,
         fetcher: Fetcher,
@@ -80,7 +80,7 @@ class FetchLoop:
         only_stored: bool,
     ) -> None:
         self._engine, self._session, self._client = engine, session, client
-        self._guard, self._lock, self._interruption = guard, lock, interruption
+        self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self.lock: RLock = lock.lock
         """The lock of the consumer's state."""
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
@@ -123,13 +123,13 @@ class FetchLoop:
                     last = time.monotonic() >= until
                     try:
                         got = self._round(count, until, at_most)
-                        if not got and self._guard.kept is not None:
-                            self._guard.raise_kept(StoreError)
+                        if not got and self._callback_errors.kept is not None:
+                            self._callback_errors.raise_kept(StoreError)
                     except StoreError as error:
                         if not self._survives(error):
                             raise
                         got = []
-                    if got or last or self._guard.kept is not None:
+                    if got or last or self._callback_errors.kept is not None:
                         break
             finally:
                 self._poller = None
@@ -138,9 +138,9 @@ class FetchLoop:
         except BaseException:
             self._interruption.note()
             raise
-        if not got and self._guard.kept is not None:
+        if not got and self._callback_errors.kept is not None:
             # A callback's error is no interruption: every partition is whole.
-            self._guard.raise_kept()
+            self._callback_errors.raise_kept()
         return got
 
     def _survives(self, error: StoreError) -> bool:
@@ -184,7 +184,7 @@ class FetchLoop:
                 raise
         if silent and (got := self._listen_and_hand_over(count)):
             return got
-        return [] if self._guard.kept is not None else self._fetch_and_judge(count, until, at_most)
+        return [] if self._callback_errors.kept is not None else self._fetch_and_judge(count, until, at_most)
 
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
         """Fetch what is there at once, or what comes in time; judge it, and hand out."""
@@ -234,7 +234,7 @@ class FetchLoop:
         return len(fetcher.messages) >= enough
 
     def _hand_over(self, count: int) -> list[Any]:
-        if self._guard.kept is not None:
+        if self._callback_errors.kept is not None:
             return []
         claims = self._engine.claims
         if claims is not None and not claims.is_sure:
@@ -277,7 +277,7 @@ class FetchLoop:
         if judged.doubted:
             self._assignment.forget(judged.doubted)
         if judged.error is not None:
-            self._guard.keep(judged.error)
+            self._callback_errors.keep(judged.error)
 
     def _take_event(self, batch: list[Any]) -> None:
         """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""
@@ -304,7 +304,7 @@ class FetchLoop:
         for held in self._engine.partitions.values():
             if held.due:
                 self._delivery.offer(
-                    place for place in held.take_due() if place.chunk.states[place.row] == APART
+                    place for place in held.take_due() if place.chunk.states[place.row] == INDIVIDUAL
                 )
                 self._interruption.look_soon()
 
@@ -457,7 +457,7 @@ class FetchLoop:
             if (
                 partition is None
                 or place is None
-                or place.chunk.states[place.row] not in (OFFERED, APART)
+                or place.chunk.states[place.row] not in (OFFERED, INDIVIDUAL)
                 or place.chunk.items[place.row] is not message
             ):
                 return False
@@ -518,7 +518,7 @@ class FetchLoop:
     def heartbeat(self) -> None:
         """Do what is due and let the group hear from us, without handing a message out."""
         self._interruption.whole(self._look_after)
-        self._guard.raise_kept()
+        self._callback_errors.raise_kept()
 
     def _look_after(self) -> None:
         if self._interruption.happened:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dedup_sdk.kafka.reader import Readers
     from dedup_sdk.observe import Hindrance
 
-KNOCK_S = 5.0
+PROBE_S = 5.0
 """Seconds after which a leader that does not answer is asked by another connection."""
 
 ANSWER_S: Final = 0.5
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class Knock:
+class EndProbe:
     """A question to the leader of a partition, whose answer says that it answers."""
 
     asked: Asked
@@ -124,16 +124,16 @@ class Questions:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """Ask the leader of a partition for the end of what a consumer may read."""
         admin = self._client()
         asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         answers = admin.list_offsets(
-            {asked: latest}, isolation_level=self._isolation, request_timeout=KNOCK_S
+            {asked: latest}, isolation_level=self._isolation, request_timeout=PROBE_S
         )
         [future] = answers.values()
-        return Knock(Asked(future, admin))
+        return EndProbe(Asked(future, admin))
 
     def renew(self) -> None:
         """Have the next question make new connections; those of questions under way go with these. A client believes for minutes the leaders that it was told."""
@@ -156,7 +156,7 @@ class Backoff:
     def __init__(self, questions: Questions, readers: Readers, clock: Clock = time.monotonic) -> None:
         self._questions, self._readers, self._clock = questions, readers, clock
         self._active_until = self._rest_until = 0.0
-        self._knocks: dict[tuple[str, int], Knock] = {}
+        self._probes: dict[tuple[str, int], EndProbe] = {}
         readers.answer_s = ANSWER_S
 
     @property
@@ -180,18 +180,18 @@ class Backoff:
         if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
-        knock = self._knocks.get(coordinates)
-        if knock is None:
-            knock = self._knocks[coordinates] = self._questions.knock(*coordinates)
-        if not knock.is_over:
-            assigned.wait_until(now + LOOK_S, "broker" if now - knock.began > ANSWER_S else None)
+        probe = self._probes.get(coordinates)
+        if probe is None:
+            probe = self._probes[coordinates] = self._questions.probe(*coordinates)
+        if not probe.is_over:
+            assigned.wait_until(now + LOOK_S, "broker" if now - probe.began > ANSWER_S else None)
             return False
-        del self._knocks[coordinates]
-        if not knock.is_answered:
+        del self._probes[coordinates]
+        if not probe.is_answered:
             self._put_off(assigned, now, "broker")
             return False
         assigned.wait_until(assigned.ask_at, None)
-        assigned.give_time(min(max(ANSWER_S, _TIMES * (knock.took_s or 0.0)), MOST_ANSWER_S))
+        assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
         self._readers.answer_s = assigned.answer_s
         return True
 
@@ -214,7 +214,7 @@ class Backoff:
 
     def forget(self, topic: str, partition: int) -> None:
         """Take no answer any more for a partition that went."""
-        self._knocks.pop((topic, partition), None)
+        self._probes.pop((topic, partition), None)
 
     def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
         pause_s = AGAIN_S * 2 ** min(assigned.count_failure() - 1, 8)

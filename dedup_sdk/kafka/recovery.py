@@ -637,7 +637,7 @@ def _fold(
         watch.note(piece.end)
         at.engine.trim()
         yield None
-        while held.writer.choked and at.chosen.on_full_disk == "pause":
+        while held.writer.disk_full and at.chosen.on_full_disk == "pause":
             # Marks that are folded now could not be kept.
             yield Wait(ROOM_LOOK_S, "store")
     if reached < plan.replay_to:

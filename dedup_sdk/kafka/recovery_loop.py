@@ -16,7 +16,7 @@ from dedup_sdk.kafka.assignment import CATCHING_UP, RECOVERING, Assigned, Coordi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Beginning, Commits
-from dedup_sdk.kafka.failures import Guard
+from dedup_sdk.kafka.failures import CallbackErrors
 from dedup_sdk.kafka.questions import LOOK_S, Backoff
 from dedup_sdk.kafka.recovery import RecoverySettings, recover
 from dedup_sdk.kafka.settings import ClientSettings
@@ -40,7 +40,7 @@ _failures = attrgetter("failures")
 
 
 class RecoveryLoop:
-    """Brings the partitions in ``assigned`` that recover a little further, poll by poll. Errors are kept in ``guard``, for `poll` to raise."""
+    """Brings the partitions in ``assigned`` that recover a little further, poll by poll. Errors are kept in ``callback_errors``, for `poll` to raise."""
 
     def __init__(
         self,
@@ -50,14 +50,19 @@ class RecoveryLoop:
         settings: ClientSettings,
         chosen: RecoverySettings,
         *,
-        guard: Guard,
+        callback_errors: CallbackErrors,
         starts: Starts,
         backoff: Backoff,
         commits: Commits,
     ) -> None:
         self._assigned = assigned
         self._engine, self._client, self._settings, self._chosen = engine, client, settings, chosen
-        self._guard, self._starts, self._backoff, self._commits = guard, starts, backoff, commits
+        self._callback_errors, self._starts, self._backoff, self._commits = (
+            callback_errors,
+            starts,
+            backoff,
+            commits,
+        )
         self._begin_by = 0.0
         self.hurried = False
         """Whether some recovery could go on at once."""
@@ -143,9 +148,9 @@ class RecoveryLoop:
             logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
         elif isinstance(error, KafkaException) and _is_unknown_topic(error):
             what = f"topic {assigned.topic!r} is unknown to the broker: {error}"
-            self._guard.keep(RecoveryError(f"{what}; does it exist, and may the group read it?"))
+            self._callback_errors.keep(RecoveryError(f"{what}; does it exist, and may the group read it?"))
         else:
-            self._guard.keep(error)
+            self._callback_errors.keep(error)
 
     def _describe(self, assigned: Assigned) -> bool:
         """Ask which topic this is, and about all that recover in one request; return whether it is known at once."""

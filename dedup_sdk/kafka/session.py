@@ -1,7 +1,7 @@
 """The partitions that a consumer holds: taken, moved, read again, given back, lost; and their work beside the poll loop.
 
 Everything here runs on the thread that polls, or under the consumer's lock. Nothing in a rebalance callback waits for a recovery. An error that
-no caller waits for is kept in ``guard``, for `poll` to raise.
+no caller waits for is kept in ``callback_errors``, for `poll` to raise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dedup_sdk.kafka.assignment import (
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
-from dedup_sdk.kafka.failures import Guard
+from dedup_sdk.kafka.failures import CallbackErrors
 from dedup_sdk.kafka.questions import ANSWER_S, Backoff
 from dedup_sdk.kafka.reader import parted_at
 from dedup_sdk.kafka.recovery import RecoverySettings
@@ -81,7 +81,7 @@ class Session:
         client: Client,
         settings: ClientSettings,
         chosen: RecoverySettings,
-        guard: Guard,
+        callback_errors: CallbackErrors,
     ) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
@@ -100,7 +100,7 @@ class Session:
         self._window_check = WindowCheck(engine, client, settings)
         self._topic_watch = TopicWatch(client)
         self._recoveries = RecoveryLoop(
-            self.assigned, engine, client, settings, chosen, guard=guard, starts=self._starts,
+            self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
             backoff=self._backoff, commits=self.commits,
         )  # fmt: skip
         self.next_commit_at = time.monotonic() + settings.commit_interval_s
@@ -308,7 +308,7 @@ class Session:
             # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
             if not self._commits_end:
                 if self._settings.only_user_commits:
-                    self.commits.pay(asynchronous=False, until=until)
+                    self.commits.flush(asynchronous=False, until=until)
                 self.commits.completed(mine, asynchronous=False, until=until)
         except (KafkaException, DedupError) as error:
             logger.warning(
@@ -330,7 +330,7 @@ class Session:
         """Take note that the client is on its way out."""
         self._commits_end = True
 
-    def condemn(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+    def mark_lost(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
         mine = self._mine(partitions)
         for assigned in mine:
@@ -340,7 +340,7 @@ class Session:
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Close without writing or committing: the partitions belong to others already."""
-        self._drop(self.condemn(partitions))
+        self._drop(self.mark_lost(partitions))
 
     def _drop(self, lost: list[Assigned]) -> None:
         for assigned in lost:
@@ -495,15 +495,15 @@ class Session:
         if self._window_check.asked:
             self._window_check.look()
         now = time.monotonic()
-        if self.engine.choked and now >= self._write_again_at:
+        if self.engine.disk_full and now >= self._write_again_at:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
             if assigned.state is State.ACTIVE and assigned.held is not None:
                 self._throttle(assigned, assigned.held)
         try:
-            if self.commits.owed:
-                self.commits.pay()
+            if self.commits.pending:
+                self.commits.flush()
             if now >= self.next_commit_at:
                 self.next_commit_at = now + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
@@ -545,7 +545,7 @@ class Session:
         flight, pauses = held.flight, assigned.pauses
         if self._completed_by_user:
             note_uncompleted(assigned, flight, MOST_WAITING)
-        full = held.writer.choked and self._chosen.on_full_disk == "pause"
+        full = held.writer.disk_full and self._chosen.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
         silent = held.stands_still

@@ -61,7 +61,7 @@ def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, 
     """Return what stands in a partition's way, as `PartitionStatus.hindrances` names it."""
     held = engine.partitions.get((assigned.topic, assigned.partition))
     found = _of_its_recovery(assigned) if assigned.recovers else []
-    if (held is not None and held.writer.choked) or assigned.waits_for == "store":
+    if (held is not None and held.writer.disk_full) or assigned.waits_for == "store":
         found.append("store")
     if Pause.BACKLOG in assigned.pauses:
         found.append("backlog")

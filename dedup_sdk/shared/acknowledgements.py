@@ -1,7 +1,7 @@
-"""Asking a shared memory that may be away, and what it is owed meanwhile.
+"""Calls to a shared store that may be away, and the completions that it has not taken yet.
 
-owed
-    an ID that is completed here, which the shared store has not been told.
+pending
+    the completion of an ID that is completed here and not in the shared store.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dedup_sdk.shared.settings import Shared
 
 logger = logging.getLogger("dedup_sdk")
 
-MOST_OWED: Final = 100_000
+MOST_PENDING: Final = 100_000
 _OWNER_CHARACTERS: Final = 200
 
 
-class Owed(NamedTuple):
-    """What is to be told of a completed ID."""
+class PendingAck(NamedTuple):
+    """A completion that the shared store has not taken yet."""
 
     token: int
     timestamp_ms: int
@@ -35,12 +35,12 @@ class Owed(NamedTuple):
 
 
 class Acknowledgements:
-    """Asks a shared store, which may be away, and tells it what is completed; what it did not take is *owed*.
+    """Calls a shared store, which may be away; completions that it did not take are *pending*.
 
     ``owner``: its name there, which no other consumer ever has: what it has claimed without hearing of it is completed by that name alone.
 
-    For this consumer what is owed is a duplicate at once. Commits do not wait for it: at worst a copy elsewhere is
-    handled again. It is not written to disk: the local store has these IDs, but not whether the shared store knows
+    For this consumer an ID whose completion is pending is a duplicate at once. Commits do not wait for it: at worst a copy elsewhere is
+    handled again. Pending completions are not written to disk: the local store has these IDs, but not whether the shared store knows
     them, and that would take a second journal for a crash within an outage.
     """
 
@@ -51,7 +51,7 @@ class Acknowledgements:
         self._clock = clock
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"[-_OWNER_CHARACTERS:]
         self._breaker = Breaker()
-        self.owed: dict[bytes, Owed] = {}
+        self.pending: dict[bytes, PendingAck] = {}
 
     @property
     def is_out(self) -> bool:
@@ -68,25 +68,25 @@ class Acknowledgements:
         return self._breaker.allows(self._clock())
 
     def close(self) -> None:
-        """Tell the store what is owed a last time, whenever it was asked last; what it does not take is counted, and written to the log."""
-        if self.owed:
-            self.pay(at_once=True)
-        if self.owed:
+        """Send the pending completions a last time, whenever the store was asked last; those that it does not take are counted and logged."""
+        if self.pending:
+            self.flush(at_once=True)
+        if self.pending:
             logger.warning(
                 "%d completed IDs are unknown to the shared store, which did not answer: where they come in a partition that another consumer "
                 "has, they are handled again; `dedup backfill --shared` tells it of them",
-                len(self.owed),
+                len(self.pending),
             )
-            self.count("forgotten", len(self.owed))
-            self.owed = {}
+            self.count("forgotten", len(self.pending))
+            self.pending = {}
 
-    def pay(self, *, at_once: bool = False) -> None:
-        """Tell the store what is owed, where it may be asked."""
-        if not self.owed or not (at_once or self._breaker.allows(self._clock())):
+    def flush(self, *, at_once: bool = False) -> None:
+        """Send the pending completions, if the store may be asked."""
+        if not self.pending or not (at_once or self._breaker.allows(self._clock())):
             self._forget_most()
             return
-        owed = sorted(self.owed.items(), key=lambda item: item[1].window_ms)
-        for window_ms, group in groupby(owed, key=lambda item: item[1].window_ms):
+        pending = sorted(self.pending.items(), key=lambda item: item[1].window_ms)
+        for window_ms, group in groupby(pending, key=lambda item: item[1].window_ms):
             part = list(group)
             with self.answered() as answered:
                 taken = self.store.complete(
@@ -98,7 +98,7 @@ class Acknowledgements:
                 )
                 answered.append(True)
                 for (key, each), was_taken in zip(part, taken, strict=True):
-                    del self.owed[key]
+                    del self.pending[key]
                     if each.token and not was_taken:
                         self.count("refused")
             if not answered:
@@ -106,9 +106,9 @@ class Acknowledgements:
         self._forget_most()
 
     def _forget_most(self) -> None:
-        """Bound what is owed: what is given up may be handled again by others."""
-        while len(self.owed) > MOST_OWED:
-            del self.owed[next(iter(self.owed))]
+        """Bound the pending completions: the ID of one that is dropped may be handled again by another consumer."""
+        while len(self.pending) > MOST_PENDING:
+            del self.pending[next(iter(self.pending))]
             self.count("forgotten")
 
     @contextmanager

@@ -1,6 +1,6 @@
 """What a consumer claims in a memory that it shares with others: which messages it may hand out, and what becomes of the others.
 
-`dedup_sdk.shared.gate` has the words *owned* and *waiting*, `dedup_sdk.shared.acknowledgements` has *owed*.
+`dedup_sdk.shared.gate` has the words *owned* and *waiting*, `dedup_sdk.shared.acknowledgements` has *pending*.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk.core.flight import DUPLICATE, UNVERIFIED, Chunk, Place, digest_of
+from dedup_sdk.core.flight import DUPLICATE, UNVERIFIED, Chunk, RecordRef, digest_of
 from dedup_sdk.engine.gates import Unseen
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.marks import Marks, cut_digests
 from dedup_sdk.observe import Counters
-from dedup_sdk.shared.acknowledgements import Acknowledgements, Owed
+from dedup_sdk.shared.acknowledgements import Acknowledgements, PendingAck
 from dedup_sdk.shared.gate import ClaimGate, OwnedClaim, Waiting, near
 from dedup_sdk.shared.leases import Leases
 from dedup_sdk.shared.protocol import Claim, ClaimKind
@@ -81,7 +81,7 @@ class Claims:
         return self.acks.pauses
 
     def close(self) -> None:
-        """Renew no more, and tell the store what is owed a last time."""
+        """Renew no more, and send the pending completions a last time."""
         with self.leases.lock:
             self.leases.stop()
             self.acks.close()
@@ -117,16 +117,16 @@ class Claims:
                 self._take_back(unseen)
 
     def settle(self, partitions: Sequence[Partition]) -> None:
-        """Tell what is owed, and ask again for what waits. What may be handed out is due."""
+        """Send the pending completions, and ask again for the IDs that wait. Records that may be handed out now are due."""
         with self.leases.lock:
-            self.acks.pay()
+            self.acks.flush()
             if self.pauses and not self.acks.may_ask():
                 return
             while due := self._due(partitions):
                 _complete_duplicates(self._decide(due))
                 over = [each for each in due if not each.is_held_back]
                 for each in over:
-                    each.gate.settle(Place(each.chunk, each.row))
+                    each.gate.settle(RecordRef(each.chunk, each.row))
                 for gate in {each.gate for each in over}:
                     gate.drop_claimed()
                 if not over or not self.in_order:
@@ -211,17 +211,17 @@ class Claims:
         """Return the answers of the shared store; None where it gives none. What this consumer has itself is in flight, or a duplicate."""
         _name(asked)
         # First of all: what is claimed again while its completion is still to be told would be completed by that.
-        self.acks.pay()
+        self.acks.flush()
         answers: list[Claim | None] = [None] * len(asked)
         rows: list[int] = []
         claimed: set[bytes] = set()
         for row, each in enumerate(asked):
-            owed = self.acks.owed.get(each.key)
-            if owed is not None and abs(each.timestamp_ms - owed.timestamp_ms) <= each.gate.window_ms:
-                answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=owed.timestamp_ms)
+            pending = self.acks.pending.get(each.key)
+            if pending is not None and abs(each.timestamp_ms - pending.timestamp_ms) <= each.gate.window_ms:
+                answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=pending.timestamp_ms)
             elif each.key in self._holders or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
-            elif owed is None:
+            elif pending is None:
                 claimed.add(each.key)
                 rows.append(row)
         if rows:
@@ -245,7 +245,7 @@ class Claims:
     # --- records that end ----------------------------------------------------------------------------------------
 
     def complete(self, gate: ClaimGate, marks: Marks) -> None:
-        """Tell the store what is completed; what it does not take now is owed."""
+        """Complete IDs in the store; completions that it does not take now are pending."""
         columns = zip(
             cut_digests(marks.digests), marks.offsets.tolist(), marks.timestamps.tolist(), strict=True
         )
@@ -255,10 +255,10 @@ class Claims:
                 # A mark below it is that of an older record, out of whose window this one was claimed.
                 if owned is not None and offset >= owned.offset:
                     # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                    self.acks.owed[owned.key] = Owed(owned.token, near(timestamp_ms), gate.window_ms)
+                    self.acks.pending[owned.key] = PendingAck(owned.token, near(timestamp_ms), gate.window_ms)
                     self._holders.discard(owned.key)
                     del gate.owned[digest]
-            self.acks.pay()
+            self.acks.flush()
 
     def release(self, gate: ClaimGate, digests: Sequence[bytes]) -> None:
         """Give claims back; where the store does not take that, they end with their lease."""
@@ -281,7 +281,7 @@ class Claims:
 
     # --- claims that are lost --------------------------------------------------------------------------------------
 
-    def holds(self, partition: Partition, place: Place) -> bool:
+    def holds(self, partition: Partition, place: RecordRef) -> bool:
         """Whether nobody else can have a message that was given out; else it is asked for again, and comes again where nobody completed it.
 
         Without that a message that the application gives up for this answer would stay in flight for ever. A claim that
@@ -302,7 +302,7 @@ class Claims:
         """Have what is not sure, and nobody was given, wait to be asked for again; in order also what lies behind it."""
         unsure = not self.leases.is_in_time
 
-        def is_doubtful(partition: Partition, place: Place) -> bool:
+        def is_doubtful(partition: Partition, place: RecordRef) -> bool:
             gate, digest = partition.gate(ClaimGate), place.chunk.digests[place.row]
             return (
                 gate is not None
@@ -323,7 +323,7 @@ class Claims:
                     and place.row not in place.chunk.unmarked
                 )
             )
-        by_gate: dict[ClaimGate, list[Place]] = {}
+        by_gate: dict[ClaimGate, list[RecordRef]] = {}
         for partition, place in taken:
             gate = partition.gate(ClaimGate)
             if gate is not None:
@@ -333,7 +333,7 @@ class Claims:
         # What the application has may be handed back, or put back, at any time.
         self.leases.note_given_back()
 
-    def _ask_again(self, gate: ClaimGate, places: list[Place]) -> None:
+    def _ask_again(self, gate: ClaimGate, places: list[RecordRef]) -> None:
         """Have records of a partition wait that were offered, and let their claims go."""
         claimed: list[bytes] = []
         for place in places:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dedup_sdk.core.flight import APART, OFFERED, PARKED, Chunk, Place
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, PARKED, Chunk, RecordRef
 from dedup_sdk.engine.gates import Gate
 from dedup_sdk.marks import Marks
 from dedup_sdk.observe import Hindrance
@@ -123,7 +123,7 @@ class ClaimGate(Gate):
     def take_unclaimed(self) -> list[Waiting]:
         """Return the records that are to be claimed; none of a partition that keeps all back behind what waits."""
         wanted = [
-            self.waiting_for(Place(chunk, row))
+            self.waiting_for(RecordRef(chunk, row))
             for chunk in self._unclaimed
             for row in _offered(chunk)
             if row not in chunk.unmarked
@@ -141,7 +141,7 @@ class ClaimGate(Gate):
         for chunk in claimed:
             self.partition.verdicts.count(chunk)
 
-    def before_offer(self, offered: list[Place]) -> list[Place]:
+    def before_offer(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Keep back the records whose turn has come, which are claimed next; return the others."""
         ready = []
         for place in offered:
@@ -151,13 +151,13 @@ class ClaimGate(Gate):
                 self.hold_back(place)
         return ready
 
-    def hold_back(self, place: Place) -> None:
+    def hold_back(self, place: RecordRef) -> None:
         """Have a record wait to be claimed."""
         waiting = self.waiting_for(place)
         place.chunk.hold(place.row, "in-flight")
         insort(self.waiting, waiting, key=attrgetter("offset"))
 
-    def waiting_for(self, place: Place) -> Waiting:
+    def waiting_for(self, place: RecordRef) -> Waiting:
         """Return a record as one that may have to wait."""
         chunk, row = place
         return Waiting(self, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
@@ -175,9 +175,9 @@ class ClaimGate(Gate):
         if self.owned:
             self._claims.complete(self, marks)
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: RecordRef) -> None:
         """Count a record that waited and has its verdict; it is due, where it is to be delivered."""
-        self.partition.settle(place, due=place.chunk.states[place.row] == APART)
+        self.partition.settle(place, due=place.chunk.states[place.row] == INDIVIDUAL)
 
     def has_claimed(self, digest: bytes) -> bool:
         """Whether an ID is held by a claim, be it lost by now."""

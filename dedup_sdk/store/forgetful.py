@@ -86,13 +86,13 @@ class ForgetfulStore:
         """See `PartitionStore.oldest_ms`; no sorted file is worth dropping."""
         return None
 
-    def shed(self) -> int | None:
-        """See `PartitionStore.shed`; there is nothing on the disk to drop."""
+    def evict(self) -> int | None:
+        """See `PartitionStore.evict`; there is nothing on the disk to drop."""
         return None
 
-    def revive(self) -> bool:
-        """See `PartitionStore.revive`."""
-        return self._kept.revive()
+    def reopen(self) -> bool:
+        """See `PartitionStore.reopen`."""
+        return self._kept.reopen()
 
     def stats(self) -> StoreStats:
         """See `PartitionStore.stats`: the disk of the one, the marks of the other."""

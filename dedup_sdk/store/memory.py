@@ -189,13 +189,13 @@ class MemoryPartition:
         """See `PartitionStore.oldest_ms`."""
         return min((entry.newest_ms for entry in self._memory().flushes), default=None)
 
-    def shed(self) -> int | None:
-        """See `PartitionStore.shed`."""
+    def evict(self) -> int | None:
+        """See `PartitionStore.evict`."""
         oldest_ms = self.oldest_ms
         return None if oldest_ms is None else self.expire(oldest_ms + 1)
 
-    def revive(self) -> bool:
-        """See `PartitionStore.revive`; memory never refuses to write."""
+    def reopen(self) -> bool:
+        """See `PartitionStore.reopen`; memory never refuses to write."""
         self._memory()
         return True
 

@@ -137,13 +137,13 @@ class PartitionStore(Protocol):
     def oldest_ms(self) -> int | None:
         """The timestamp where the oldest sorted file begins, None when there is none."""
 
-    def shed(self) -> int | None:
+    def evict(self) -> int | None:
         """Drop the oldest marks that can be dropped in bulk, whether a window reaches them or not.
 
         Returns the newest timestamp that was dropped, None when there was nothing to drop.
         """
 
-    def revive(self) -> bool:
+    def reopen(self) -> bool:
         """Open the database anew after it refused to write (`StoreUnavailableError`); what it holds stays.
 
         False when its disk still has no room, or cannot be written; then nothing has changed.

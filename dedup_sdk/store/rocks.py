@@ -463,8 +463,8 @@ class RocksPartition:
         oldest = self._oldest()
         return None if oldest is None else oldest.began_ms
 
-    def shed(self) -> int | None:
-        """See `PartitionStore.shed`: a generation goes, also the only one."""
+    def evict(self) -> int | None:
+        """See `PartitionStore.evict`: a generation goes, also the only one."""
         oldest = self._oldest()
         return None if oldest is None else self._drop([oldest])
 
@@ -484,8 +484,8 @@ class RocksPartition:
             self._measure()
         return max(entry.newest_ms for entry in dropped)
 
-    def revive(self) -> bool:
-        """See `PartitionStore.revive`.
+    def reopen(self) -> bool:
+        """See `PartitionStore.reopen`.
 
         It has to be opened anew: after the first write that failed RocksDB refuses every other one.
         """

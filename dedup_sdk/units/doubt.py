@@ -47,7 +47,7 @@ class Doubt:
         if self._whole_from < self.torn <= high:
             self._whole_from = high
 
-    def told_low(self, low: int, high: int) -> int:
+    def committed_low(self, low: int, high: int) -> int:
         """Return where the history begins, as a commit tells it: no place inside a unit, whose rest would pass for all of it."""
         if not self.torn:
             return low
@@ -92,7 +92,7 @@ class Doubt:
         known = [digest for digest in digests if digest is not None]
         for digest in known:
             self._maybe[digest] = max(timestamp_ms, self._maybe.get(digest, timestamp_ms))
-        ring = self._reach.ring
-        if ring is not None and known:
-            ring.pass_uncounted(len(known))
-            self._reach.doubt_below(ring.accepted)
+        count_window = self._reach.count_window
+        if count_window is not None and known:
+            count_window.pass_uncounted(len(known))
+            self._reach.doubt_below(count_window.accepted)

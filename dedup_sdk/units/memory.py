@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dedup_sdk.core.flight import (
-    APART,
     DONE,
     DUPLICATE,
     FRESH,
+    INDIVIDUAL,
     KINDS,
     OFFERED,
     PARKED,
@@ -31,7 +31,7 @@ from dedup_sdk.core.flight import (
     UNVERIFIED,
     Chunk,
     Flight,
-    Place,
+    RecordRef,
     digest_of,
 )
 from dedup_sdk.core.lookup import Asked, LookupMemory
@@ -44,10 +44,10 @@ from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, join_mar
 from dedup_sdk.progress import Progress
 from dedup_sdk.record import VerdictKind, value_bytes
 from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssembler
+from dedup_sdk.units.count_window import UnitCountWindow
 from dedup_sdk.units.doubt import Doubt
 from dedup_sdk.units.keys import Member, UnitKeys
 from dedup_sdk.units.ranges import OverUnits
-from dedup_sdk.units.ring import UnitRing
 from dedup_sdk.units.whole import HELD, CompleteUnit, UnitNotes, gathered_of, notes_of, units_of
 from dedup_sdk.window import Window
 
@@ -91,17 +91,17 @@ class UnitMemory:
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
         self.keys = keys
         self.assembler = UnitAssembler(keys.unit.records)
-        self.lookup = LookupMemory(window, progress, recent, make_ring=UnitRing)
+        self.lookup = LookupMemory(window, progress, recent, make_count_window=UnitCountWindow)
         self.complete_units: dict[int, CompleteUnit] = {}
         self.over = OverUnits()
         self.doubt = Doubt(self.lookup.reach, all_or_nothing=keys.mode == "all-or-nothing")
         self.is_live = False
         self._window = window
         self._folding = False
-        self._due: list[Place] = []
+        self._due: list[RecordRef] = []
         self._crowded: list[tuple[bytes, int]] = []
         self._remembered: list[Remembered] = []
-        self._promoted: list[Place] = []
+        self._promoted: list[RecordRef] = []
         self._admitting: Chunk | None = None
         self._settling = False
         self._discards_unkeyed = False
@@ -123,14 +123,14 @@ class UnitMemory:
         return self.lookup.reach
 
     @property
-    def _ring(self) -> UnitRing | None:
-        ring = self.lookup.ring
-        return ring if isinstance(ring, UnitRing) else None
+    def _count_window(self) -> UnitCountWindow | None:
+        count_window = self.lookup.count_window
+        return count_window if isinstance(count_window, UnitCountWindow) else None
 
     @property
-    def told_low(self) -> int:
+    def committed_low(self) -> int:
         """See `Memory`."""
-        return self.doubt.told_low(self.flight.low, self.flight.high)
+        return self.doubt.committed_low(self.flight.low, self.flight.high)
 
     @property
     def torn(self) -> int:
@@ -170,8 +170,8 @@ class UnitMemory:
 
     def pass_uncounted(self, count: int) -> None:
         """See `Memory`."""
-        if self._ring is not None:
-            self._ring.pass_uncounted(max(0, count))
+        if self._count_window is not None:
+            self._count_window.pass_uncounted(max(0, count))
 
     def contradiction(
         self,
@@ -274,7 +274,7 @@ class UnitMemory:
                 self._note_over(member, offset)
                 continue
             chunk.unmarked.add(row)
-            place = Place(chunk, row)
+            place = RecordRef(chunk, row)
             standing, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
             notes_of(chunk).gathered.add(row)
             chunk.hold(row, WAITS_FOR_UNIT)
@@ -322,7 +322,7 @@ class UnitMemory:
         for place in due:
             if place.chunk is not chunk:
                 self._due.append(place)
-            elif chunk.states[place.row] == APART:
+            elif chunk.states[place.row] == INDIVIDUAL:
                 chunk.states[place.row] = OFFERED
         self.flight.drop_settled(chunk)
 
@@ -330,14 +330,14 @@ class UnitMemory:
 
     def _judge_whole(self, gathered: Gathered, stored: dict[bytes, Mark]) -> None:
         """Judge a unit at its end, or have it wait for what is in flight."""
-        places: list[Place] = gathered.items
+        places: list[RecordRef] = gathered.items
         digests = [chunk.digests[row] for chunk, row in places]
         distinct = list(dict.fromkeys(digest for digest in digests if digest is not None))
         known = {digest: stored[digest] for digest in distinct if digest in stored}
         unit = CompleteUnit(places, distinct, known, sized=gathered.size is not None)
         self.complete_units[unit.end] = unit
-        if self._ring is not None:
-            self._ring.consider_unit(unit.end, len(distinct))
+        if self._count_window is not None:
+            self._count_window.consider_unit(unit.end, len(distinct))
         waiting = self.flight.waiting
         if not any(digest in waiting for digest in distinct) and self._settle_unit(unit):
             return
@@ -419,12 +419,12 @@ class UnitMemory:
         unit.accepted = [digest for digest in unit.digests if digest not in duplicates]
         for digest in unit.digests:
             self.lookup.recent.begin(digest, unit.end)
-        if self._ring is not None:
+        if self._count_window is not None:
             self._number_none(unit, duplicates)
-            self._ring.offer_unit(unit.accepted, unit.end)
+            self._count_window.offer_unit(unit.accepted, unit.end)
         if not covered and len(unit.accepted) > 1 and not self._folding:
             self.doubt.tear(unit.end + 1)
-        firsts: dict[bytes, Place] = {}
+        firsts: dict[bytes, RecordRef] = {}
         for place in unit.places:
             chunk, row = place
             notes_of(chunk).units[row] = unit
@@ -453,7 +453,7 @@ class UnitMemory:
             self._promoted += self._conclude(unit.places[-1].chunk, ended)
 
     def _offer_member(
-        self, unit: CompleteUnit, place: Place, kinds: dict[bytes, VerdictKind], *, covered: bool
+        self, unit: CompleteUnit, place: RecordRef, kinds: dict[bytes, VerdictKind], *, covered: bool
     ) -> None:
         chunk, row = place
         digest = chunk.digests[row]
@@ -468,10 +468,10 @@ class UnitMemory:
             chunk.kinds[row] = unit_kind if digest is None else KINDS.index(kinds[digest])
             if chunk.kinds[row] == UNVERIFIED:
                 chunk.reasons[row] = "uncovered"
-        chunk.states[row] = OFFERED if chunk is self._admitting else APART
+        chunk.states[row] = OFFERED if chunk is self._admitting else INDIVIDUAL
         unit.left += 1
 
-    def _deliver_each(self, places: Sequence[Place], reason: str) -> None:
+    def _deliver_each(self, places: Sequence[RecordRef], reason: str) -> None:
         """Offer records one by one, unverified: their unit cannot be judged. They leave no mark.
 
         Else a unit that came again whole would be rejected for what came of it before, and what did not come then would be lost.
@@ -479,19 +479,19 @@ class UnitMemory:
         for chunk, row in places:
             notes_of(chunk).gathered.discard(row)
             chunk.kinds[row], chunk.reasons[row] = UNVERIFIED, reason
-            chunk.states[row] = OFFERED if chunk is self._admitting else APART
+            chunk.states[row] = OFFERED if chunk is self._admitting else INDIVIDUAL
             if self._folding:
                 self.doubt.note([chunk.digests[row]], int(chunk.timestamps[row]))
         if not self._folding:
             self.doubt.tear(places[-1].offset + 1)
         self._note_settled(places)
 
-    def _note_settled(self, places: Sequence[Place]) -> None:
+    def _note_settled(self, places: Sequence[RecordRef]) -> None:
         """Note verdicts of records that came before what comes now."""
         for place in places:
             if place.chunk is not self._admitting:
                 self.flight.settled.append(place)
-                if place.chunk.states[place.row] == APART:
+                if place.chunk.states[place.row] == INDIVIDUAL:
                     self._promoted.append(place)
 
     def _finish_unit(self, unit: CompleteUnit) -> list[bytes]:
@@ -510,13 +510,13 @@ class UnitMemory:
 
     def _number_none(self, unit: CompleteUnit, digests: Iterable[bytes]) -> None:
         """Let IDs of a unit take no number; marks that the store has bear theirs on."""
-        ring = self._ring
-        if ring is None:
+        count_window = self._count_window
+        if count_window is None:
             return
         for digest in digests:
-            ring.forget(unit.end)
+            count_window.forget(unit.end)
             if digest in unit.stored:
-                ring.numbers.setdefault(digest, unit.stored[digest].number)
+                count_window.numbers.setdefault(digest, unit.stored[digest].number)
 
     def _remember(self, digests: list[bytes], unit: CompleteUnit) -> None:
         """Note which IDs a unit that is over leaves a mark of."""
@@ -560,14 +560,14 @@ class UnitMemory:
 
     # --- records that end ----------------------------------------------------------------------------------
 
-    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[Place]:
+    def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`. A record of a unit is over when its unit is."""
         units = units_of(chunk)
         if not units:
             return self._conclude(chunk, self.lookup.end(chunk, rows))
         ended: list[bytes | None] = []
         for row in range(len(chunk.states)) if rows is None else rows:
-            if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != APART):
+            if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != INDIVIDUAL):
                 continue
             unit = units.get(row)
             if unit is None:
@@ -582,12 +582,12 @@ class UnitMemory:
         unit.left -= 1
         return [] if unit.left else self._finish_unit(unit)
 
-    def together(self, place: Place) -> list[Place]:
+    def together(self, place: RecordRef) -> list[RecordRef]:
         """Return the records of the unit of a record, or the record itself."""
         unit = units_of(place.chunk).get(place.row)
         return [place] if unit is None else unit.places
 
-    def _conclude(self, chunk: Chunk, ended: Iterable[bytes | None]) -> list[Place]:
+    def _conclude(self, chunk: Chunk, ended: Iterable[bytes | None]) -> list[RecordRef]:
         """Draw the conclusions from the end of these IDs; return what is to be delivered next."""
         known = list(ended)
         self.lookup.end_ids(known)
@@ -629,9 +629,9 @@ class UnitMemory:
         if not self.lookup.settle_one(chunk, row, stored):
             return set()
         self._leave_queues([digest])
-        place = Place(chunk, row)
+        place = RecordRef(chunk, row)
         self.flight.settled.append(place)
-        if chunk.states[row] == APART:
+        if chunk.states[row] == INDIVIDUAL:
             self._promoted.append(place)
         else:
             self.flight.note_dirty(chunk)
@@ -664,12 +664,12 @@ class UnitMemory:
 
     def _pass(self, chunks: list[Chunk], high: int) -> None:
         del chunks
-        if self._ring is not None:
-            self._number(self._ring)
-            self._ring.pass_below(high)
+        if self._count_window is not None:
+            self._number(self._count_window)
+            self._count_window.pass_below(high)
         self.doubt.pass_below(high)
 
-    def _number(self, ring: UnitRing) -> None:
+    def _number(self, count_window: UnitCountWindow) -> None:
         """Number what was accepted before the first that is not over, in the order of ends."""
         front = min((unit.end for unit in self.complete_units.values()), default=self.flight.position)
         # What lies before it was over, and has its number.
@@ -693,9 +693,9 @@ class UnitMemory:
                 unit = units.get(row)
                 offset = chunk.offsets[row]
                 if unit is not None and unit.end == offset:
-                    ring.number_unit(unit.accepted, offset)
+                    count_window.number_unit(unit.accepted, offset)
                 elif row not in chunk.unmarked:
-                    ring.number(digest_of(chunk, row), offset)
+                    count_window.number(digest_of(chunk, row), offset)
         self._numbered = max(self._numbered, front)
 
     # --- what is kept --------------------------------------------------------------------------------------
@@ -704,7 +704,7 @@ class UnitMemory:
         """See `Memory`; the marks of a unit are written in the step that says that its records are completed."""
         written = self.lookup.marks()
         ready: list[Remembered] = []
-        while self._remembered and (self._ring is None or self._remembered[0].end < self.flight.high):
+        while self._remembered and (self._count_window is None or self._remembered[0].end < self.flight.high):
             ready.append(heappop(self._remembered))
         if not ready:
             return written
@@ -792,7 +792,7 @@ class UnitMemory:
             self._pass_gathered(self.assembler.fail(name, UNFINISHED, self._now_ms))
 
     def _pass_gathered(self, unit: Gathered) -> None:
-        places: list[Place] = unit.items
+        places: list[RecordRef] = unit.items
         for chunk, row in places:
             if chunk.states[row] != DONE:
                 chunk.finish(row)

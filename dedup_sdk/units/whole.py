@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dedup_sdk.core.flight import Chunk, Place
+from dedup_sdk.core.flight import Chunk, RecordRef
 from dedup_sdk.decision import Mark
 
 HELD: Final = 4
@@ -25,7 +25,7 @@ class CompleteUnit:
     __slots__ = ("accepted", "digests", "left", "marked", "places", "sized", "stored")
 
     def __init__(
-        self, places: list[Place], digests: list[bytes], stored: Mapping[bytes, Mark], *, sized: bool
+        self, places: list[RecordRef], digests: list[bytes], stored: Mapping[bytes, Mark], *, sized: bool
     ) -> None:
         self.places = places
         self.digests = digests

@@ -225,7 +225,7 @@ def _empty_after_damage() -> None:
 
 def _forget_recent(writer: Writer) -> None:
     writer._state.memory.take_recent(writer._state.clock_ms, writer.store.find)
-    writer._owed = []
+    writer._unwritten = []
 
 
 def _forget_what_was_refused() -> None:
@@ -238,7 +238,7 @@ def _forget_what_was_refused() -> None:
 
         return believed
 
-    _replace(Writer, "_choke", make)
+    _replace(Writer, "_note_disk_full", make)
 
 
 def _believe_a_failed_write() -> None:
@@ -260,7 +260,7 @@ def _trim_without_room() -> None:
     def make(flush: Any) -> Any:
         def flushed(self: Writer) -> None:
             flush(self)
-            if self.choked:
+            if self.disk_full:
                 _forget_recent(self)
 
         return flushed

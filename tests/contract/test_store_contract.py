@@ -297,16 +297,16 @@ def test_a_store_that_is_set_aside_is_empty_afterwards(key_store: KeyStore, stor
 def test_the_oldest_marks_can_be_shed(key_store: KeyStore, store: PartitionStore) -> None:
     """Shedding drops the oldest flush whatever the window says, tells how new it was, and ends when nothing is left."""
     day_ms = 86_400_000
-    assert (store.oldest_ms, store.shed(), key_store.excess_bytes()) == (None, None, 0)
+    assert (store.oldest_ms, store.evict(), key_store.excess_bytes()) == (None, None, 0)
     for day in range(3):
         store.flush(progress(day + 1), marks((f"day{day}", day, day * day_ms)))
     assert store.oldest_ms == 0
-    assert store.shed() == 0
+    assert store.evict() == 0
     assert store.oldest_ms == day_ms
     assert find(store, "day0", "day1", "day2") == {"day1": (1, day_ms), "day2": (2, 2 * day_ms)}
     store.close()
     again = key_store.open(IDENTITY, WINDOW)
-    assert [again.shed(), again.shed(), again.shed()] == [day_ms, 2 * day_ms, None]
+    assert [again.evict(), again.evict(), again.evict()] == [day_ms, 2 * day_ms, None]
     assert list(again.scan()) == []
 
 
@@ -314,7 +314,7 @@ def test_a_revived_store_goes_on_where_it_was(key_store: KeyStore, store: Partit
     """Opening anew in place changes nothing of what is stored, and later steps follow the earlier ones."""
     store.flush(progress(1), marks(("a", 0, 10)))
     store.append(progress(2), marks(("b", 1, 20)))
-    assert store.revive()
+    assert store.reopen()
     assert find(store, "a") == {"a": (0, 10)}
     store.append(progress(3), marks(("c", 2, 30)))
     store.close()

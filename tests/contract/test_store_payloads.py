@@ -159,7 +159,7 @@ def test_what_is_forgotten_takes_its_payload_along(key_store: KeyStore, store: P
     assert store.expire(DAY_MS) == 0
     came_again()
     store.flush(progress(1), bearing(("a", 0, 0, LARGE)))
-    assert store.shed() == 0
+    assert store.evict() == 0
     came_again()
     store.flush(progress(1), bearing(("a", 0, 0, LARGE)))
     store.reset(progress(5))
@@ -195,7 +195,7 @@ def test_a_revived_store_has_its_payloads(key_store: KeyStore, store: PartitionS
     """Opening anew in place loses none, flushed or recent."""
     store.flush(progress(5), MIXED)
     store.append(progress(6), bearing(("a", 5, 50, LARGE)))
-    assert store.revive()
+    assert store.reopen()
     assert kept(store, *EXPECTED) == EXPECTED
     store.close()
     loaded = key_store.open(IDENTITY, WINDOW).load()

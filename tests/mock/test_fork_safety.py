@@ -40,7 +40,7 @@ def make(kind: str, kafka: MockKafka, folder: Path) -> Any:
     match kind:
         case "questions":
             made = Questions(config)
-            made.knock("orders", 0).asked.answer.exception(PATIENCE_S)
+            made.probe("orders", 0).asked.answer.exception(PATIENCE_S)
             return made
         case "dead letters":
             return DeadLetterProducer(client_settings(config | {"group.id": "g"}), "orders")

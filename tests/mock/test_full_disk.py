@@ -43,12 +43,12 @@ def test_a_consumer_pauses_while_its_disk_is_full(
     disk.fill()
     send(*DURING)
     with caplog.at_level(logging.WARNING):
-        seen += values(wait_for(consumer, lambda: consumer._engine.choked, "the disk to be full"))
+        seen += values(wait_for(consumer, lambda: consumer._engine.disk_full, "the disk to be full"))
         seen += values(poll_quiet(consumer))
         assert len(seen) < len(BEFORE) + len(DURING)
         assert [status.hindrances for status in consumer.partition_statuses] == [("store",)]
         disk.make_room()
-        seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
+        seen += values(wait_for(consumer, lambda: not consumer._engine.disk_full, "room"))
     seen += values(poll_quiet(consumer, 1.0))
     assert seen == BEFORE + DURING
     said = [record.getMessage() for record in caplog.records]
@@ -70,9 +70,9 @@ def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> Non
     seen += values(poll_some(consumer, len(DURING)))
     seen += values(poll_quiet(consumer))
     assert seen == BEFORE + DURING
-    assert consumer._engine.choked
+    assert consumer._engine.disk_full
     disk.make_room()
-    seen += values(wait_for(consumer, lambda: not consumer._engine.choked, "room"))
+    seen += values(wait_for(consumer, lambda: not consumer._engine.disk_full, "room"))
     consumer.close()
     send(*BEFORE, *DURING, "after")
     assert values(poll_quiet(make("orders", store=disk.path / "store"))) == ["after"]
@@ -120,7 +120,7 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
         return held
 
     store.open = fills_up  # type: ignore[method-assign]
-    wait_for(second, lambda: second._engine.choked, "the disk to be full")
+    wait_for(second, lambda: second._engine.disk_full, "the disk to be full")
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
         assert second.poll(0.1) is None

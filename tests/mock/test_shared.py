@@ -25,7 +25,7 @@ from dedup_sdk import (
     scope_name,
     scoped_ids,
 )
-from dedup_sdk.shared.acknowledgements import MOST_OWED, Owed
+from dedup_sdk.shared.acknowledgements import MOST_PENDING, PendingAck
 from dedup_sdk.testing import MockKafka
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support import consuming
@@ -353,7 +353,7 @@ def test_an_outage_delivers_and_is_counted(
     store.away = False
     wait_for(
         consumer,
-        lambda: store.asked["complete"][-1:] == [2] and not claims.acks.owed,
+        lambda: store.asked["complete"][-1:] == [2] and not claims.acks.pending,
         "what is owed",
     )
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
@@ -412,7 +412,7 @@ def test_what_is_owed_is_told_at_the_end(
     send("a")
     poll_some(consumer, 1)
     claims = claims_of(consumer)
-    wait_for(consumer, lambda: bool(claims.acks.owed), "the completion")
+    wait_for(consumer, lambda: bool(claims.acks.pending), "the completion")
     claims.acks._breaker._retry_at = float("inf")
     store.away = untold = kind is ClaimKind.FRESH
     consumer.close()
@@ -425,13 +425,13 @@ def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None
     """An outage of days does not fill the memory; what is given up is counted."""
     consumer = make("orders", shared=Shared(store, scope="global"))
     claims = claims_of(consumer)
-    claims.acks.owed = {number.to_bytes(16): Owed(0, 0, WINDOW_MS) for number in range(MOST_OWED)}
+    claims.acks.pending = {number.to_bytes(16): PendingAck(0, 0, WINDOW_MS) for number in range(MOST_PENDING)}
     store.away = True
     send("a")
     poll_some(consumer, 1)
     wait_for(consumer, lambda: consumer.counters.shared.get("forgotten") == 1, "the oldest to go")
-    assert (0).to_bytes(16) not in claims.acks.owed
-    claims.acks.owed = {}
+    assert (0).to_bytes(16) not in claims.acks.pending
+    claims.acks.pending = {}
 
 
 def test_something_foreign_in_the_place_of_an_id_costs_no_message(

@@ -196,7 +196,7 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     assert producer.flush(FLUSH_S) == 0
     poll_some(consumer, 1)
     claims = claims_of(consumer)
-    wait_for(consumer, lambda: bool(claims.acks.owed), "the completion")
+    wait_for(consumer, lambda: bool(claims.acks.pending), "the completion")
     # From here on the store is not asked but where the second one is claimed, when it is back.
     admit = claims.admit
 

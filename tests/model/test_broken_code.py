@@ -11,7 +11,7 @@ import pytest
 
 from dedup_sdk import decision
 from dedup_sdk.core import lookup
-from dedup_sdk.core.flight import APART, KINDS, PARKED, Chunk, Flight, Place, digest_of
+from dedup_sdk.core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
 from dedup_sdk.core.lookup import LookupMemory, RecentMarks, Waiting
 from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.partition import Partition
@@ -97,7 +97,7 @@ def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
     """In place of a record that is handed back its twin is offered."""
     release = Partition.release
 
-    def promote(self: Partition, offsets: list[int]) -> list[Place]:
+    def promote(self: Partition, offsets: list[int]) -> list[RecordRef]:
         [offset] = offsets
         place = self.flight.place(offset)
         assert place is not None
@@ -108,10 +108,10 @@ def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
         twin, row, _ = self.flight.waiting[digest].popleft()
         self.flight.waiting[digest].append(Waiting(chunk, index, None))
         chunk.states[index] = PARKED
-        twin.states[row] = APART
+        twin.states[row] = INDIVIDUAL
         twin.kinds[row] = KINDS.index(VerdictKind.FRESH)
         _recent(self).offsets[digest] = twin.offsets[row]
-        return [Place(twin, row)]
+        return [RecordRef(twin, row)]
 
     patch.setattr(Partition, "release", promote)
 

@@ -51,7 +51,7 @@ class Group:
 
     def member(self, disk: Disk) -> Member:
         """Start a process on a disk."""
-        disk.revive()
+        disk.reopen()
         return Member(
             WORLD, self.broker, "g", disk, recent_marks=1_000, durability="batch", impatient=False, tell=lambda *_: None
         )  # fmt: skip

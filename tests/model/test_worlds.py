@@ -12,11 +12,11 @@ import pytest
 
 from dedup_sdk import decision
 from dedup_sdk.core import lookup
+from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.flight import digest_of
 from dedup_sdk.core.last import LastMemory
 from dedup_sdk.core.last_rule import LastRule, SourceState
 from dedup_sdk.core.lookup import LookupMemory
-from dedup_sdk.core.ring import Ring
 from dedup_sdk.core.seen import Standing
 from dedup_sdk.core.sightings import Sightings
 from dedup_sdk.core.sources import Sources
@@ -91,7 +91,7 @@ def mix_the_groups(patch: pytest.MonkeyPatch) -> None:
 
 def count_nothing(patch: pytest.MonkeyPatch) -> None:
     """A ring that never turns."""
-    patch.setattr(Ring, "accepted_after", lambda *_: 0)
+    patch.setattr(CountWindow, "accepted_after", lambda *_: 0)
 
 
 def never_pause(patch: pytest.MonkeyPatch) -> None:
@@ -117,16 +117,16 @@ def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
     """What a full disk refused is forgotten."""
-    choke = Writer._choke
+    choke = Writer._note_disk_full
 
     def forgetful(self: Writer, error: Any) -> None:
         choke(self, error)
-        self._owed = []
+        self._unwritten = []
         memory = self._state.memory
         assert isinstance(memory, LookupMemory)
         memory.recent.offsets.clear()
 
-    patch.setattr(Writer, "_choke", forgetful)
+    patch.setattr(Writer, "_note_disk_full", forgetful)
 
 
 def claim_what_was_skipped(patch: pytest.MonkeyPatch) -> None:

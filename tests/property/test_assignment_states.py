@@ -19,7 +19,7 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka import recovery_loop, session
 from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
 from dedup_sdk.kafka.commit_text import parse_metadata
-from dedup_sdk.kafka.failures import Guard
+from dedup_sdk.kafka.failures import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -61,9 +61,9 @@ class Assignment(RuleBasedStateMachine):
         config = client_settings({"group.id": "g", "auto.offset.reset": "earliest"})
         engine = Deduplicator(Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g")
         self.client = ListClient(self.cluster)
-        self.guard = Guard()
+        self.callback_errors = CallbackErrors()
         chosen = RecoverySettings(snapshot=(), history="none")
-        self.session = Session(engine, self.client, config, chosen, self.guard)
+        self.session = Session(engine, self.client, config, chosen, self.callback_errors)
 
     @property
     def assigned(self) -> Assigned | None:
@@ -100,7 +100,7 @@ class Assignment(RuleBasedStateMachine):
     def work(self) -> None:
         """A poll looks after recovery."""
         self.session.work()
-        assert self.guard.kept is None
+        assert self.callback_errors.kept is None
 
     @precondition(lambda self: self.client.unanswered)
     @rule(accepted=st.booleans())

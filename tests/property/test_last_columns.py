@@ -105,7 +105,7 @@ ACTIONS = st.lists(
     since_ms=st.sampled_from([None, None, -995, 0]),
     by_source=st.sampled_from([False, False, True]),
     calm=st.sampled_from([True, True, False]),
-    reveals=st.sampled_from([False, False, True]),
+    shows_duplicates=st.sampled_from([False, False, True]),
 )
 def test_columns_say_and_save_what_records_one_by_one_do(
     kind: Ids,
@@ -116,14 +116,14 @@ def test_columns_say_and_save_what_records_one_by_one_do(
     since_ms: int | None,
     by_source: bool,
     calm: bool,
-    reveals: bool,
+    shows_duplicates: bool,
 ) -> None:
     """Whatever comes, in whatever order it ends; ``calm``: of one origin, readable, and inside the window."""
     pair = Pair(
         LastRule(kind.order, depth, below_floor, Window(milliseconds=WINDOW_MS)),
         since_ms=since_ms,
         by_source=by_source,
-        reveals=reveals,
+        shows_duplicates=shows_duplicates,
     )
     log = Log(pair, kind, calm=calm)
     for action, given_ in actions:

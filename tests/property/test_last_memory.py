@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from dedup_sdk.core.flight import APART, OFFERED, Place
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, RecordRef
 from dedup_sdk.core.last import open_last
 from dedup_sdk.core.last_rule import BelowFloor, LastRule
 from dedup_sdk.core.seen import Candidate
@@ -81,9 +81,9 @@ class Driven:
             self.find,
         )
         for row in range(len(batch)):
-            self.note(Place(chunk, row))
+            self.note(RecordRef(chunk, row))
 
-    def note(self, place: Place) -> None:
+    def note(self, place: RecordRef) -> None:
         """Keep what a record was told, if it is final."""
         told = place.chunk.verdict(place.row)
         if told.kind is VerdictKind.PARKED:
@@ -92,23 +92,23 @@ class Driven:
         if told.kind is VerdictKind.DUPLICATE:
             self.ended[place.offset] = "duplicate"
 
-    def settle(self, offered: list[Place]) -> None:
+    def settle(self, offered: list[RecordRef]) -> None:
         """Take over what was settled."""
         for place in [*self.state.flight.settled, *offered]:
             self.note(place)
         self.state.flight.settled = []
 
-    def open(self) -> list[Place]:
+    def open(self) -> list[RecordRef]:
         """Return the records that the application has."""
         places = [self.state.flight.place(sent.offset) for sent in self.log]
-        return [place for place in places if place and place.chunk.states[place.row] in (OFFERED, APART)]
+        return [place for place in places if place and place.chunk.states[place.row] in (OFFERED, INDIVIDUAL)]
 
-    def complete(self, place: Place) -> None:
+    def complete(self, place: RecordRef) -> None:
         """Handle one."""
         self.ended[place.offset] = "handled"
         self.settle(self.state.complete(place.chunk, [place.row]))
 
-    def complete_all(self, place: Place) -> None:
+    def complete_all(self, place: RecordRef) -> None:
         """Handle everything that was offered with a chunk."""
         for row, offset in enumerate(place.chunk.offsets):
             if place.chunk.states[row] == OFFERED:

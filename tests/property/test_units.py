@@ -110,7 +110,7 @@ def _marks(world: UnitWorld) -> dict[bytes, tuple[int, int, int]]:
     held.flush()
     window = world.strategy.window_of("t")
     clock_ms = max(entry.timestamp_ms for entry in world.log)
-    accepted = held.memory.reach.ring.accepted if held.memory.reach.ring else 0
+    accepted = held.memory.reach.count_window.accepted if held.memory.reach.count_window else 0
     found = newest_marks(held.store.scan())
     return {
         digest: (mark.offset, mark.timestamp_ms, mark.number)

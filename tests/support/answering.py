@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.questions import Asked, Knock, Questions
+from dedup_sdk.kafka.questions import Asked, EndProbe, Questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,12 +19,12 @@ class Answering(Questions):
     def __init__(self) -> None:
         """Without a cluster."""
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """See `Questions`."""
         del topic, partition
         future: Future[Any] = Future()
         future.set_result(SimpleNamespace(offset=0))
-        return Knock(Asked(future, cast("Any", None)))
+        return EndProbe(Asked(future, cast("Any", None)))
 
     def renew(self) -> None:
         """See `Questions`."""

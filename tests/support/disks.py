@@ -51,8 +51,8 @@ class FullPartition(MemoryPartition):
         self._refuse()
         super().flush(progress, marks)
 
-    def revive(self) -> bool:
-        """See `PartitionStore.revive`."""
+    def reopen(self) -> bool:
+        """See `PartitionStore.reopen`."""
         return not self.disk.full
 
     def _refuse(self) -> None:

@@ -17,7 +17,7 @@ from dedup_sdk import (
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.failures import Guard
+from dedup_sdk.kafka.failures import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings
@@ -78,9 +78,9 @@ class Machine:
         self.engine = Deduplicator(
             Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
         )
-        self.client, self.guard = ListClient(cluster), Guard()
+        self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
         chosen = RecoverySettings(snapshot=(), history="none", timeout_s=timeout_s)
-        self.session = Session(self.engine, self.client, config, chosen, self.guard)
+        self.session = Session(self.engine, self.client, config, chosen, self.callback_errors)
         self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])
 
@@ -88,7 +88,7 @@ class Machine:
         """Recover; the broker answers every commit."""
         for _ in range(50):
             self.session.work()
-            self.guard.raise_kept()
+            self.callback_errors.raise_kept()
             for offsets in self.client.unanswered:
                 [self.cluster.committed] = offsets
                 self.session.commits.answered(None, offsets)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dedup_sdk.core.flight import APART, OFFERED, Chunk, Place
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
 from dedup_sdk.core.last import LastMemory, open_last
 from dedup_sdk.core.last_judge import LastJudge
 from dedup_sdk.core.memory import Step
@@ -61,11 +61,13 @@ class Pair:
 
     latest_ms = 2**62
 
-    def __init__(self, rule: LastRule, *, since_ms: int | None, by_source: bool, reveals: bool) -> None:
+    def __init__(
+        self, rule: LastRule, *, since_ms: int | None, by_source: bool, shows_duplicates: bool
+    ) -> None:
         self.keys = SourceKeys(header("id"), header("source") if by_source else None, rule.order.name)
         self.by_source = by_source
         self.rule = rule
-        self.reveals = reveals
+        self.shows_duplicates = shows_duplicates
         self.steps: list[list[Step]] = [[], []]
         self.stored: list[dict[bytes, tuple[int, int, bytes]]] = [{}, {}]
         self.begin([Progress(low=0, high=0, since_ms=since_ms)] * 2, [NO_MARKS] * 2)
@@ -77,7 +79,7 @@ class Pair:
             for made, progress, marks in zip((open_last, one_by_one), progresses, recent, strict=True)
         ]
         for state in self.states:
-            state.flight.show_duplicates(shown=self.reveals)
+            state.flight.show_duplicates(shown=self.shows_duplicates)
 
     def find(self, which: int, digests: bytes, count: int) -> Found:
         """Look marks up as the store beside one of them would."""
@@ -126,7 +128,7 @@ class Pair:
             chunk.offsets[row]
             for chunk in self.states[0].flight.chunks
             for row, state in enumerate(chunk.states)
-            if state in (OFFERED, APART)
+            if state in (OFFERED, INDIVIDUAL)
         ]
 
     def plainly(self, offset: int) -> bool:
@@ -137,7 +139,7 @@ class Pair:
     def end(self, how: str, offset: int) -> None:
         """End a record, or its whole chunk."""
 
-        def act(state: PartitionState) -> list[Place]:
+        def act(state: PartitionState) -> list[RecordRef]:
             place = state.flight.place(offset)
             assert place is not None
             if how == "complete all":

@@ -128,7 +128,7 @@ class UnitWorld:
         """Commit what is over, with what a consumer says beside it."""
         held = self.engine.partitions["t", 0]
         complete = (self.commit is None or self.commit.complete) and not held.memory.torn
-        self.commit = Commit(held.flight.high, held.memory.told_low, complete)
+        self.commit = Commit(held.flight.high, held.memory.committed_low, complete)
         held.flight.note_committed(held.flight.high)
         self._check_commit(held.flight.high)
 

@@ -33,7 +33,7 @@ class Disk:
         self.inner.close()
         self.inner = self._make_store()
 
-    def revive(self) -> None:
+    def reopen(self) -> None:
         """Start a process again."""
         self.fuse, self.dead = None, False
 
@@ -142,13 +142,13 @@ class DiskPartition:
         """See `PartitionStore.oldest_ms`."""
         return self._inner.oldest_ms
 
-    def shed(self) -> int | None:
-        """See `PartitionStore.shed`."""
-        return self._inner.shed()
+    def evict(self) -> int | None:
+        """See `PartitionStore.evict`."""
+        return self._inner.evict()
 
-    def revive(self) -> bool:
-        """See `PartitionStore.revive`."""
-        return not self._disk.full and self._inner.revive()
+    def reopen(self) -> bool:
+        """See `PartitionStore.reopen`."""
+        return not self._disk.full and self._inner.reopen()
 
     def stats(self) -> StoreStats:
         """See `PartitionStore.stats`."""

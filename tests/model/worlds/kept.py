@@ -20,7 +20,7 @@ def kept(state: PartitionState) -> list[int]:
     if isinstance(memory, LastMemory):
         sources = memory.sources.active.values()
         left += [len(memory.sightings.in_flight), sum(len(each.in_flight) + each.pending for each in sources)]
-    ring = memory.reach.ring
+    ring = memory.reach.count_window
     if ring is not None:
         left += [len(ring._pending), len(ring._unnumbered)]
     return left

@@ -111,7 +111,7 @@ class Life:
         """The process of a group on a host, started if there is none."""
         if seat not in self.members:
             disk, world = self.disks[seat], self.world
-            disk.revive()
+            disk.reopen()
             if self.chance(world.lost_disks):
                 disk.lose()
                 self.durable[seat].clear()
@@ -150,7 +150,7 @@ class Life:
         """Note what the disk knows by now of what was ended: what the engine holds nothing back of."""
         for number in range(self.world.partitions):
             held = member.held(number)
-            if held is None or held.writer.choked or held.flight.unwritten or held.writer._owed:
+            if held is None or held.writer.disk_full or held.flight.unwritten or held.writer._unwritten:
                 continue
             entries, high = self.oracle.entries[number], held.flight.high
             known = {

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
-from dedup_sdk.core.flight import APART
+from dedup_sdk.core.flight import INDIVIDUAL
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError, StoreError
 from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.delivery import BatchClassifier
-from dedup_sdk.kafka.failures import Guard
+from dedup_sdk.kafka.failures import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -28,7 +28,7 @@ from tests.model.worlds.world import WALL_CLOCK_MS
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from dedup_sdk.core.flight import Place
+    from dedup_sdk.core.flight import RecordRef
     from dedup_sdk.kafka.loop import Durability
     from dedup_sdk.kafka.recovery import History
     from dedup_sdk.kafka.settings import Reset
@@ -71,8 +71,8 @@ class Member:
             snapshot=(), history=history, on_full_disk=world.on_full_disk,
             timeout_s=0.0 if impatient else None,
         )  # fmt: skip
-        self.client, self.guard = ModelClient(broker, group), Guard()
-        self.session = Session(self.engine, self.client, settings, chosen, self.guard)
+        self.client, self.callback_errors = ModelClient(broker, group), CallbackErrors()
+        self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)
         self.in_flight: list[Message] = []
 
@@ -127,7 +127,7 @@ class Member:
         self.engine.trim()
         self.session.work()
         try:
-            self.guard.raise_kept()
+            self.callback_errors.raise_kept()
         except RecoveryError:
             return  # the application polls again
 
@@ -151,7 +151,9 @@ class Member:
                 for place in due:
                     self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
                 self.in_flight += [
-                    place.chunk.items[place.row] for place in due if place.chunk.states[place.row] == APART
+                    place.chunk.items[place.row]
+                    for place in due
+                    if place.chunk.states[place.row] == INDIVIDUAL
                 ]
             if judged.error is not None:
                 assert isinstance(judged.error, StoreError)
@@ -192,7 +194,7 @@ class Member:
         number: Any = message.partition()
         return self.held(number) if self.session.gave(message) else None
 
-    def _offer(self, offered: list[Place], held: Partition) -> None:
+    def _offer(self, offered: list[RecordRef], held: Partition) -> None:
         for place in held.judged:
             self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
         held.judged = []

@@ -10,7 +10,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
-from dedup_sdk.core.flight import APART, OFFERED
+from dedup_sdk.core.flight import INDIVIDUAL, OFFERED
 from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
@@ -23,7 +23,7 @@ from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
     from dedup_sdk import Shared, VerdictEvent, Window
-    from dedup_sdk.core.flight import Place
+    from dedup_sdk.core.flight import RecordRef
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.kafka.session import Session
     from tests.support.sharing.world import World
@@ -155,7 +155,7 @@ class Member(Watched):
 
     def _excuse_untold(self, at: Where | None) -> None:
         for key_, (where, ident) in list(self.untold.items()):
-            owed = key_ in self.claims.acks.owed
+            owed = key_ in self.claims.acks.pending
             if at is None or (where == at and not owed):
                 del self.untold[key_]
                 if key_ not in self.excused:
@@ -226,7 +226,7 @@ class Member(Watched):
 
     def _offer_due(self) -> None:
         for held in self.engine.partitions.values():
-            self.hand.offer(place for place in held.take_due() if place.chunk.states[place.row] == APART)
+            self.hand.offer(place for place in held.take_due() if place.chunk.states[place.row] == INDIVIDUAL)
 
     def _hand_over(self, count: int) -> bool:
         if not self.claims.is_sure:
@@ -262,7 +262,7 @@ class Member(Watched):
             raise BrokenPromiseError("doubled", f"{at} {entry} is handed out twice")
         self.has[*at, entry.offset] = given
 
-    def _place(self, message: Any) -> Place | None:
+    def _place(self, message: Any) -> RecordRef | None:
         held = self._partition_of(message.topic(), message.partition())
         return None if held is None else held.flight.place(message.offset())
 
@@ -313,7 +313,7 @@ class Member(Watched):
         place = self._place(given.message)
         held = self.engine.partitions[given.message.topic(), given.message.partition()]
         assert place is not None
-        assert place.chunk.states[place.row] in (OFFERED, APART)
+        assert place.chunk.states[place.row] in (OFFERED, INDIVIDUAL)
         if self.claims.holds(held, place):
             if given.ident is not None and not given.excused:
                 ends = self.line.lease_ends.get(self.world.key(given.ident), LOST)

@@ -124,9 +124,10 @@ class Watched:
             assert own is not None
             if own.owned or own.waiting:
                 raise BrokenPromiseError("left", f"{self.name} {at} holds {own.owned}, {own.waiting}")
-        if self.claims._holders or self.claims.acks.owed or self.untold:
+        if self.claims._holders or self.claims.acks.pending or self.untold:
             raise BrokenPromiseError(
-                "left", f"{self.name}: {self.claims._holders}, {self.claims.acks.owed}, untold {self.untold}"
+                "left",
+                f"{self.name}: {self.claims._holders}, {self.claims.acks.pending}, untold {self.untold}",
             )
 
     def sure(self) -> set[bytes]:
@@ -143,4 +144,4 @@ class Watched:
     def books(self) -> set[bytes]:
         """What it knows to be claimed for it, or to be told."""
         held = (each.key for own in self.claims.leases.gates for each in own.owned.values())
-        return {*held, *self.claims.acks.owed}
+        return {*held, *self.claims.acks.pending}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dedup_sdk.core.ring import Ring
+from dedup_sdk.core.count_window import CountWindow
 
 
 def test_a_number_is_a_rank_among_accepted_records() -> None:
     """Given when the watermark passes, in that order; a duplicate takes none."""
-    ring = Ring(3)
+    ring = CountWindow(3)
     for offset in (5, 7, 9):
         ring.offer(b"%d" % offset, offset)
     ring.forget(7)
@@ -19,7 +19,7 @@ def test_a_number_is_a_rank_among_accepted_records() -> None:
 
 def test_records_after_it_do_not_count() -> None:
     """Only what was accepted between the mark and the record pushes the mark out."""
-    ring = Ring(2)
+    ring = CountWindow(2)
     ring.offer(b"a", 0)
     ring.number(b"a", 0)
     for offset in (1, 3, 4):
@@ -30,7 +30,7 @@ def test_records_after_it_do_not_count() -> None:
 
 def test_the_answer_waits_where_it_could_be_either() -> None:
     """Two may have been accepted in between or not: with a ring of two that decides."""
-    ring = Ring(2)
+    ring = CountWindow(2)
     ring.offer(b"a", 0)
     ring.number(b"a", 0)
     ring.offer(b"b", 1)
@@ -47,7 +47,7 @@ def test_the_answer_waits_where_it_could_be_either() -> None:
 
 def test_enough_accepted_ones_decide_whatever_is_open() -> None:
     """A mark that has left the ring does not come back."""
-    ring = Ring(1)
+    ring = CountWindow(1)
     for offset, name in enumerate([b"a", b"b"]):
         ring.offer(name, offset)
         ring.number(name, offset)
@@ -57,7 +57,7 @@ def test_enough_accepted_ones_decide_whatever_is_open() -> None:
 
 def test_a_mark_without_a_number_yet_is_counted_from_its_offset() -> None:
     """It was accepted and completed above the watermark."""
-    ring = Ring(3)
+    ring = CountWindow(3)
     ring.consider(0)
     ring.offer(b"a", 1)
     ring.consider(2)
@@ -69,7 +69,7 @@ def test_a_mark_without_a_number_yet_is_counted_from_its_offset() -> None:
 
 def test_a_record_is_considered_once() -> None:
     """Also when it comes out of order, or again."""
-    ring = Ring(10)
+    ring = CountWindow(10)
     for offset in (5, 3, 4, 3, 5):
         ring.consider(offset)
     assert ring.accepted_after(b"a", 0, 9) == 3
@@ -77,7 +77,7 @@ def test_a_record_is_considered_once() -> None:
 
 def test_thousands_that_get_their_numbers_in_order() -> None:
     """What is gone in front is moved out now and then; what stands behind it stays where it is."""
-    ring = Ring(10_000)
+    ring = CountWindow(10_000)
     for offset in range(5_000):
         ring.offer(b"%d" % offset, offset)
     ring.forget(3_000)

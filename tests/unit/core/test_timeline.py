@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.core.lookup import Timeline
+from dedup_sdk.core.lookup import TimestampIndex
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -21,7 +21,7 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 )
 def test_every_offset_that_was_added_has_its_timestamp(segments: list[list[int]], strays: set[int]) -> None:
     """One by one and many at once, across segments, holes and growth; what was kept apart goes first."""
-    timeline, known, offset = Timeline(), dict[int, int](), 0
+    timeline, known, offset = TimestampIndex(), dict[int, int](), 0
     for steps in segments:
         offsets = [offset := offset + step for step in steps]
         timeline.extend(column(*offsets), column(*(7 * at for at in offsets)))
@@ -36,7 +36,7 @@ def test_every_offset_that_was_added_has_its_timestamp(segments: list[list[int]]
 
 def test_an_offset_that_was_never_added_is_an_error() -> None:
     """It would be a mark without a time: a defect, never a guess."""
-    timeline = Timeline()
+    timeline = TimestampIndex()
     for asked in (3, 4, 5, 6):
         with pytest.raises(KeyError, match=str(asked)):
             timeline.at(asked)
@@ -47,7 +47,7 @@ def test_an_offset_that_was_never_added_is_an_error() -> None:
 
 def test_replacing_keeps_what_stands_apart() -> None:
     """Offsets are set anew; clearing forgets everything."""
-    timeline = Timeline()
+    timeline = TimestampIndex()
     timeline.extend(column(1, 2), column(10, 20))
     timeline.keep(9, 90)
     timeline.replace(column(2, 3), column(21, 31))
@@ -61,7 +61,7 @@ def test_replacing_keeps_what_stands_apart() -> None:
 
 def test_an_offset_that_came_twice_hides_none() -> None:
     """As many holes as repetitions look like a log without holes from its ends."""
-    timeline = Timeline()
+    timeline = TimestampIndex()
     timeline.extend(np.array([3, 4, 4, 6, 8, 8, 9]), np.array([30, 40, 40, 60, 80, 80, 90]))
     assert timeline.at_all(np.array([9, 3, 6, 8, 4])).tolist() == [90, 30, 60, 80, 40]
     with pytest.raises(KeyError):

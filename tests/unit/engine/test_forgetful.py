@@ -100,7 +100,7 @@ def test_the_store_around_a_store(key_store: KeyStore) -> None:
     store.reset(progress(0))
     store.append(progress(1), marks(("a", 0, 10, 1)))
     store.flush(progress(1), marks(("a", 0, 10, 1)))
-    assert (store.oldest_ms, store.shed(), store.stats().marks) == (None, None, 1)
+    assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
     with pytest.raises(StoreError, match="begins without marks"):
         store.install("snapshot", progress(1))

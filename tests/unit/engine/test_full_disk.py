@@ -68,7 +68,7 @@ def test_one_that_bears_it_goes_on_and_writes_later() -> None:
     store.full = True
     assert kinds(deduplicator, records(10, 50)) == {"fresh"}
     assert kinds(deduplicator, records(50, 100, ids=-50)) == {"duplicate"}
-    assert deduplicator.choked
+    assert deduplicator.disk_full
     assert deduplicator.next_offset("t", 0) == 100
     assert not deduplicator.write_again()
     store.full = False
@@ -136,9 +136,9 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
         kinds(deduplicator, records(10, 20, partition=number))
     store.full = False
     first, second = deduplicator.partitions["t", 0], deduplicator.partitions["t", 1]
-    monkeypatch.setattr(first.store, "revive", lambda: False)
+    monkeypatch.setattr(first.store, "reopen", lambda: False)
     assert not deduplicator.write_again()
-    assert (first.writer.choked, second.writer.choked) == (True, False)
+    assert (first.writer.disk_full, second.writer.disk_full) == (True, False)
 
 
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from tests.support.records import engine, kinds, record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dedup_sdk.core.flight import Chunk, Place
+    from dedup_sdk.core.flight import Chunk, RecordRef
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.marks import Marks
 
@@ -25,7 +25,7 @@ class Barrier(Gate):
 
     def __init__(self) -> None:
         self.partition: Partition | None = None
-        self.kept: list[Place] = []
+        self.kept: list[RecordRef] = []
         self.persisted: list[int] = []
         self.left = False
 
@@ -38,7 +38,7 @@ class Barrier(Gate):
         """Leave the verdicts uncounted."""
         return bool(chunk.offsets)
 
-    def before_offer(self, offered: list[Place]) -> list[Place]:
+    def before_offer(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Hold all of them back."""
         for chunk, row in offered:
             chunk.hold(row, "in-flight")

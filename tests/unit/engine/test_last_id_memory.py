@@ -93,5 +93,7 @@ def test_what_a_full_disk_refused_of_such_sources_is_bounded_by_bytes() -> None:
     most = 0
     for number in range(1, 200):
         handle(deduplicator, number, 0, f"{number:018}")
-        most = max(most, sum(len(payload) for marks in held.writer._owed for payload in marks.payloads or []))
+        most = max(
+            most, sum(len(payload) for marks in held.writer._unwritten for payload in marks.payloads or [])
+        )
     assert most < 50_000

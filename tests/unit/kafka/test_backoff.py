@@ -18,7 +18,7 @@ from dedup_sdk.kafka.questions import (
     MOST_ANSWER_S,
     Asked,
     Backoff,
-    Knock,
+    EndProbe,
     Questions,
 )
 from dedup_sdk.kafka.reader import Readers
@@ -37,19 +37,19 @@ class Bench(Questions):
     """Questions that the test answers, and a clock that it sets."""
 
     now_s: float = 1000.0
-    knocks: list[Knock] = field(default_factory=list)
+    probes: list[EndProbe] = field(default_factory=list)
     renewed: int = 0
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """See `Questions`."""
         del topic, partition
-        self.knocks.append(Knock(Asked(Future(), cast("Any", None)), began=self.now_s))
-        return self.knocks[-1]
+        self.probes.append(EndProbe(Asked(Future(), cast("Any", None)), began=self.now_s))
+        return self.probes[-1]
 
     def answer(self, offset: int, *, took_s: float) -> None:
         """Answer the last question."""
-        self.knocks[-1].took_s = took_s
-        self.knocks[-1].asked.answer.set_result(Offset(offset))
+        self.probes[-1].took_s = took_s
+        self.probes[-1].asked.answer.set_result(Offset(offset))
 
     def renew(self) -> None:
         """See `Questions`."""
@@ -76,7 +76,7 @@ def world() -> World:
 def test_nobody_knocks_while_brokers_answer(world: World) -> None:
     """Without trouble a recovery asks at once, and a poll waits for half a second at most."""
     assert world.backoff.may_begin(Assigned("t", 0))
-    assert world.bench.knocks == []
+    assert world.bench.probes == []
     assert world.readers.answer_s == ANSWER_S
 
 
@@ -152,10 +152,10 @@ def test_others_have_their_turn_after_a_wait(world: World) -> None:
 )
 def test_an_error_may_be_an_answer(code: int, expected: bool) -> None:  # noqa: FBT001 (a row of the table)
     """That there is no leader, or another one, is somebody's word; that nobody was reached is none."""
-    knock = Knock(Asked(Future(), cast("Any", None)))
-    knock.asked.answer.set_exception(KafkaException(KafkaError(code)))
-    assert knock.is_over
-    assert knock.is_answered is expected
+    probe = EndProbe(Asked(Future(), cast("Any", None)))
+    probe.asked.answer.set_exception(KafkaException(KafkaError(code)))
+    assert probe.is_over
+    assert probe.is_answered is expected
 
 
 def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(questions, "AdminClient", Admin)
     asking = Questions({"group.id": "g"})
-    knocks = [asking.knock("t", 0), asking.knock("t", 1)]
+    probes = [asking.probe("t", 0), asking.probe("t", 1)]
     asking.renew()
-    knocks.append(asking.knock("t", 0))
-    assert [made.index(knock.asked.client) for knock in knocks] == [0, 0, 1]
+    probes.append(asking.probe("t", 0))
+    assert [made.index(probe.asked.client) for probe in probes] == [0, 0, 1]

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
 from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
-from dedup_sdk.kafka.questions import Asked, Knock
+from dedup_sdk.kafka.questions import Asked, EndProbe
 
 
 @dataclass
@@ -28,28 +28,28 @@ class Broker:
 
     end: int = -1001
     now_s: float = 1_000.0
-    knocks: list[Knock] = field(default_factory=list)
+    probes: list[EndProbe] = field(default_factory=list)
 
     def known_end(self, topic: str, partition: int) -> int:
         """See `Ends`."""
         del topic, partition
         return self.end
 
-    def knock(self, topic: str, partition: int) -> Knock:
+    def probe(self, topic: str, partition: int) -> EndProbe:
         """See `Ends`."""
         del topic, partition
-        self.knocks.append(Knock(Asked(Future(), cast("Any", None))))
-        return self.knocks[-1]
+        self.probes.append(EndProbe(Asked(Future(), cast("Any", None))))
+        return self.probes[-1]
 
     def answer(self, end: int) -> None:
         """Answer the last question."""
-        self.knocks[-1].asked.answer.set_result(Answer(end))
+        self.probes[-1].asked.answer.set_result(Answer(end))
 
     def answer_all(self, end: int) -> None:
         """Answer the questions that wait."""
-        for knock in self.knocks:
-            if not knock.asked.answer.done():
-                knock.asked.answer.set_result(Answer(end))
+        for probe in self.probes:
+            if not probe.asked.answer.done():
+                probe.asked.answer.set_result(Answer(end))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
         broker.now_s += HOLES_S / 2 + 1
     broker.answer(6)
     assert not watch.is_reached(assigned, 5, dry=False)
-    assert len(broker.knocks) == 1
+    assert len(broker.probes) == 1
     # What it has read now the leader had too long ago.
     assert not watch.is_reached(assigned, 6, dry=False)
     assert not watch.is_reached(assigned, 7, dry=False)
@@ -123,7 +123,7 @@ def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
     assert watch.is_reached(assigned, 9, dry=False)
     broker.now_s += 1
     assert not watch.is_reached(assigned, 10, dry=False)
-    assert len(broker.knocks) == 3
+    assert len(broker.probes) == 3
 
 
 def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
@@ -131,9 +131,9 @@ def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
     assigned = active()
     assert watch.late(assigned, 5, [b"U"]) == set()
     assert watch.late(assigned, 5, [b"U"]) == set()
-    assert len(broker.knocks) == 1
+    assert len(broker.probes) == 1
     timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    broker.knocks[-1].asked.answer.set_exception(timed_out)
+    broker.probes[-1].asked.answer.set_exception(timed_out)
     assert watch.late(assigned, 5, [b"U"]) == set()
     assert watch.late(assigned, 5, [b"U"]) == set()
     broker.answer(-1001)
@@ -141,7 +141,7 @@ def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
     assert watch.late(assigned, 5, [b"U"]) == set()
     broker.answer(5)
     assert watch.late(assigned, 5, [b"U"]) == {b"U"}
-    assert len(broker.knocks) == 3
+    assert len(broker.probes) == 3
 
 
 def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: EndWatch) -> None:
@@ -157,7 +157,7 @@ def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: EndWatch) -> 
     assert watch.late(assigned, 9, [b"X"]) == set()
     broker.answer(10)
     assert watch.late(assigned, 10, [b"Y"]) == set()
-    assert len(broker.knocks) == 4
+    assert len(broker.probes) == 4
 
 
 def _stand(broker: Broker, watch: EndWatch, assigned: Assigned, *, dry: bool) -> set[bytes]:

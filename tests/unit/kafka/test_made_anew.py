@@ -44,7 +44,7 @@ def test_a_kill_before_its_beginning_is_committed_changes_nothing() -> None:
     killed = Machine(cluster, memory)
     while not killed.client.unanswered:
         killed.session.work()
-        killed.guard.raise_kept()
+        killed.callback_errors.raise_kept()
     killed.engine.lose(TOPIC, 0)
 
     assert Machine(cluster, memory).handle_all() == ALL_OF_IT

@@ -27,7 +27,7 @@ def waits(machine: Machine) -> bool:
     """Whether the machine still waits after some polls, and says for what."""
     for _ in range(5):
         machine.session.work()
-        machine.guard.raise_kept()
+        machine.callback_errors.raise_kept()
     assigned = machine.session.assigned[TOPIC, 0]
     return assigned.recovers and "transaction" in status_of(assigned, machine.engine).hindrances
 

@@ -30,7 +30,7 @@ def test_a_store_that_does_not_open_again_waits_for_room(
     with monkeypatch.context() as patched:
         patched.setattr("dedup_sdk.store.rocks.open_database", fails)
         with pytest.raises(StoreUnavailableError, match=r"did not open again .*too many open files"):
-            store.revive()
+            store.reopen()
     assert store.closed
 
     loaded = key_store.open(IDENTITY, window).load()
@@ -46,7 +46,7 @@ def test_a_store_that_was_removed_while_it_was_full_is_a_damaged_one(tmp_path: P
     store.append(progress(1), marks(("a", 0, 10)))
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(StoreCorruptError, match="is damaged"):
-        store.revive()
+        store.reopen()
     key_store.close()
 
 
@@ -60,7 +60,7 @@ def test_a_store_that_was_emptied_while_it_was_full_is_a_damaged_one(tmp_path: P
     for path in entry.path.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(StoreCorruptError, match="has lost its identity"):
-        store.revive()
+        store.reopen()
     with pytest.raises(StoreCorruptError, match="has lost its identity"):
         key_store.open(IDENTITY, window)
     key_store.set_aside(IDENTITY)

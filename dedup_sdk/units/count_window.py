@@ -11,11 +11,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from dedup_sdk.core.ring import Ring
+from dedup_sdk.core.count_window import CountWindow
 
 
-class UnitRing(Ring):
-    """A ring in which a unit's IDs take a number each. How many of the unit come after an ID is kept until it has its number."""
+class UnitCountWindow(CountWindow):
+    """A count_window in which a unit's IDs take a number each. How many of the unit come after an ID is kept until it has its number."""
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
         super().__init__(size, accepted, floor)
@@ -25,7 +25,7 @@ class UnitRing(Ring):
 
     @property
     def accepted(self) -> int:
-        """As `Ring.accepted`: the last number below the watermark."""
+        """As `CountWindow.accepted`: the last number below the watermark."""
         return self._passed
 
     def consider_unit(self, end: int, count: int) -> None:
@@ -65,7 +65,7 @@ class UnitRing(Ring):
             self._passed = self._ahead.popleft()[1]
 
     def pass_uncounted(self, count: int) -> None:
-        """As `Ring.pass_uncounted`."""
+        """As `CountWindow.pass_uncounted`."""
         super().pass_uncounted(count)
         self._passed += count
         self._ahead = deque((offset, number + count) for offset, number in self._ahead)

@@ -21,7 +21,7 @@ _MOST_GONE: Final = 1_024
 _NONE: Final[Mapping[tuple[bytes, int], int]] = MappingProxyType({})
 
 
-class Ring:
+class CountWindow:
     """Numbers of accepted IDs: those given (``given`` is the last), and what is undecided above the watermark.
 
     ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of a ring when the partition was opened, and stay so.
