@@ -26,7 +26,7 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
 LOGIC := tests/unit tests/contract tests/property tests/model
 APART := tests/spark tests/mock $(LOGIC)
-PARTS := test-spark test-jobs test-mock test-rest test-logic
+PARTS := test-rest test-mock test-jobs test-spark test-logic
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
