@@ -1,6 +1,6 @@
 """One partition's decisions: its flight joined to its memory. Fed in offset order, it answers in columns.
 
-It knows no Kafka, no RocksDB and no clock: older marks come from ``find``, a function of digests, and completed work leaves it as
+It knows no Kafka and no RocksDB, and reads no clock (``now_ms`` is given): older marks come from ``find``, a function of digests, and completed work leaves it as
 a `Step` that the key store writes.
 """
 
@@ -20,25 +20,25 @@ from dedup_sdk.progress import Coverage, Progress
 class PartitionState:
     """One partition for one group: ``flight`` is what came and is not over, ``memory`` what is remembered of what is.
 
-    ``clock_ms`` is the newest timestamp that came (ms since the epoch), -1 before the first. A record from the future counts as now: it must
-    not make everything else look old.
+    ``stream_time_ms`` is the newest timestamp that came (ms since the epoch), -1 while there was none. A record from the future counts as now:
+    it must not make everything else look old.
     """
 
     def __init__(self, memory: Memory) -> None:
         self.flight: Flight = memory.flight
         self.memory = memory
-        self.clock_ms = -1
+        self.stream_time_ms = -1
 
-    def start_clock(self, now_ms: int) -> None:
-        """Start the clock at the newest completed record, at ``now_ms`` at the latest."""
-        self.clock_ms = min(self.memory.reach.newest_ms, now_ms)
+    def start_stream_time(self, now_ms: int) -> None:
+        """Start stream time at the newest completed record, at ``now_ms`` at the latest."""
+        self.stream_time_ms = min(self.memory.reach.newest_ms, now_ms)
 
     def _note_times(self, timestamps: Int64s, now_ms: int) -> None:
-        """Let coverage begin with these records where nothing was known, and put the clock forward."""
+        """Let coverage begin with these records where nothing was known, and put stream time forward."""
         reach = self.memory.reach
         if reach.since_ms == NOTHING_KNOWN:
-            reach.know_from(timestamps.clip(max=now_ms), self.clock_ms)
-        self.clock_ms = max(self.clock_ms, min(int(timestamps.max()), now_ms))
+            reach.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
+        self.stream_time_ms = max(self.stream_time_ms, min(int(timestamps.max()), now_ms))
 
     # --- what is known -------------------------------------------------------------------------------------
 
@@ -74,24 +74,26 @@ class PartitionState:
         items: Sequence[Any] = (),
         discard_unkeyed: bool = False,
         shows_duplicates: bool = False,
-        now_ms: int = NOTHING_KNOWN,
+        now_ms: int,
     ) -> Chunk:
         """Judge records at or above the position, ascending by offset; the chunk holds their verdicts.
 
         ``missing`` has, for every index without a digest, the reason; what is later than ``now_ms`` lies in the future. What is judged a
         duplicate is completed already, unless the flight ``shows_duplicates``. When ``find`` raises, nothing has changed.
         """
-        flight, memory = self.flight, self.memory
-        self._note_times(timestamps, now_ms)
         chunk = Chunk(offsets, timestamps, digests, items)
-        if flight.restored:
-            flight.hide_restored(chunk)
-        known = memory.look_up(chunk, missing, find, discard=discard_unkeyed, now_ms=now_ms)
-        flight.take_in(chunk, shows_duplicates=shows_duplicates)
-        memory.judge(chunk, known)
-        if chunk.open < len(offsets):
-            flight.advance(chunk)
+        if self.flight.restored:
+            self.flight.hide_restored(chunk)
+        known = self.memory.look_up(chunk, missing, find, discard=discard_unkeyed, now_ms=now_ms)
+        self._note_times(timestamps, now_ms)
+        self._judge(chunk, known, shows_duplicates=shows_duplicates)
         return chunk
+
+    def _judge(self, chunk: Chunk, known: Any, *, shows_duplicates: bool = False) -> None:
+        self.flight.take_in(chunk, shows_duplicates=shows_duplicates)
+        self.memory.judge(chunk, known)
+        if chunk.open < len(chunk.offsets):
+            self.flight.advance(chunk)
 
     def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
         """Complete every record that was offered with its chunk; return what is to be delivered next."""
@@ -123,7 +125,7 @@ class PartitionState:
         find: Find,
         end: int,
         *,
-        now_ms: int = NOTHING_KNOWN,
+        now_ms: int,
     ) -> Step:
         """Take over records ``[high, end)`` that the group completed elsewhere; return the step to write.
 
@@ -135,8 +137,11 @@ class PartitionState:
 
         def live(offsets: list[int], timestamps: Int64s, digests: list[bytes | None]) -> None:
             missing = {row: "absent" for row, digest in enumerate(digests) if digest is None}
-            admitted = self.admit(offsets, timestamps, digests, missing, find, now_ms=now_ms)
-            offered = self.complete_chunk(admitted)
+            part = Chunk(offsets, timestamps, digests)
+            if self.flight.restored:
+                self.flight.hide_restored(part)
+            self._judge(part, self.memory.look_up(part, missing, find, discard=False, now_ms=now_ms))
+            offered = self.complete_chunk(part)
             while offered:
                 place = offered.pop()
                 offered += self.complete(place.chunk, [place.row])

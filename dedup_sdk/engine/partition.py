@@ -134,7 +134,7 @@ class Partition:
         self.gates[:] = [*self._own_gates, *self.strategy.gates(self.state)]
         for gate in self.gates:
             gate.enter(self, self._all_partitions)
-        self.state.start_clock(self.now_ms())
+        self.state.start_stream_time(self.now_ms())
         self.writer.begin(self.state, journaled=recent)
         self._read_to = self.flight.position
         self.started = True
@@ -164,8 +164,8 @@ class Partition:
     @property
     def covered(self) -> bool:
         """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
-        clock_ms = self.state.clock_ms
-        return self.memory.reach.covers(clock_ms if clock_ms >= 0 else self.now_ms())
+        stream_time_ms = self.state.stream_time_ms
+        return self.memory.reach.covers(stream_time_ms if stream_time_ms >= 0 else self.now_ms())
 
     @property
     def committable(self) -> int:

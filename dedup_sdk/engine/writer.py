@@ -160,7 +160,7 @@ class Writer:
             "%s: %d marks are given up, which there is no room for; what hangs on them is unverified until the window has filled",
             self._where, self.unwritten,
         )  # fmt: skip
-        self._state.memory.take_recent(self._state.clock_ms, self.store.find)
+        self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
         self._unwritten, self.unwritten_weight = [NO_MARKS], 0
 
@@ -191,7 +191,7 @@ class Writer:
             self._note_flush()
         if (
             window.time_ms is not None
-            and _SHARE_OF_WINDOW * (self._state.clock_ms - self._flushed_ms) > window.time_ms
+            and _SHARE_OF_WINDOW * (self._state.stream_time_ms - self._flushed_ms) > window.time_ms
         ):
             return True
         return (
@@ -210,13 +210,13 @@ class Writer:
 
         A process that starts again knows no later time. What it finds gone inside the window by that time, it takes for another log.
         """
-        return min(self._state.memory.reach.newest_ms, self._state.clock_ms)
+        return min(self._state.memory.reach.newest_ms, self._state.stream_time_ms)
 
     def _note_flush(self) -> None:
         state = self._state
         count_window = state.memory.reach.count_window
         self._flushed_ms, self._flushed_number = (
-            state.clock_ms,
+            state.stream_time_ms,
             0 if count_window is None else count_window.accepted,
         )
 
@@ -265,7 +265,7 @@ class Writer:
         if self._begun is None or self.disk_full:
             return -1
         oldest_ms = self.store.oldest_ms
-        return -1 if oldest_ms is None else max(0, self._state.clock_ms - oldest_ms)
+        return -1 if oldest_ms is None else max(0, self._state.stream_time_ms - oldest_ms)
 
     def evict(self) -> bool:
         """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
@@ -276,7 +276,7 @@ class Writer:
         if dropped_ms is None:
             return False
         # A record from the future counts as now: it must not make everything to come look unknown.
-        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.clock_ms) + 1)
+        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
         self._counters.generations_shed += 1
@@ -294,7 +294,7 @@ class Writer:
         if self.window.time_ms is None:
             return None
         since_ms = self._state.memory.reach.since_ms
-        known_ms = self.window.time_ms if since_ms is None else max(0, self._state.clock_ms - since_ms)
+        known_ms = self.window.time_ms if since_ms is None else max(0, self._state.stream_time_ms - since_ms)
         return min(self.window.time_ms, known_ms)
 
 

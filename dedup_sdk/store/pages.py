@@ -257,6 +257,8 @@ def find_in_pages(
 
 def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
     """Return the mark of a digest, None when the page does not have it; raises `StoreCorruptError` as `find_in_pages` does."""
+    if len(page) < _HEAD_BYTES:
+        raise _corrupt(page, f"a page has {_HEAD_BYTES} bytes at least")
     return _find(page, digest, _layout(_head(page)))
 
 

@@ -412,10 +412,10 @@ class RocksPartition:
                 f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
             )
             raise StoreError(message)
-        asked = generations.filters.by_generation(digests)
-        if not asked:
-            return NONE_FOUND
         try:
+            asked = generations.filters.by_generation(digests)
+            if not asked:
+                return NONE_FOUND
             found = generations.find(digests, asked)
         except Exception as error:
             raise self._failure(error) from error

@@ -29,7 +29,7 @@ def folded(strategy: LastId, records: list[tuple[bytes | None, int]], pieces: li
         end = min(len(records), start + pieces[start % len(pieces)])
         keys = [key for key, _ in records[start:end]]
         times = np.asarray([at for _, at in records[start:end]], np.int64)
-        step = state.fold(list(range(start, end)), times, keys, lambda *_: NONE_FOUND, end)
+        step = state.fold(list(range(start, end)), times, keys, lambda *_: NONE_FOUND, end, now_ms=2**53)
         marks |= by_source(step.marks)
         start = end
     return marks
@@ -90,7 +90,7 @@ def test_a_second_opinion_is_folded_too() -> None:
         asked.append(count)
         return NONE_FOUND
 
-    step = state.fold([0, 1, 2], np.asarray([5, 6, 7], np.int64), keys, find, 3)
+    step = state.fold([0, 1, 2], np.asarray([5, 6, 7], np.int64), keys, find, 3, now_ms=2**53)
     assert asked == [1]
     assert step.marks.payloads is not None
     assert sorted(zip(step.marks.offsets.tolist(), map(bool, step.marks.payloads), strict=True)) == [

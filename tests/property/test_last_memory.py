@@ -79,6 +79,7 @@ class Driven:
             [source_digest(sent.source) + sent.id_bytes for sent in batch],
             {},
             self.find,
+            now_ms=2**53,
         )
         for row in range(len(batch)):
             self.note(RecordRef(chunk, row))

@@ -111,7 +111,8 @@ class Pair:
         if fold:
             end = offsets[-1] + 1
             steps = [
-                state.fold(*columns, partial(self.find, at), end) for at, state in enumerate(self.states)
+                state.fold(*columns, partial(self.find, at), end, now_ms=self.latest_ms)
+                for at, state in enumerate(self.states)
             ]
             self.keep(steps)
             return

@@ -39,6 +39,7 @@ def admit(held: PartitionState, *texts: str, found: Found = NONE_FOUND, step_ms:
         [PARTITION_SOURCE + text.encode() for text in texts],
         {},
         lambda _digests, _count: found,
+        now_ms=2**53,
     )
 
 
@@ -146,5 +147,6 @@ def test_a_source_that_began_anew_by_its_window_still_knows_the_ids_in_flight() 
         [PARTITION_SOURCE + text for text in (b"60", b"70", b"80", b"90", b"100")],
         {},
         lambda _digests, _count: NONE_FOUND,
+        now_ms=2**53,
     )
     assert said(again) == ["fresh", "fresh", "fresh", "fresh", "in-flight"]

@@ -15,6 +15,7 @@ from dedup_sdk.window import Window
 from tests.support.marks import digest
 
 HOUR = Window(hours=1)
+NOW_MS = 2**53
 
 
 def nothing(digests: bytes, count: int) -> Found:
@@ -37,7 +38,7 @@ def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> l
     """Admit records, complete what is offered, and return their verdicts."""
     offsets = [offset for offset, _ in rows]
     digests: list[bytes | None] = [digest(name) for _, name in rows]
-    chunk = state.admit(offsets, column(*[at_ms] * len(rows)), digests, {}, nothing)
+    chunk = state.admit(offsets, column(*[at_ms] * len(rows)), digests, {}, nothing, now_ms=NOW_MS)
     state.complete_chunk(chunk)
     return [KINDS[kind].value for kind in chunk.kinds]
 
@@ -45,7 +46,9 @@ def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> l
 def test_done_ranges_come_back_as_redelivered() -> None:
     """What is completed above the watermark is written, and recognised by the state that begins with it."""
     state = open_lookup(HOUR, Progress(low=0, high=0))
-    chunk = state.admit(list(range(6)), column(*range(6)), [digest(str(n)) for n in range(6)], {}, nothing)
+    chunk = state.admit(
+        list(range(6)), column(*range(6)), [digest(str(n)) for n in range(6)], {}, nothing, now_ms=NOW_MS
+    )
     state.complete(chunk, [1, 2, 4])
     step = state.take_step()
     assert step is not None
@@ -60,7 +63,9 @@ def test_done_ranges_come_back_as_redelivered() -> None:
 def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
     """Written again they neither overlap nor forget anything."""
     state = open_lookup(HOUR, Progress(low=0, high=0, done=((2, 6),)))
-    chunk = state.admit([0, 1, 2, 3], column(0, 0, 0, 0), [digest(str(n)) for n in range(4)], {}, nothing)
+    chunk = state.admit(
+        [0, 1, 2, 3], column(0, 0, 0, 0), [digest(str(n)) for n in range(4)], {}, nothing, now_ms=NOW_MS
+    )
     state.complete(chunk, [1])
     step = state.take_step()
     assert step is not None
@@ -73,7 +78,9 @@ def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
 def test_done_ranges_of_a_window_by_count_are_known_until_the_watermark_passes() -> None:
     """Also when they have come again: what was completed before, and is hidden, has to be hidden after a crash too."""
     state = open_lookup(Window(count=9), Progress(low=0, high=1, done=((2, 4), (5, 6))))
-    chunk = state.admit([1, 2, 3, 4, 5], column(*[0] * 5), [digest(str(n)) for n in range(5)], {}, nothing)
+    chunk = state.admit(
+        [1, 2, 3, 4, 5], column(*[0] * 5), [digest(str(n)) for n in range(5)], {}, nothing, now_ms=NOW_MS
+    )
     seen = [(state.progress.high, state.progress.done)]
     for row in (0, 3):
         state.complete(chunk, [row])
@@ -92,11 +99,15 @@ def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
 
 def test_a_look_up_that_fails_changes_nothing() -> None:
     """The same records can be admitted again as if nothing had happened."""
-    state = open_lookup(HOUR, Progress(low=0, high=0, done=((1, 2),)))
+    state = open_lookup(HOUR, Progress(low=0, high=0, done=((1, 2),), since_ms=NOTHING_KNOWN))
+    before = state.coverage
     with pytest.raises(OSError, match="32 bytes, 2 digests"):
-        state.admit([0, 1, 2], column(0, 0, 0), [digest("a"), digest("b"), digest("c")], {}, failing)
+        state.admit(
+            [0, 1, 2], column(5, 5, 5), [digest("a"), digest("b"), digest("c")], {}, failing, now_ms=NOW_MS
+        )
     assert (state.flight.position, state.flight.high, state.flight.in_flight) == (0, 0, 0)
-    assert admit(state, (0, "a"), (1, "b"), (2, "c")) == ["fresh", "redelivered", "fresh"]
+    assert (state.coverage, state.stream_time_ms) == (before, -1)
+    assert admit(state, (0, "a"), (1, "b"), (2, "c")) == ["unverified", "redelivered", "unverified"]
 
 
 @pytest.mark.parametrize("window", [HOUR, Window(count=10), Window(hours=1, count=10)], ids=str)

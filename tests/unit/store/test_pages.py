@@ -13,11 +13,13 @@ from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.pages import (
+    FoundMark,
     decode_items,
     decode_page,
     encode_page,
     encode_pages,
     find_in_page,
+    find_in_pages,
     newest_given,
     newest_per_digest,
     page_key,
@@ -227,8 +229,17 @@ def test_pages_of_each_kind_do_not_change() -> None:
 
 
 def found(page: bytes, name: str) -> tuple[object, ...] | None:
-    """What a page has of an ID."""
-    return find_in_page(page, digest_of(name))
+    """What a page has of an ID, alone and among others."""
+    return found_digest(page, digest_of(name))
+
+
+def found_digest(page: bytes, digest: bytes) -> tuple[object, ...] | None:
+    """What a page has of a digest; asked for alone and among others the answer is the same."""
+    several: dict[int, FoundMark] = {}
+    find_in_pages([None, page], [b"", digest], [0, 1], several)
+    alone = find_in_page(page, digest)
+    assert several.get(1) == alone
+    return alone
 
 
 WIDE = st.integers(-(2**63), 2**63 - 1)
@@ -237,23 +248,26 @@ WIDE = st.integers(-(2**63), 2**63 - 1)
 @given(st.lists(st.tuples(DIGESTS, WIDE, WIDE), max_size=20, unique_by=lambda row: row[0]))
 def test_whatever_is_written_is_found(rows: list[tuple[bytes, int, int]]) -> None:
     """Any offsets and timestamps of 64 bits come back, by digest and all together."""
-    page = encode_page(columns([(*row, 0) for row in rows]))
-    assert decode_page(page).offsets.tolist() == [row[1] for row in rows]
-    assert decode_page(page).timestamps.tolist() == [row[2] for row in rows]
-    for digest, offset, timestamp in rows:
-        assert find_in_page(page, digest) == (offset, timestamp, 0, b"")
+    numbered = columns([(*row, 0) for row in rows])
+    for held in (numbered, replace(numbered, numbers=None)):
+        page = encode_page(held)
+        assert decode_page(page).offsets.tolist() == [row[1] for row in rows]
+        assert decode_page(page).timestamps.tolist() == [row[2] for row in rows]
+        for digest, offset, timestamp in rows:
+            assert found_digest(page, digest) == (offset, timestamp, 0, b"")
 
 
 def test_what_reaches_from_one_digest_into_the_next_is_none() -> None:
     """Only a whole digest is found, also where the bytes of two have another one between them."""
     one, two = bytes(range(16)), bytes(range(16, 32))
     page = encode_page(Marks(one + two, np.array([1, 2]), np.array([3, 4])))
-    assert find_in_page(page, (one + two)[8:24]) is None
+    assert found_digest(page, (one + two)[8:24]) is None
     # A mark of 18 bytes each: the digest of the last one stands between two others, too.
     wanted = b"\2" * 2 + b"\1" * 14
     held = b"\1" * 14 + b"\2" * 2 + b"\1" * 16 + wanted
-    twice = encode_page(Marks(held, np.array([0x201, 0, 2]), np.array([3, 3, 3])))
-    assert find_in_page(twice, wanted) == (2, 3, 0, b"")
+    twice = encode_page(Marks(held, np.array([0x101, 0, 2]), np.array([3, 3, 3])))
+    assert twice.count(wanted) == 2
+    assert found_digest(twice, wanted) == (2, 3, 0, b"")
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 5_000])
@@ -285,6 +299,8 @@ def test_a_page_that_is_cut_or_longer_is_damage(cut: int) -> None:
     page = encode_page(marks(("a", 1, 10), ("b", 2, 20)))
     with pytest.raises(StoreCorruptError):
         decode_page(page[:cut])
+    with pytest.raises(StoreCorruptError):
+        find_in_page(page[:cut], digest_of("b"))
     with pytest.raises(StoreCorruptError):
         decode_page(page + b"\0")
 

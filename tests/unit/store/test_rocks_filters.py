@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk.store.rocks import RocksPartition
+
+DAY_MS = 86_400_000
 
 
 def test_options_survive_a_reopening(root: Path, store: RocksPartition) -> None:
@@ -106,3 +109,18 @@ def test_filters_are_there_at_once_when_a_store_opens_again(
     assert read == [1]
     assert len(once_more.find(held.digests + later.digests, 10_000).indexes) == 10_000
     once_more.close()
+
+
+def test_what_goes_is_forgotten_also_where_its_words_are_gone(root: Path) -> None:
+    """Somebody deleted the file of words of a generation: when that is dropped its IDs are new, and the others stay known."""
+    store = open_store(root, generation_marks=1)
+    old, young = random_marks(100, 1), random_marks(100, 2, offset=100)
+    young = replace(young, timestamps=old.timestamps + DAY_MS)
+    store.flush(progress(100), old)
+    store.flush(progress(200), young)
+    assert store.stats().details["generations"] == 2
+    (only_folder(root) / "filters" / "g1.filter").unlink()
+    assert store.evict() is not None
+    found = store.find(old.digests + young.digests, 200)
+    assert found.indexes == list(range(100, 200))
+    store.close()
